@@ -33,7 +33,7 @@ from tests.support import encodes_clips, tiny_clip
 PHRASE = "the car in front is turning left near the red light."
 MOST = 12  # tokens of an answer
 KINDS = ("one clip", "two clips", "image and clip", "conversation", "system", "sampled")
-SEEING = ("aligned:frames=all", "aligned:frames=some")  # adapters that look at the clip, which is not at an edge
+SEEING = ("aligned:frames=all",)  # an adapter that looks at the clip, which is not at an edge
 # Of records without an example: they need a folder.
 MORE = {"model": ("model", "model:how=tli"), "aligned": ("aligned", *SEEING), "predicted": ("predicted",)}
 MIXED = ("union:event,pass",)  # a part that looks into the target, and one that need not be beside it
@@ -111,11 +111,7 @@ def named(pair, clip, tmp_path_factory) -> Callable[[str], str]:
     some_heads(pair, folder, noise=0.5)
     model = load_drafter(event, "cpu", "float64", packed=False).model
     sizes = seen_by(pair.target, clip, "l4v")
-    drops = {"all": 0.0, "some": 0.5}  # whether it waits for all frames
-    adapters = {
-        f"l4v {frames}": some_adapter("l4v", pair.target, pair.event, model, frames=3, frames_dropped=dropped, **sizes)
-        for frames, dropped in drops.items()
-    }
+    adapters = {"l4v": some_adapter("l4v", pair.target, pair.event, model, frames=3, **sizes)}
     adapters["l5"] = some_adapter("l5", pair.target, pair.event, model)
     adapters["vision_queries"] = some_vision("vision_queries", load_target(str(pair.target), "cpu"), pair.event)
     for name, adapter in adapters.items():
@@ -138,8 +134,8 @@ def named(pair, clip, tmp_path_factory) -> Callable[[str], str]:
             case "predicted":
                 settings |= {"dir": str(folder / "vision_queries"), "model": event}
             case "aligned":
-                frames = settings.pop("frames", None)
-                settings |= {"dir": str(folder / (f"l4v {frames}" if frames else "l5")), "model": event}
+                adapter = "l4v" if settings.pop("frames", None) else "l5"
+                settings |= {"dir": str(folder / adapter), "model": event}
         return replace(spec, name=name, settings=settings, parts=tuple(map(with_models, spec.parts)))
 
     return lambda spec: str(with_models(read_spec(spec)))

@@ -6,7 +6,6 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import make
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.heads.registry import NETWORKS
@@ -204,15 +203,3 @@ def test_several_layers_are_brought_to_one_size():
     larger = {layer: rows * (1 + 100 * layer) for layer, rows in batch.hidden.items()}
     assert torch.allclose(adapter.source(larger), adapter.source(batch.hidden), atol=1e-5)
     assert adapter.source(larger).shape == (1, LENGTH, 3 * SOURCE)
-
-
-def test_a_step_of_dropped_frames_sees_the_first_ones():
-    """A pure function of the step: half of the steps see none, one or two of three frames, the others all of them."""
-    config = replace(some("l4v").config, frames=3, frames_dropped=0.5)
-    seen = [config.features_seen(0, step) // config.patches for step in range(600)]
-    assert seen == [config.features_seen(0, step) // config.patches for step in range(600)]
-    assert all(abs(seen.count(count) - 100) < 35 for count in (0, 1, 2))
-    assert abs(seen.count(3) - 300) < 60
-    assert all(replace(config, frames_dropped=0.0).features_seen(0, step) == 3 * config.patches for step in range(50))
-    with pytest.raises(CrossdraftError, match="share of 2 of the steps"):
-        replace(config, frames_dropped=2.0)

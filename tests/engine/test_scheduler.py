@@ -17,7 +17,6 @@ from crossdraft.engine.passes import Chunk
 from crossdraft.engine.prompt_features import PromptReading
 from crossdraft.engine.request import Request
 from crossdraft.engine.scheduler import Call, QueueLimits, Scheduler, without_frames
-from crossdraft.engine.stepped import SteppedLoop
 from crossdraft.errors import CrossdraftError, QueueFullError, RequestError
 
 
@@ -29,30 +28,6 @@ def test_memory_is_given_back_when_the_answers_have_been_handed_over(target, mon
         scheduler.submit(Request("x", max_new_tokens=4)).result(60)
         assert tidied.wait(10)
     finally:
-        scheduler.close()
-
-
-def test_which_clips_may_be_encoded_in_parts_is_found_out_while_nobody_waits(target, monkeypatch):
-    tried, held, decoder = [], threading.Event(), DecodeLoop(target)
-    monkeypatch.setattr(target, "try_parts", lambda: tried.append(1))
-    scheduler = Scheduler(lambda: decoder)
-    try:
-        stepped = SteppedLoop(None, scheduler, lambda: DecodeLoop(target))
-        number = stepped.submit(Request("x", max_new_tokens=4))
-        scheduler._step(decoder)
-        assert tried == []  # a loop of somebody else's has an answer to go on with
-        stepped.cancel(number)
-        scheduler.post(Call(held.wait, lambda error: None))
-        scheduler._step(decoder)
-        assert tried == []  # somebody has asked for something
-        held.set()
-        scheduler.call(lambda: None)
-        until_done = threading.Event()
-        monkeypatch.setattr(target, "try_parts", until_done.set)
-        scheduler.submit(Request("x", max_new_tokens=4)).result(60)
-        assert until_done.wait(10)
-    finally:
-        held.set()
         scheduler.close()
 
 

@@ -67,6 +67,14 @@ def test_an_invalid_configuration_is_refused_in_one_sentence(change, sentence, t
         load_head(tmp_path, shared())
 
 
+def test_a_setting_that_an_older_version_wrote_and_no_network_has_is_passed_over(tmp_path):
+    save_head(tmp_path, some_head("eagle"), "eagle", "x")
+    path = tmp_path / "config.json"
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps(found | {"config": found["config"] | {"frames_dropped": 0.5}}))
+    assert read_config(tmp_path).config == some_head("eagle").config
+
+
 def test_a_folder_without_a_head_says_where_there_is_one(tmp_path):
     with pytest.raises(CrossdraftError, match=r"There is no folder .*nowhere; `crossdraft train` writes heads\."):
         read_config(tmp_path / "nowhere")

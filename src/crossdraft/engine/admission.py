@@ -178,8 +178,8 @@ class Admission:
         if not plan.reads:
             state.stats.undrafted = plan.why
             return
-        if runner.needs.visual or runner.needs.visual_frames:
-            state.visual_features = VisualFuture(runner.needs.visual_frames)
+        if runner.needs.visual:
+            state.visual_features = VisualFuture()
         request = replace(request, visual_features=state.visual_features, prompt_ids=state.prompt_ids)
         runner.start(state, request, plan.nodes, plan.mode, state.provisional(target))
 

@@ -30,8 +30,6 @@ class Needs:
         video: the request's video or prepared inputs, which need not be sent to another process otherwise.
         visual: the target's visual features of the request, before they are prefilled: `Request.visual_features`. The
             drafter waits for them where it is asked to begin.
-        visual_frames: the same, of so many frames, evenly spread, as they come; it waits for none of them. Several
-            numbers are those of several drafters.
         prompt: the prompt's token ids, from when the target has prepared it: `Request.prompt_ids`. Nobody waits for
             them; they are known before anything is committed.
         probes: most probe rows that one draft brings along: the cache keeps room for them.
@@ -48,7 +46,6 @@ class Needs:
     visual_layers: tuple[int, ...] = ()
     video: bool = False
     visual: bool = False
-    visual_frames: tuple[int, ...] = ()
     prompt: bool = False
     probes: int = 0
     learns: bool = False
@@ -75,7 +72,6 @@ class Needs:
             visual_layers=tuple(sorted({layer for need in needs for layer in need.visual_layers})),
             video=any(need.video for need in needs),
             visual=any(need.visual for need in needs),
-            visual_frames=tuple(sorted({count for need in needs for count in need.visual_frames})),
             prompt=any(need.prompt for need in needs),
             probes=max((need.probes for need in needs), default=0),
             learns=any(need.learns for need in needs),

@@ -96,7 +96,6 @@ class DecodeLoop:
         request_ids = [self.submit(request) for request in requests]
         while self.busy:
             self.step()
-        self.target.try_parts()
         return [self.answer(request_id) for request_id in request_ids]
 
     @torch.inference_mode()

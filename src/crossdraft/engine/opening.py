@@ -120,6 +120,6 @@ class Opening:
 
     def _encode(self, encoding: Encoding) -> list[Encoded]:
         with self.state.ledger.stage("encode"):
-            made = encoding.make(None if self._again else self.state.visual_features)
+            made = encoding.make()
             self._target.clock.mark().wait()
         return made

@@ -20,7 +20,6 @@ from weakref import ref
 
 from torch import Tensor
 
-from crossdraft.engine.arrivals import VisualFuture
 from crossdraft.engine.cache import KVCache, KVPrefix, KVSpan
 from crossdraft.engine.content import DIGEST_BYTES, Content, ContentDigests
 from crossdraft.engine.drafter import NO_NEEDS, Needs
@@ -437,17 +436,11 @@ class Encoding:
         """True if nothing has to be encoded."""
         return None not in self.found
 
-    def make(self, arrivals: VisualFuture | None = None) -> list[Encoded]:
-        """Encode what is missing, in any thread; `arrivals` gets the frames that it wants of a prompt's one clip."""
+    def make(self) -> list[Encoded]:
+        """Encode what is missing, in any thread."""
         prompts = [item.prompt for item in self.items] if self.items or not self.found else [self.known.prompt]
         pairs = zip(prompts, self.found, strict=True)
-        wanting = arrivals if len(prompts) == 1 else None
-        return [self._made(one, wanting) if found is None else found for one, found in pairs]
-
-    def _made(self, prompt: Prompt, arrivals: VisualFuture | None) -> Encoded:
-        target = self.known.target
-        clip = None if arrivals is None else target.encode_in_parts(prompt, arrivals)
-        return target.encode(prompt) if clip is None else clip
+        return [self.known.target.encode(one) if found is None else found for one, found in pairs]
 
     def keep(self, made: Sequence[Encoded]) -> Encoded:
         """All of them together; in the thread of the cache, which keeps what was made."""

@@ -79,9 +79,8 @@ class Request(NamedFields):
     system: str | None = None
     messages: Sequence[Mapping[str, object] | Message] | None = None
     stop_in: str = "text"
-    # The target's [N, E] visual features, for a drafter that needs them (`Needs.visual`, `Needs.visual_frames`). The
-    # engine sets it: a `VisualFuture` in the target's process; in the drafter's own a function that waits for all of
-    # them, whose `first` tells what has come (`runner.worker.VisualInbox`).
+    # The target's [N, E] visual features, for a drafter that needs them (`Needs.visual`). The engine sets it: a
+    # `VisualFuture` in the target's process; in the drafter's own a function that waits for them.
     visual_features: Any = field(default=None, repr=False, compare=False)
     # Its token ids as the target reads it, for a drafter that copies text (`Needs.prompt`): `prompt.PromptIds`, for
     # which nobody is to wait. The engine sets it.

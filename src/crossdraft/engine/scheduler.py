@@ -467,5 +467,3 @@ class Scheduler:
             except Exception as error:  # noqa: BLE001 - handed over to who waits
                 waiting.settle(error)
         decoder.tidy()
-        if not (self._calls or any(one.busy for one in (decoder, *self._stepped))):
-            decoder.target.try_parts()

@@ -11,13 +11,11 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from crossdraft.engine.arrivals import VisualFuture
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.clock import clock_of
 from crossdraft.engine.detokenize import TokenText
@@ -26,7 +24,6 @@ from crossdraft.engine.encoded import first_features, joined, last_features, vis
 from crossdraft.engine.fast.elastic import PollHook, poll_between
 from crossdraft.engine.fast.forward import find_fast
 from crossdraft.engine.fast.static_pass import WIDTHS, StaticDecoder
-from crossdraft.engine.frames import PIXELS, STILLS, FramewiseEncoder
 from crossdraft.engine.generation import GenerationDefaults
 from crossdraft.engine.own_forward import OwnForward
 from crossdraft.engine.passes import Chunk, Executor, Pass, PassBuilder, PassRow, TargetOut
@@ -85,9 +82,6 @@ class Target:
             for name in ("video", "image")
             if (function := getattr(model.base_model, f"get_{name}_features", None)) is not None
         }
-        by_frame = self._feature_functions.items() if self.device.type == "cpu" and self.traits.takes_encoded else ()
-        send = partial(as_input, self.model, self.device)  # no method of this object, which would then hold itself
-        self._frames = [FramewiseEncoder(kind, *function, send) for kind, function in by_frame]
 
     @property
     def source(self) -> str:
@@ -168,24 +162,6 @@ class Target:
             return {name: self._sent(value) for name, value in prompt.features.items() if name in known}
         parts = [item.features for item in prompt.items] if len(prompt.items) > 1 else [prompt.features]
         return joined([self._encode(features) for features in parts])
-
-    @torch.inference_mode()
-    def encode_in_parts(self, prompt: Prompt, arrivals: VisualFuture) -> Encoded | None:
-        """The features of a prompt's clip as `encode` returns them, to the bit; `arrivals` gets those it wants first.
-
-        `None` where that cannot be: on a GPU, where the model does not read frames one by one or the bits would differ
-        or are not known yet (`try_parts`), and where there is more than one clip.
-        """
-        several = sum(name in prompt.features for name in (PIXELS, STILLS)) != 1 or len(prompt.items) > 1
-        if several or type(self).encode is not Target.encode:
-            return None
-        found = (encode.in_parts(prompt.features, arrivals) for encode in self._frames)
-        return next((clip for clip in found if clip is not None), None)
-
-    @torch.inference_mode()
-    def try_parts(self) -> None:
-        """Find out whether `encode_in_parts` may encode one of the clips it was asked for; when nobody waits."""
-        any(encode.try_parts() for encode in self._frames)
 
     def _encode(self, inputs: Mapping[str, Tensor]) -> dict[str, object]:
         """Run the feature functions on the inputs that they take."""

@@ -24,6 +24,7 @@ from crossdraft.models.shards import read_weights
 from crossdraft.plugins import more_to_install
 
 WEIGHTS = "model.safetensors"
+RETIRED = ("frames_dropped",)  # settings of heads that were saved by 0.1, which have no meaning any more
 KEYS = ("format", "network", "target", "config")
 OF_TARGET = ("hidden_size", "vocab_size", "num_layers", "draft_ids")
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", NoneType: "null"}
@@ -69,7 +70,8 @@ def read_config(folder: Path) -> HeadFile:
             hint = suggestion(key, KEYS, f"its keys are {', '.join(KEYS)}.")
             raise CrossdraftError(f"{path}: a head's configuration has no key '{key}'; {hint}")
     network = found["network"]
-    return HeadFile(network, str(found.get("target", "")), config_of(network, found.get("config", {}), str(path)))
+    settings = {key: value for key, value in found.get("config", {}).items() if key not in RETIRED}
+    return HeadFile(network, str(found.get("target", "")), config_of(network, settings, str(path)))
 
 
 def config_of(network: str, values: Mapping[str, Any], where: str) -> HeadConfig:

@@ -224,18 +224,3 @@ def test_any_event_models_prompt_is_its_processors(pair):
     whole = other.processor.prompt_ids("Is it dark?")
     events = [processor.config.event_token_id] * processor.config.event_seq_length
     assert [*other.prefix_ids(), *events, *other.question_ids("Is it dark?")] == whole
-
-
-def test_a_step_sees_the_first_features_of_the_frames(paired, answers, monkeypatch):  # noqa: F811
-    class Frames:
-        def visual(self, step, clips):
-            return torch.arange(6.0).view(1, 6, 1).expand(len(clips), -1, 2)
-
-    monkeypatch.setattr(
-        align_data, "drafter_states", lambda model, codec, visual, rows: [rows.tokens[..., None].float()]
-    )
-    for seen, expected in ((None, 6), (lambda step: 4, 4), (lambda step: 0, None)):
-        batch, _ = AlignmentData(paired, answers.model, (0,), Frames(), seen=seen).batch(0)
-        assert (batch.visual[0].shape[1:] == (expected, 2)) if expected else not batch.visual
-        if expected:
-            assert torch.equal(batch.visual[0][0, :, 0], torch.arange(float(expected)))

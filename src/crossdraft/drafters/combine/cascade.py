@@ -88,7 +88,6 @@ class TwoLevelDrafter(PerRequestDrafter[TwoLevelState]):
             visual_layers=outer.needs.visual_layers,
             video=outer.needs.video or inner.needs.video,
             visual=outer.needs.visual or inner.needs.visual,
-            visual_frames=tuple(sorted({*outer.needs.visual_frames, *inner.needs.visual_frames})),
             learns=outer.needs.learns or inner.needs.learns,
         )
 

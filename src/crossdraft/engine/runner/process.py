@@ -20,9 +20,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from torch import Tensor
-
-from crossdraft.engine.arrivals import FrameFeatures, VisualFuture
+from crossdraft.engine.arrivals import VisualFuture
 from crossdraft.engine.checks import drafts_of
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, Drafter, Needs, OnToken, Proposal, VerifyOutput
 from crossdraft.engine.prompt import PromptIds
@@ -246,7 +244,7 @@ class ProcessDrafter:
     def _begin(self, request: Request) -> ProcessState:
         state = ProcessState(next(self._keys), request.sampling.certain, self._launches)
         needs = self.needs
-        features: VisualFuture | None = request.visual_features if needs.visual or needs.visual_frames else None
+        features: VisualFuture | None = request.visual_features if needs.visual else None
         sent = replace(
             request, visual_features=None, prompt_ids=None, event_features=None, prefill=None, content=None, known=False
         )
@@ -254,8 +252,6 @@ class ProcessDrafter:
         packed, arrays = pack_request(sent)
         self._states[state.key] = state
         self._send(("begin", (state.key, packed, request.known, [array.nbytes for array in arrays])), arrays)
-        if features is not None and needs.visual_frames:
-            features.on_frame(partial(self._send_frame, state))
         if features is not None:
             features.add_done_callback(partial(self._send_visual, state))
         if needs.prompt and request.prompt_ids is not None:
@@ -268,21 +264,13 @@ class ProcessDrafter:
             if self._mine(state) and state.key in self._states:
                 self._send(("prompt", (state.key, ids.result())))
 
-    def _send_frame(self, state: ProcessState, frame: FrameFeatures) -> None:
-        """Send the target's visual features of a frame."""
-        self._send_features("frame", state, (state.key, frame.number, frame.total), frame.rows)
-
     def _send_visual(self, state: ProcessState, features: Any) -> None:
-        """Send the target's visual features, which are known now, or will never be; not those that were sent."""
+        """Send the target's visual features, which are known now, or will never be."""
         failed = features.cancelled() or features.exception() is not None
-        if self.needs.visual or not features.all_frames:
-            self._send_features("visual", state, (state.key,), None if failed else features.result())
-
-    def _send_features(self, kind: str, state: ProcessState, body: tuple[int, ...], rows: Tensor | None) -> None:
-        packed, arrays = pack_tensor(rows)
+        packed, arrays = pack_tensor(None if failed else features.result())
         with self._sends, suppress(DrafterLost):  # whoever asks next hears of it
             if self._mine(state):
-                self._send((kind, (*body, packed, [array.nbytes for array in arrays])), arrays)
+                self._send(("visual", (state.key, packed, [array.nbytes for array in arrays])), arrays)
 
     def _ask_hidden(self, states: Sequence[ProcessState], budgets: Sequence[Budget]) -> Proposal:
         """Have drafts written until each budget's `until` is set; they are wanted then."""

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossdraft.engine.arrivals import ArrivedFeatures, FrameFeatures
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, VerifyOutput
 from crossdraft.engine.fast.elastic import borrowing
 from crossdraft.engine.fast.heap import RequestTrimmer
@@ -30,9 +29,7 @@ from crossdraft.errors import CrossdraftError
 log = logging.getLogger(__name__)
 
 Received = tuple[str, Any, list[bytearray]]  # kind, body, arrays
-LOOK_S = 0.05  # at most between two looks at why a draft may have to end
-SEEN = ("frame", "visual")  # messages of what the target sees of a request
-HIDDEN_FIRST = ("begin", "hidden", "drop", *SEEN)  # messages that a hidden draft under way goes before
+HIDDEN_FIRST = ("begin", "hidden", "drop", "visual")  # messages that a hidden draft under way goes before
 
 
 class Inbox:
@@ -56,15 +53,6 @@ class Inbox:
         """True if a message is here."""
         return bool(self._waiting) or self.connection.poll()
 
-    def wait(self, seconds: float) -> bool:
-        """Wait for the next message, at most so long; false at once if one is here, which asks for something else."""
-        if self._arrived() or self._ended:
-            return False
-        self.handled.set(self._received)
-        with suppress(EOFError, ConnectionError):  # the parent is gone, which whoever reads next meets
-            self.connection.poll(seconds)
-        return True
-
     def ends(self, key: int) -> bool:
         """True if the end of that state is among the messages that are here."""
         return any(kind == "end" and key in value for kind, value, _ in self._arrived())
@@ -75,14 +63,6 @@ class Inbox:
             serial in value if kind == "stop" else kind not in HIDDEN_FIRST for kind, value, _ in self._arrived()
         )
         return stopped or self._ended
-
-    def take_seen(self, key: int) -> list[Received]:
-        """Take the visual features of that request from the messages that are here; they are not received again."""
-        waiting = self._arrived()
-        found = [message for message in waiting if message[0] in SEEN and message[1][0] == key]
-        if found:
-            self._waiting = deque(message for message in waiting if all(message is not one for one in found))
-        return found
 
     def receive(self) -> Received:
         """Wait for the next message: its kind, its body, its arrays.
@@ -124,7 +104,7 @@ class Inbox:
 
 def _sizes(kind: str, value: Any) -> Sequence[int]:
     """Bytes of each array that is sent after a message."""
-    return value[-1] if kind in ("begin", *SEEN) else ()
+    return value[-1] if kind in ("begin", "visual") else ()
 
 
 def serve(connection: Connection, handled: Handled, threads: int | None) -> None:
@@ -214,7 +194,7 @@ class DraftServer:
                     self.drafter.work(self.inbox.poll)
             message = self.inbox.receive()
             kind, value, _ = message
-            if kind not in SEEN:
+            if kind != "visual":
                 return message
             if (seen := self._seen.get(value[0])) is not None:
                 seen.add(message)
@@ -238,7 +218,7 @@ class DraftServer:
             self.refused[key] = "The answer was complete before it was read."
             return False
         request = unpack_request(packed, arrays)
-        if self.drafter.needs.visual or self.drafter.needs.visual_frames:
+        if self.drafter.needs.visual:
             seen = self._seen[key] = VisualInbox(self.inbox, key)
             request = replace(request, visual_features=seen)
         if self.drafter.needs.prompt:
@@ -383,51 +363,36 @@ class VisualInbox:
 
     def __init__(self, inbox: Inbox, key: int) -> None:
         self._inbox, self._key = inbox, key
-        self._features = ArrivedFeatures()
+        self._features: Tensor | None = None
+        self._ended = False  # nothing more will come
 
     def add(self, message: Received) -> None:
-        """Take up a message of the kinds `SEEN`."""
-        kind, (_, *where, packed, _), arrays = message
-        rows = unpack_tensor(packed, arrays)
-        if kind == "visual":
-            self._features.end(rows)
-        elif rows is not None:
-            number, total = where
-            self._features.add_frame(FrameFeatures(number, total, rows))
-
-    def first(self, count: int, patches: int) -> list[Tensor]:
-        """See `ArrivedFeatures.first`; waits for nothing."""
-        if not self._features.ended:
-            for message in self._inbox.take_seen(self._key):
-                self.add(message)
-        return self._features.first(count, patches)
-
-    def wait(self) -> bool:
-        """Wait a moment for more; false if nothing more will come, or something else is to be done."""
-        return not self._features.ended and self._inbox.wait(LOOK_S)
+        """Take up a message of the kind `visual`."""
+        _, (_, packed, _), arrays = message
+        self._features, self._ended = unpack_tensor(packed, arrays), True
 
     def __call__(self) -> Tensor:
-        """Wait for all of it, [N, E]; it is sent before anything else about that request but its hidden draft.
+        """Wait for them, [N, E]; they are sent before anything else about that request but its hidden draft.
 
         Raises:
-            CrossdraftError: it cannot be had, or the target could not read the clip.
+            CrossdraftError: they cannot be had, or the target could not read the clip.
         """
         skipped: list[Received] = []
-        while not self._features.ended:
+        while not self._ended:
             kind, value, _ = received = self._inbox.receive()
-            if kind in SEEN and value[0] == self._key:
+            if kind == "visual" and value[0] == self._key:
                 self.add(received)
                 continue
             skipped.append(received)
-            if kind not in ("hidden", "begin", "drop", "frame"):  # those wait until it is read
+            if kind not in ("hidden", "begin", "drop"):  # those wait until it is read
                 break
         for message in reversed(skipped):
             self._inbox.put_back(message)
-        if not self._features.ended:
+        if not self._ended:
             raise CrossdraftError("The target could not read the clip, so that nothing of it can be looked at.")
-        if self._features.whole is None:
+        if self._features is None:
             raise CrossdraftError(
                 "What the target sees cannot be had apart from its reading: it was given no video, or this version of "
                 "transformers does not tell them apart."
             )
-        return self._features.whole
+        return self._features

@@ -79,9 +79,9 @@ class GlanceLayer(nn.Module):
         nn.init.zeros_(self.o_proj.weight)
         nn.init.zeros_(self.mlp.down_proj.weight)
 
-    def keys_values(self, visual: Tensor, start: int = 0) -> KeyValue:
-        """[B, N, E] features from the one numbered `start` on, of frames · n -> keys and values [B, heads, N, d]."""
-        rows = self.see_norm(visual) + self.places[start : start + visual.shape[1]]
+    def keys_values(self, visual: Tensor) -> KeyValue:
+        """[B, N, E] features of frames · n -> keys and values [B, heads, N, d]."""
+        rows = self.see_norm(visual) + self.places[: visual.shape[1]]
         return split_heads(self.k_proj(rows), self.head_dim), split_heads(self.v_proj(rows), self.head_dim)
 
     def forward(self, features: Tensor, visual: KeyValue) -> Tensor:

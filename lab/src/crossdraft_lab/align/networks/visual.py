@@ -7,15 +7,13 @@ xifan-zhang/EventGPT was planned as an MLP with such an attention, and never run
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from crossdraft.errors import CrossdraftError
 from crossdraft.heads.glance.network import GlanceConfig, GlanceLayer, check_visual
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.layers import KeyValue, TTTAttention
@@ -23,8 +21,6 @@ from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.specs import Count
 from crossdraft_lab.align.networks.attention import AttentionAdapter, AttentionConfig, PastAttention, Unrotated
 from crossdraft_lab.align.networks.base import TARGET, Past
-
-DROPS = 1  # tells the draws of dropped frames from others of a seed and a step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,32 +32,12 @@ class VisualConfig(AttentionConfig):
         frames: how many frames are read, evenly spread over those that the target reads.
         patches: n, features of a frame.
         cross_layers: layers of cross-attention.
-        frames_dropped: share of the training steps in which only the first frames are seen: none up to all but one of
-            them. Above 0 the adapter has learned to read with fewer, and drafts with those that have come; at 0 the
-            drafter waits for all of them.
-
-    Raises:
-        CrossdraftError: as `AttentionConfig`, or a share that is none.
     """
 
     visual_size: Count
     frames: Count = 3
     patches: Count
     cross_layers: Count = 1
-    frames_dropped: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.frames_dropped <= 1:
-            raise CrossdraftError(
-                f"Frames are dropped in a share of {self.frames_dropped:g} of the steps; give a number from 0 to 1."
-            )
-
-    def features_seen(self, seed: int, step: int) -> int:
-        """Number of features that a training step sees: those of the first frames."""
-        rng = np.random.default_rng([seed, step, DROPS])
-        frames = int(rng.integers(self.frames)) if rng.random() < self.frames_dropped else self.frames
-        return frames * self.patches
 
     @property
     def glance(self) -> GlanceConfig:
@@ -96,20 +72,14 @@ class VisualAdapter(AttentionAdapter):
     def visual_reads(self) -> tuple[int, ...]:
         return (0,)
 
-    def keys_values(self, visual: Tensor, first: int = 0) -> list[KeyValue]:
-        """[B, F · n, E] the vision encoder's features of the frames from the `first` on -> each layer's keys, values.
-
-        All frames, or fewer where it has learned to read with fewer.
+    def keys_values(self, visual: Tensor) -> list[KeyValue]:
+        """[B, F · n, E] the vision encoder's features of the frames -> each layer's keys, values.
 
         Raises:
             CrossdraftError: as `check_visual`.
         """
-        glance = self.config.glance
-        if self.config.frames_dropped and not visual.shape[1] % glance.patches:
-            check_visual(visual, replace(glance, frames=min(visual.shape[1] // glance.patches, glance.frames - first)))
-        else:
-            check_visual(visual, glance)
-        return [layer.keys_values(visual.to(self.embeddings), first * glance.patches) for layer in self._cross]
+        check_visual(visual, self.config.glance)
+        return [layer.keys_values(visual.to(self.embeddings)) for layer in self._cross]
 
     def align(
         self, source: Tensor, tokens: Tensor, past: Past = (), visual: Sequence[KeyValue] = ()

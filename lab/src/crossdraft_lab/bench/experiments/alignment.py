@@ -47,7 +47,6 @@ LADDER: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "l4 of three layers": ("l4", ("config.source_layers=0,1,2",)),
         "sequence_distillation": ("sequence_distillation", ()),
         "l4v": ("l4v", ()),
-        "l4v as frames come": ("l4v", ("config.frames_dropped=0.5",)),
         "l4v contrastive": ("l4v", ("loss={mse: 1.0, cosine: 0.5, cross_entropy: 0.5, kl: 0.5, contrastive: 0.1}",)),
         **{name: (name, ()) for name in ("token_projection", "logit_alignment", "token")},
         "l5 without tokens": ("l5", ("config.reads_tokens=false",)),
@@ -62,7 +61,7 @@ LADDER: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
 COMPARED = (
     ("l1", "linear"), ("l2", "l1"), ("l3", "l2"), ("l4", "l3"), ("l5", "l4"), ("l6", "l5"), ("l6 whole", "l6"),
     ("mlp", "linear"), ("levels", "mlp"), ("l4", "contrastive"), ("l4 of three layers", "l4"), ("l4v", "l4"),
-    ("l4v contrastive", "l4v"), ("l4v as frames come", "l4v"), ("sequence_distillation", "l4"), ("eagle_fusion", "l5"),
+    ("l4v contrastive", "l4v"), ("sequence_distillation", "l4"), ("eagle_fusion", "l5"),
     ("event_to_video_eagle", "l5f"),
     ("l5", "l5 without tokens"), ("token", "l4"), ("l5f", "b1"), ("b1r", "b1"), ("l5fr", "l5f"),
     ("l6 by the target's head", "l6"), ("l6 whole by the target's head", "l6 whole"),

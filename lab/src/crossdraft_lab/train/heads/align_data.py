@@ -265,7 +265,6 @@ class AlignmentData:
         frames: the target's visual features of each clip, for an adapter that reads them.
         own: most tokens of the drafter's own answers, for an adapter that reads these and no states of it; 0 = none.
         kept: the states of answers that were read.
-        seen: how many of these features, the first ones, a step sees; `None` = all.
     """
 
     answers: PairedAnswers
@@ -274,7 +273,6 @@ class AlignmentData:
     frames: FeatureSource | None = None
     own: int = 0
     kept: StateFile = field(default_factory=StateFile)
-    seen: Callable[[int], int] | None = None
     _said: dict[int, list[int]] = field(default_factory=dict)  # by answer: the drafter's own
 
     @property
@@ -327,10 +325,7 @@ class AlignmentData:
         if self.frames is None:
             return {}
         clips = self.answers.features.numbers(step, self.answers.clips)
-        frames = self.frames.visual(step, clips).repeat_interleave(self.answers.each, 0)
-        if self.seen is not None:
-            frames = frames[:, : self.seen(step)]
-        return {0: frames.to(self.device)} if frames.shape[1] else {}
+        return {0: self.frames.visual(step, clips).repeat_interleave(self.answers.each, 0).to(self.device)}
 
 
 class FrameCache(FeatureCache):

@@ -242,14 +242,14 @@ class AlignTask(HeadTask):
 
         shared = TargetHead(head.lm_head.weight.detach(), head.draft_ids, head.config.vocab_size)
 
-        def loss_of(some: PairedAnswers, seen: Callable[[int], int] | None = None) -> LossFn:
+        def loss_of(some: PairedAnswers) -> LossFn:
             batches: AlignmentData | OwnAnswerData
             kept = StateFile(some.store.folder / FEATURES)
             if isinstance(adapter, OwnAnswerAdapter):
                 batches = OwnAnswerData(some, model, adapter.config.own, adapter.top, kept)
             else:
                 frames = None if visual is None else self._frames(some, visual)
-                batches = AlignmentData(some, model, layers, frames, own, kept, seen)
+                batches = AlignmentData(some, model, layers, frames, own, kept)
             hides, more = not adapter.reads_target, extra if losses != recipe.loss else None
             return alignment_loss(head, batches.batch, objective, shared, hides=hides, extra=more)
 
@@ -263,8 +263,7 @@ class AlignTask(HeadTask):
         check = None
         if validation is not None:
             check = check_of(loss_of(self._answers(validation)))
-        seen = None if visual is None else partial(visual.features_seen, recipe.seed)  # all frames are seen by a check
-        return TaskData(loss_of(answers, seen), describe, check)
+        return TaskData(loss_of(answers), describe, check)
 
     def _answers(self, store: CaptureStore) -> PairedAnswers:
         recipe = self.inputs.recipe
