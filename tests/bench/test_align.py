@@ -1,6 +1,7 @@
 """The alignment bench: controls and figures by hand, and a run on a tiny pair."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,13 +21,13 @@ from crossdraft_lab.bench.align import (
     UNTRAINED,
     AlignBench,
     KnownAnswers,
-    SceneQuestions,
     run_align,
+    scene_questions,
 )
-from crossdraft_lab.bench.align_features import FeatureFigures, figures_of
-from crossdraft_lab.bench.align_pair import TaughtQuestions, list_tests
+from crossdraft_lab.bench.align_features import figures_of
+from crossdraft_lab.bench.align_pair import list_tests, taught_questions
 from crossdraft_lab.bench.align_report import ladder, lines
-from crossdraft_lab.bench.align_rows import DraftResult, KeptRows, accepted, best_text, templates
+from crossdraft_lab.bench.align_rows import KeptRows, accepted, best_text, row_of, templates
 from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.specs import spec_of
 from crossdraft_lab.bench.statistics import Interval
@@ -51,11 +52,12 @@ def test_figures_along_answers_by_hand():
     predicted = [torch.tensor([[1.0, 0, 0], [0, 1, 0.6], [1, 0, 0]]), torch.tensor([[0.6, 0.8, 0.0], [0, 1, 0]])]
     found = figures_of(list(zip(predicted, own, strict=True)), torch.eye(3), [(0, 1, 2), (0, 1)], [0, 1])
     cosines = [1, 1 / 1.36**0.5, 0, 0.6, 1]  # 1/√1.36 = 0.857
-    assert found.cosine.value == pytest.approx(sum(cosines) / 5)
-    assert [share.value for share in found.above] == pytest.approx([3 / 5, 2 / 5])
-    assert (found.consecutive.value, found.consecutive.n) == ((1 + 0) / 2, 2)
-    assert found.same.value == pytest.approx(3 / 5)  # 0, 1, not 2; not 0, 1
-    assert found.shifted.value == pytest.approx(1 / 3)  # after 0 comes 1, after 1 comes 2; what stands there: 0, 1 | 1
+    assert found["cosine"]["value"] == pytest.approx(sum(cosines) / 5, abs=1e-6)
+    assert [found[f"acceptance@{one}"]["value"] for one in ("0.80", "0.90")] == pytest.approx([3 / 5, 2 / 5])
+    assert (found["consecutive@0.90"]["value"], found["consecutive@0.90"]["n"]) == ((1 + 0) / 2, 2)
+    assert found["same_position"]["value"] == pytest.approx(3 / 5)  # 0, 1, not 2; not 0, 1
+    # After 0 comes 1, after 1 comes 2; what stands there: 0, 1 | 1
+    assert found["shifted"]["value"] == pytest.approx(1 / 3, abs=1e-6)
 
 
 def test_training_wordings_can_be_asked_of_test_clips():
@@ -103,19 +105,22 @@ def small_plan(pair, *drafters: str, one_by_one: bool = False) -> AlignBench:
     """Two questions about a clip, both sets in the same words: whoever remembers an answer has all of it."""
     models = Models(str(pair.target), str(pair.event), str(pair.blind), "cpu", "float32")
     asked = list(items(Workload(2, questions=2, max_new_tokens=12)))
-    tests = {HELD_OUT: asked, TRAINED: asked}
-    return AlignBench(models, TaughtQuestions(tests, [("?", (1, 2))], Path()), drafters, 4, one_by_one=one_by_one)
+    questions = taught_questions({HELD_OUT: asked, TRAINED: asked}, [("?", (1, 2))], Path(), {})
+    return AlignBench(models, questions, drafters, 4, one_by_one=one_by_one)
 
 
 @pytest.mark.parametrize("one_by_one", [False, True])
-def test_a_drafter_that_learns_is_made_anew_for_each_set_of_questions(pair, monkeypatch, one_by_one):
+def test_a_drafter_that_learns_is_made_anew_for_each_set_of_questions(pair, one_by_one):
     """The same clips and the same questions twice: what differs between the sets was remembered."""
-    monkeypatch.setattr(TaughtQuestions, "learn", lambda self, models, target, nodes, tick: KnownAnswers(
-        self.learned, lambda: models.build(spec_of("memory"), target)))  # fmt: skip
+
+    def learn(models, target, nodes, tick):
+        return KnownAnswers([("?", (1, 2))], lambda: models.build(spec_of("memory"), target))
+
     names = "memory:capacity=9999", "union:event,memory"
-    results = run_align(small_plan(pair, *names, one_by_one=one_by_one))
+    plan = small_plan(pair, *names, one_by_one=one_by_one)
+    results = run_align(replace(plan, questions=replace(plan.questions, learn=learn)))
     for name in names:
-        assert results[name][HELD_OUT].prefix == results[name][TRAINED].prefix, name
+        assert results[name][HELD_OUT]["prefixes"] == results[name][TRAINED]["prefixes"], name
     assert UNTRAINED not in results  # none of the two is an event model alone
 
 
@@ -156,8 +161,8 @@ def test_no_adapter_stands_for_the_first_that_translates_features(pair, adapters
 
 
 def test_a_control_that_is_lacking_is_named():
-    row = {HELD_OUT: DraftResult((1, 2), (1, 2))}
-    plan = AlignBench(Models(), SceneQuestions(Workload(2), 4), ("a",))
+    row = {HELD_OUT: row_of((1, 2), (1, 2))}
+    plan = AlignBench(Models(), scene_questions(Workload(2), 4), ("a",))
     results = dict.fromkeys(("a", *CONTROLS), row)
     assert any("The control 'no adapter' is lacking" in line for line in lines(plan, results))
     assert not any("is lacking" in line for line in lines(plan, {**results, UNTRAINED: row}))
@@ -168,20 +173,18 @@ def test_a_control_that_is_lacking_is_named():
 
 def test_intervals_are_drawn_over_clips():
     """Four questions about each of two clips, all of whose answers are alike: two things are known, not eight."""
-    result = DraftResult((4,) * 4 + (0,) * 4, (7,) * 4 + (8,) * 4)
-    assert (result.mean.value, result.mean.low, result.mean.high, result.mean.n) == (2.0, 0.0, 4.0, 2)
-    eight = DraftResult(result.prefix, tuple(range(8)))
-    assert eight.mean.low > 0
-    assert DraftResult((), ()).mean is None
+    prefix = (4,) * 4 + (0,) * 4
+    mean = row_of(prefix, (7,) * 4 + (8,) * 4)["accepted_prefix"]
+    assert mean == {"value": 2.0, "ci95": [0.0, 4.0], "n": 2}
+    assert row_of(prefix, range(8))["accepted_prefix"]["ci95"][0] > 0
+    assert row_of((), ())["accepted_prefix"] is None
 
 
 def test_the_ladder_compares_neighbours_by_clip():
     clips = tuple(clip for clip in range(8) for _ in range(2))
     low, more, most = ((tuple(base + step for base in range(16))) for step in (0, 1, 3))
-    results = {
-        name: {HELD_OUT: DraftResult(prefix, clips)} for name, prefix in zip("abc", (low, more, most), strict=True)
-    }
-    plan = AlignBench(Models(), SceneQuestions(Workload(2), 4), ("a", "b", "c"))
+    results = {name: {HELD_OUT: row_of(prefix, clips)} for name, prefix in zip("abc", (low, more, most), strict=True)}
+    plan = AlignBench(Models(), scene_questions(Workload(2), 4), ("a", "b", "c"))
     one, two = ladder(plan, results, None)
     assert [(step.name, step.than, step.interval.value, step.interval.n) for step in (one, two)] == [
         ("b", "a", 1.0, 8), ("c", "b", 2.0, 8)
@@ -196,17 +199,16 @@ def test_the_ladder_compares_neighbours_by_clip():
 def test_rows_and_answers_are_kept_for_the_same_measurement_alone(tmp_path):
     path = tmp_path / "rows.json"
     figure = Interval(0.5, 0.25, 0.75, 2)
-    features = FeatureFigures(figure, (figure, figure), figure, figure, figure)
-    result = DraftResult((3, 4), (1, 1), figure, 2, features)
+    row = row_of((3, 4), (1, 1), figure, 2, {"cosine": figure.to_json()})
     kept = KeptRows(path, {"nodes": 4})
     kept.add_answers(HELD_OUT, [(1, 2), (3,)])
-    kept.add("a", HELD_OUT, result)
+    assert kept.add("a", HELD_OUT, row) is row
     again = KeptRows(path, {"nodes": 4})
     assert again.answers(HELD_OUT) == [(1, 2), (3,)]
-    assert again.result("a", HELD_OUT) == result
-    assert (again.answers(TRAINED), again.result("a", TRAINED), again.result("b", HELD_OUT)) == (None, None, None)
+    assert again.row("a", HELD_OUT) == row
+    assert (again.answers(TRAINED), again.row("a", TRAINED), again.row("b", HELD_OUT)) == (None, None, None)
     other = KeptRows(path, {"nodes": 5})
-    assert (other.answers(HELD_OUT), other.result("a", HELD_OUT)) == (None, None)
+    assert (other.answers(HELD_OUT), other.row("a", HELD_OUT)) == (None, None)
     path.write_text('{"config": {"nodes": 4}')
     with pytest.raises(CrossdraftError, match=r"rows\.json, which holds rows measured so far, is damaged"):
         KeptRows(path, {"nodes": 4})
@@ -234,6 +236,6 @@ def test_a_question_is_held_out_if_no_captured_one_has_its_words():
 @pytest.mark.parametrize("drafters", [(), ("event", "event"), ("evnt",)])
 def test_what_cannot_be_compared_is_refused(drafters):
     with pytest.raises(CrossdraftError, match=r"each once|evnt"):
-        AlignBench(Models(), SceneQuestions(Workload(2), 4), drafters).check()
+        AlignBench(Models(), scene_questions(Workload(2), 4), drafters).check()
     with pytest.raises(CrossdraftError, match="1 or more"):
-        AlignBench(Models(), SceneQuestions(Workload(2), 0), ("event",)).check()
+        AlignBench(Models(), scene_questions(Workload(2), 0), ("event",)).check()

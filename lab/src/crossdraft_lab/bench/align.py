@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -33,8 +33,8 @@ from crossdraft_lab.align.networks.base import AdapterConfig
 from crossdraft_lab.align.networks.own_answer import OwnAnswerAdapter
 from crossdraft_lab.align.networks.pointwise import NoAdapter
 from crossdraft_lab.align.networks.token import TokenAdapter
-from crossdraft_lab.bench.align_features import clips_of, feature_figures, identity_figures, target_features
-from crossdraft_lab.bench.align_rows import DraftResult, KeptRows, Results, accepted, best_text, templates
+from crossdraft_lab.bench.align_features import Json, clips_of, feature_figures, identity_figures, target_features
+from crossdraft_lab.bench.align_rows import KeptRows, Results, accepted, best_text, row_of, templates
 from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.baselines import blank_window
 from crossdraft_lab.bench.figure import Figure
@@ -51,33 +51,6 @@ UNTRAINED, IDENTITY = "no adapter", "the target's own feature"
 Tick = Callable[[str], None]
 
 
-class AlignQuestions(Protocol):
-    """The questions asked, and the data that the controls learn from."""
-
-    @property
-    def tests(self) -> Mapping[str, Iterable[Item]]:
-        """The questions by `HELD_OUT` and `TRAINED`; one of them may be left out."""
-        ...
-
-    @property
-    def ticks(self) -> int:
-        """Answers that are generated besides those of the rows."""
-        ...
-
-    @property
-    def count(self) -> int:
-        """Questions in all."""
-        ...
-
-    def learn(self, models: Models, target: Target, nodes: int, tick: Tick) -> "KnownAnswers":
-        """Answers about clips that the drafters were trained on."""
-        ...
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class KnownAnswers:
     """Data that controls are made of.
@@ -92,7 +65,27 @@ class KnownAnswers:
 
 
 @dataclass(frozen=True, slots=True)
-class SceneQuestions:
+class AlignQuestions:
+    """The questions asked, and the data that the controls learn from.
+
+    Args:
+        tests: the questions by `HELD_OUT` and `TRAINED`, gone through once; one of them may be left out.
+        count: questions in all.
+        learned: answers about training clips, of which controls are made.
+        learn: those answers; takes the pair, the target, nodes and a tick.
+        about: the questions in plain values.
+        ticks: answers that are generated besides those of the rows.
+    """
+
+    tests: Mapping[str, Iterable[Item]]
+    count: int
+    learned: int
+    learn: Callable[[Models, Target, int, Tick], KnownAnswers]
+    about: Mapping[str, object] = field(default_factory=dict[str, object])
+    ticks: int = 0
+
+
+def scene_questions(work: Workload, learned: int) -> AlignQuestions:
     """Questions about the road world, whose training answers are generated anew.
 
     Args:
@@ -100,34 +93,18 @@ class SceneQuestions:
         learned: how many questions about training clips.
     """
 
-    work: Workload
-    learned: int
-
-    @property
-    def tests(self) -> Mapping[str, Iterable[Item]]:
-        return {HELD_OUT: items(self.work), TRAINED: items(replace(self.work, trained_wordings=True))}
-
-    @property
-    def ticks(self) -> int:
-        return 3 * self.learned
-
-    @property
-    def count(self) -> int:
-        return 2 * self.work.pairs
-
-    def learn(self, models: Models, target: Target, nodes: int, tick: Tick) -> KnownAnswers:
-        training = replace(self.work, split="train", pairs=self.learned)
-        learned = list(reference_answers(target, items(training), tick))
+    def learn(models: Models, target: Target, nodes: int, tick: Tick) -> KnownAnswers:
+        known = list(reference_answers(target, items(replace(work, split="train", pairs=learned)), tick))
 
         def memory() -> Drafter[Any]:
             made = models.build(spec_of("memory"), target)
-            _generate(target, made, [pair.item.request for pair in learned], nodes, tick, "memory")
+            _generate(target, made, [pair.item.request for pair in known], nodes, tick, "memory")
             return made
 
-        return KnownAnswers([(pair.item.kind, pair.tokens) for pair in learned], memory)
+        return KnownAnswers([(pair.item.kind, pair.tokens) for pair in known], memory)
 
-    def to_json(self) -> dict[str, object]:
-        return {"workload": describe(self.work), "learned": self.learned}
+    tests = {HELD_OUT: items(work), TRAINED: items(replace(work, trained_wordings=True))}
+    return AlignQuestions(tests, 2 * work.pairs, learned, learn, {"workload": describe(work)}, 3 * learned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +148,7 @@ class AlignBench:
             CrossdraftError: as `check_drafters`, or no answers for the controls.
         """
         check_drafters(self.drafters)
-        if self.nodes < 1 or (isinstance(self.questions, SceneQuestions) and self.questions.learned < 1):
+        if self.nodes < 1 or self.questions.learned < 1:
             raise CrossdraftError("Controls need answers, and rounds a node: --learned and --nodes are 1 or more.")
 
 
@@ -263,9 +240,7 @@ class _AlignRun:
             self._features[wordings] = [target_features(self.target, pair) for pair in self.tests[wordings]]
         return self._features[wordings]
 
-    def row(
-        self, name: str, make: Callable[[], Drafter[Any]], drafter: Drafter[Any] | None = None
-    ) -> dict[str, DraftResult]:
+    def row(self, name: str, make: Callable[[], Drafter[Any]], drafter: Drafter[Any] | None = None) -> dict[str, Json]:
         """A drafter on every set of questions.
 
         Args:
@@ -274,13 +249,12 @@ class _AlignRun:
                 and what one taught it must not help with the other.
             drafter: a fresh one, if there is one already.
         """
-        found: dict[str, DraftResult] = {}
+        found: dict[str, Json] = {}
         for wordings, pairs in self.tests.items():
-            known = self.kept.result(name, wordings)
+            known = self.kept.row(name, wordings)
             if known is None:
                 drafter = make() if drafter is None else drafter
-                known = self._drafted(name, drafter, wordings)
-                self.kept.add(name, wordings, known)
+                known = self.kept.add(name, wordings, self._drafted(name, drafter, wordings))
                 drafter = None if drafter.needs.learns else drafter
             else:
                 for _ in pairs:
@@ -288,16 +262,14 @@ class _AlignRun:
             found[wordings] = known
         return found
 
-    def identity(self, wordings: str) -> DraftResult:
+    def identity(self, wordings: str) -> Json:
         """The target's own feature offered as a prediction of itself; it drafts nothing."""
-        known = self.kept.result(IDENTITY, wordings)
-        if known is None:
-            figures = identity_figures(self.target, self.tests[wordings], self.features(wordings))
-            known = DraftResult((), (), features=figures)
-            self.kept.add(IDENTITY, wordings, known)
-        return known
+        if (known := self.kept.row(IDENTITY, wordings)) is not None:
+            return known
+        figures = identity_figures(self.target, self.tests[wordings], self.features(wordings))
+        return self.kept.add(IDENTITY, wordings, row_of((), (), features=figures))
 
-    def _drafted(self, name: str, drafter: Drafter[Any], wordings: str) -> DraftResult:
+    def _drafted(self, name: str, drafter: Drafter[Any], wordings: str) -> Json:
         """A drafter under the real engine and, of an adapter, its features along the answers."""
         plan, target, pairs = self.plan, self.target, self.tests[wordings]
         requests = [pair.item.request for pair in pairs]
@@ -307,8 +279,8 @@ class _AlignRun:
         answers = _generate(target, drafter, requests, plan.nodes, self.tick, name)
         stats, clips = [answer.stats for answer in answers], clips_of(pairs)
         is_adapter = isinstance(drafter, AlignedDrafter)
-        return DraftResult(
-            tuple(one.hidden_accepted for one in stats),
+        return row_of(
+            [one.hidden_accepted for one in stats],
             clips,
             _tau_after(stats, clips),
             sum(tuple(answer.tokens) == tuple(pair.tokens) for answer, pair in zip(answers, pairs, strict=True)),
@@ -326,16 +298,14 @@ def _tau_after(stats: Sequence[Stats], clips: Sequence[int]) -> Interval | None:
     return Figure.ratio("τ", *zip(*later, strict=True), of="clips").interval if later else None
 
 
-def _controls(
-    run: _AlignRun, built: Mapping[str, Drafter[Any]], known: KnownAnswers
-) -> dict[str, dict[str, DraftResult]]:
+def _controls(run: _AlignRun, built: Mapping[str, Drafter[Any]], known: KnownAnswers) -> dict[str, dict[str, Json]]:
     """Measure the controls that the drafters have to beat."""
     plan, target = run.plan, run.target
     constant, by_kind = best_text(answer for _, answer in known.answers), templates(known.answers)
 
-    def said(text_of: Callable[[Item], Sequence[int]]) -> dict[str, DraftResult]:
+    def said(text_of: Callable[[Item], Sequence[int]]) -> dict[str, Json]:
         return {
-            wordings: DraftResult(tuple(accepted(text_of(one.item), one.tokens) for one in pairs), clips_of(pairs))
+            wordings: row_of([accepted(text_of(one.item), one.tokens) for one in pairs], clips_of(pairs))
             for wordings, pairs in run.tests.items()
         }
 

@@ -1,7 +1,6 @@
 """Features that an adapter predicts beside the target's own: cosines, and whether the target's head says the same."""
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
 from typing import Any, cast
 
 import torch
@@ -16,51 +15,23 @@ from crossdraft_lab.align.drafter import AlignedDrafter, AlignedState
 from crossdraft_lab.align.fused_drafter import FusedState
 from crossdraft_lab.bench.figure import Figure
 from crossdraft_lab.bench.identity import ReferenceAnswer
-from crossdraft_lab.bench.statistics import Interval
 
 THRESHOLDS = (0.80, 0.90)
-
-
-@dataclass(frozen=True, slots=True)
-class FeatureFigures:
-    """Predictions of an adapter along the target's own answers; pooled over positions, intervals drawn over clips.
-
-    Args:
-        cosine: mean with the target's feature.
-        above: share of positions whose cosine is above each of `THRESHOLDS`.
-        consecutive: mean number of positions in a row from the first on whose cosine is above the last of these.
-        same, shifted: share whose likeliest token, by the target's head, is the target's at that position, and at the
-            next, which nothing predicts that draws on this one alone.
-    """
-
-    cosine: Interval
-    above: tuple[Interval, ...]
-    consecutive: Interval
-    same: Interval
-    shifted: Interval
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        found = {f"acceptance@{one:.2f}": share for one, share in zip(THRESHOLDS, self.above, strict=True)}
-        found |= {"cosine": self.cosine, "consecutive@0.90": self.consecutive}
-        found |= {"same_position": self.same, "shifted": self.shifted}
-        return {name: figure.to_json() for name, figure in found.items()}
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> "FeatureFigures":
-        """As `to_json` wrote it."""
-        known = {name: Interval.from_json(figure) for name, figure in found.items()}
-        above = tuple(known[f"acceptance@{one:.2f}"] for one in THRESHOLDS)
-        return cls(known["cosine"], above, known["consecutive@0.90"], known["same_position"], known["shifted"])
+Json = dict[str, Any]
 
 
 def figures_of(
     found: Sequence[tuple[Tensor, Tensor]], lm_head: Tensor, answers: Sequence[Sequence[int]], clips: Sequence[Hashable]
-) -> FeatureFigures:
-    """Figures of predictions [A, H] beside the target's features [A, H], answer by answer; all on the CPU.
+) -> Json:
+    """Figures of predictions [A, H] beside the target's features [A, H]; pooled over positions, drawn over clips.
+
+    `cosine`: the mean with the target's feature. `acceptance@0.80`, `@0.90`: the share of positions with a cosine above
+    that. `consecutive@0.90`: the mean number of positions in a row from the first on above it. `same_position`,
+    `shifted`: the share whose likeliest token, by the target's head, is the target's at that position, and at the next,
+    which nothing predicts that draws on this one alone.
 
     Args:
-        found: both, of each answer.
+        found: both, of each answer, on the CPU.
         lm_head: [V, H] of the target.
         answers: their tokens.
         clips: what each is about.
@@ -73,19 +44,18 @@ def figures_of(
         same.append(likeliest == wanted)
         shifted.append(likeliest[:-1] == wanted[1:])
         rows.append(int((cosine > THRESHOLDS[-1]).long().cumprod(0).sum()))
-    return FeatureFigures(
-        _pooled("cosine", cosines, clips),
-        tuple(_pooled(f"> {one:.2f}", [cosine > one for cosine in cosines], clips) for one in THRESHOLDS),
-        Figure.mean("in a row", rows, clips).interval,
-        _pooled("same token", same, clips),
-        _pooled("shifted", shifted, clips),
-    )
+    above = {f"acceptance@{one:.2f}": [cosine > one for cosine in cosines] for one in THRESHOLDS}
+    pooled = {"cosine": cosines, **above, "same_position": same, "shifted": shifted}
+    return {
+        **{name: _pooled(name, values, clips) for name, values in pooled.items()},
+        "consecutive@0.90": Figure.mean("in a row", rows, clips).interval.to_json(),
+    }
 
 
-def _pooled(name: str, answers: Sequence[Tensor], clips: Sequence[Hashable]) -> Interval:
+def _pooled(name: str, answers: Sequence[Tensor], clips: Sequence[Hashable]) -> Json:
     """Mean over the positions of all answers."""
     sums = [float(one.float().sum()) for one in answers]
-    return Figure.ratio(name, sums, [len(one) for one in answers], clips).interval
+    return Figure.ratio(name, sums, [len(one) for one in answers], clips).interval.to_json()
 
 
 @torch.inference_mode()
@@ -120,13 +90,13 @@ def aligned_features(drafter: AlignedDrafter, pair: ReferenceAnswer, own: Tensor
 
 def feature_figures(
     drafter: AlignedDrafter, target: Target, pairs: Sequence[ReferenceAnswer], features: Sequence[Tensor]
-) -> FeatureFigures:
+) -> Json:
     """An adapter's predictions along the answers."""
     found = [(aligned_features(drafter, pair, own), own) for pair, own in zip(pairs, features, strict=True)]
     return figures_of(found, lm_head_of(target), [pair.tokens for pair in pairs], clips_of(pairs))
 
 
-def identity_figures(target: Target, pairs: Sequence[ReferenceAnswer], features: Sequence[Tensor]) -> FeatureFigures:
+def identity_figures(target: Target, pairs: Sequence[ReferenceAnswer], features: Sequence[Tensor]) -> Json:
     """The same of the target's own features, offered as predictions of themselves.
 
     It is perfect at its own position, and drafts nothing: what a score at the same position says of an adapter that was

@@ -3,61 +3,50 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.load import event_fingerprint, target_fingerprint
-from crossdraft_lab.bench.align import HELD_OUT, TRAINED, AlignBench, KnownAnswers, SceneQuestions, Tick
+from crossdraft_lab.bench.align import (
+    HELD_OUT,
+    TRAINED,
+    AlignBench,
+    AlignQuestions,
+    KnownAnswers,
+    Tick,
+    scene_questions,
+)
 from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.specs import spec_of
 from crossdraft_lab.bench.workload import Item, Workload
 from crossdraft_lab.datasets.sample import wording
 
-Learned = Sequence[tuple[str, Sequence[int]]]
-"""(kind of question, the target's answer) about training clips."""
 
-
-@dataclass(frozen=True, slots=True)
-class TaughtQuestions:
+def taught_questions(
+    tests: Mapping[str, Sequence[Item]],
+    answers: Sequence[tuple[str, Sequence[int]]],
+    seed: Path,
+    about: Mapping[str, object],
+) -> AlignQuestions:
     """Questions beside answers that are known already.
 
     Args:
-        tests: as `align.AlignQuestions`.
-        learned: of which constant sentence and template are made.
+        tests, about: as in `AlignQuestions`.
+        answers: (kind of question, the target's answer) about training clips: of them constant and template are made.
         seed: the capture that `memory` begins with.
-        about: the test split in plain values.
     """
 
-    tests: Mapping[str, Sequence[Item]]
-    learned: Learned
-    seed: Path
-    about: Mapping[str, object] = field(default_factory=dict)
+    def learn(models: Models, target: Target, nodes: int, tick: Tick) -> KnownAnswers:
+        return KnownAnswers(answers, lambda: models.build(spec_of(f"memory:seed={seed}"), target))
 
-    @property
-    def ticks(self) -> int:
-        """Nothing is generated but the rows."""
-        return 0
-
-    @property
-    def count(self) -> int:
-        """Questions in all."""
-        return sum(map(len, self.tests.values()))
-
-    def learn(self, models: Models, target: Target, nodes: int, tick: Tick) -> KnownAnswers:
-        """Nothing new."""
-        return KnownAnswers(self.learned, lambda: models.build(spec_of(f"memory:seed={self.seed}"), target))
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        return {**self.about, "learned": len(self.learned)}
+    return AlignQuestions(tests, sum(map(len, tests.values())), len(answers), learn, about)
 
 
-def scene_tests(clips: int, each: int, max_new_tokens: int) -> tuple[dict[str, Sequence[Item]], dict[str, object]]:
+def scene_tests(clips: int, each: int, max_new_tokens: int) -> tuple[dict[str, Sequence[Item]], Mapping[str, object]]:
     """Test scenes in both wordings, and what they are."""
-    questions = SceneQuestions(Workload(clips * each, max_new_tokens=max_new_tokens, questions=each), 1)
-    return {name: list(items) for name, items in questions.tests.items()}, {"workload": questions.to_json()["workload"]}
+    questions = scene_questions(Workload(clips * each, max_new_tokens=max_new_tokens, questions=each), 1)
+    return {name: list(items) for name, items in questions.tests.items()}, questions.about
 
 
 def list_tests(requests: Iterable[Request], known: Iterable[str]) -> dict[str, Sequence[Item]]:
@@ -85,20 +74,20 @@ def _paths(request: Request) -> list[str]:
 
 
 def rows_config(
-    plan: AlignBench, questions: TaughtQuestions, drafters: Sequence[str], capture: str
+    plan: AlignBench, tests: Mapping[str, Sequence[Item]], drafters: Sequence[str], capture: str
 ) -> Mapping[str, object]:
     """Collect the settings that decide the figures of a measurement, for `align_rows.KeptRows`.
 
     Args:
         plan: the measurement.
-        questions: what is asked.
+        tests: what is asked.
         drafters: event models that draft in it; see `drafters.event.load`.
         capture: which answers controls and memories know.
     """
     models = plan.models
     asked = [
         (name, item.seed, item.kind, item.request.question, item.request.token_limit, *_paths(item.request))
-        for name, items in questions.tests.items()
+        for name, items in tests.items()
         for item in items
     ]
     return {
@@ -107,7 +96,7 @@ def rows_config(
         "rows": plan.drafters,
         "nodes": plan.nodes,
         **{name: getattr(models, name) for name in ("device", "dtype", "quantize")},
-        "capture": [capture, len(questions.learned)],
-        "about": dict(questions.about),
+        "capture": [capture, plan.questions.learned],
+        "about": dict(plan.questions.about),
         "asked": hashlib.blake2b(json.dumps(asked).encode(), digest_size=16).hexdigest(),
     }

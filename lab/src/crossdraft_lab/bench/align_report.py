@@ -3,57 +3,64 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import Any
 
 from crossdraft_lab.bench.align import CONTROLS, HELD_OUT, TRAINED, UNTRAINED, AlignBench
-from crossdraft_lab.bench.align_features import THRESHOLDS
-from crossdraft_lab.bench.align_rows import DraftResult, Results
-from crossdraft_lab.bench.common import table
+from crossdraft_lab.bench.align_features import THRESHOLDS, Json
+from crossdraft_lab.bench.align_rows import Results
 from crossdraft_lab.bench.environment import environment
+from crossdraft_lab.bench.experiments.record import FigureTable
 from crossdraft_lab.bench.figure import Figure
 from crossdraft_lab.bench.statistics import Interval
+from crossdraft_lab.bench.study import FigureColumn, figure_table, name_column, shown
 
-if TYPE_CHECKING:
-    from rich.table import Table
+
+def _interval(found: Any, digits: int = 2) -> str:
+    return shown(found and Interval.from_json(found).shown(digits=digits))
+
+
+def _column(head: str, of: str, *wordings: str) -> FigureColumn:
+    """A figure of rows in those wordings; in held-out ones, where there are any, if none is named."""
+
+    def figure(by_wordings: Mapping[str, Json], name: str) -> Any:
+        row = _first(by_wordings) if not wordings else by_wordings.get(wordings[0])
+        return row and row[of]
+
+    return FigureColumn("", head, figure, _interval)
+
+
+def _feature(head: str, key: str) -> FigureColumn:
+    def figure(by_wordings: Mapping[str, Json], name: str) -> Any:
+        return (_first(by_wordings)["features"] or {}).get(key)
+
+    return FigureColumn("", head, figure, lambda found: _interval(found, 3))
+
 
 COLUMNS = (
-    "accepted prefix", "in training wordings", "τ after it", "cos", *(f"> {one:.2f}" for one in THRESHOLDS),
-    "in a row", "same token", "shifted",
-)  # fmt: skip
+    name_column("drafter"),
+    _column("accepted prefix", "accepted_prefix", HELD_OUT),
+    _column("in training wordings", "accepted_prefix", TRAINED),
+    _column("τ after it", "tau"),
+    _feature("cos", "cosine"),
+    *(_feature(f"> {one:.2f}", f"acceptance@{one:.2f}") for one in THRESHOLDS),
+    _feature("in a row", "consecutive@0.90"),
+    _feature("same token", "same_position"),
+    _feature("shifted", "shifted"),
+)
 
 
-def results_table(results: Results) -> "Table":
+def results_table(results: Results) -> FigureTable:
     """All figures; those after it and of features are of held-out wordings, where there are any."""
-    from rich.markup import escape
-
     held_out = any(HELD_OUT in by_wordings for by_wordings in results.values())
     wordings = "held-out wordings" if held_out else "the wordings of the training: no question was held out"
     title = f"tokens of the hidden draft that the target accepts, on test clips in {wordings}; and its features"
-    made = table(title, "drafter", COLUMNS)
-    for name, by_wordings in results.items():
-        unseen, seen = by_wordings.get(HELD_OUT), by_wordings.get(TRAINED)
-        first = _first(by_wordings)
-        shown = ("–" if one is None else str(one) for one in (_mean(unseen), _mean(seen), first.tau))
-        made.add_row(escape(name), *shown, *_features(first))
-    return made
-
-
-def _mean(result: DraftResult | None) -> Interval | None:
-    return None if result is None else result.mean
-
-
-def _features(result: DraftResult) -> list[str]:
-    found = result.features
-    if found is None:
-        return ["–"] * (len(COLUMNS) - 3)
-    figures = (found.cosine, *found.above, found.consecutive, found.same, found.shifted)
-    return [figure.shown(digits=3) for figure in figures]
+    return figure_table(title, COLUMNS, [(by_wordings, name) for name, by_wordings in results.items()])
 
 
 def lines(plan: AlignBench, results: Results) -> Iterator[str]:
     """The best drafter against the controls, in held-out wordings where there are any."""
-    found = {name: row for name, by_wordings in results.items() if (row := _first(by_wordings)).prefix}
-    means = {name: row.mean for name, row in found.items() if row.mean is not None}
+    found = {name: row for name, by_wordings in results.items() if (row := _first(by_wordings))["prefixes"]}
+    means = {name: Interval.from_json(row["accepted_prefix"]) for name, row in found.items()}
     best = max(plan.drafters, key=lambda name: means[name].value)
     yield f"Best drafter: {best}, {means[best].shown('clips')} tokens."
     for control in CONTROLS:
@@ -69,12 +76,7 @@ def lines(plan: AlignBench, results: Results) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class RungDifference:
-    """Mean of accepted tokens that one row has more than another, question by question.
-
-    Args:
-        name, than: of the rows.
-        interval: drawn over clips.
-    """
+    """Mean of accepted tokens that one row has more than another, question by question; drawn over clips."""
 
     name: str
     than: str
@@ -99,45 +101,37 @@ def _tokens_more(more: Interval) -> str:
     return f"{Interval(-more.value, -more.high, -more.low, more.n).shown('clips')} tokens fewer"
 
 
-def compare(name: str, than: str, rows: Mapping[str, DraftResult]) -> RungDifference:
+def compare(name: str, than: str, rows: Mapping[str, Json]) -> RungDifference:
     """One row beside another, of the same questions."""
     own, other = rows[name], rows[than]
-    more = [one - two for one, two in zip(own.prefix, other.prefix, strict=True)]
-    return RungDifference(name, than, Figure.mean("accepted tokens", more, own.clips).interval)
+    more = [one - two for one, two in zip(own["prefixes"], other["prefixes"], strict=True)]
+    return RungDifference(name, than, Figure.mean("accepted tokens", more, own["clips"]).interval)
 
 
 def ladder(plan: AlignBench, results: Results, wordings: str | None) -> list[RungDifference]:
-    """Each drafter beside the one named before it.
-
-    Args:
-        plan: whose drafters.
-        results: of the measurement.
-        wordings: of the questions; `None` = held-out ones, where there are any.
-    """
+    """Each drafter beside the one named before it; `wordings` of `None` are held-out ones, where there are any."""
     rows = {name: _first(results[name]) if wordings is None else results[name][wordings] for name in plan.drafters}
     return [compare(name, before, rows) for before, name in pairwise(plan.drafters)]
 
 
-def _first(by_wordings: Mapping[str, DraftResult]) -> DraftResult:
+def _first(by_wordings: Mapping[str, Json]) -> Json:
     """A row in held-out wordings, where there are any."""
-    return next(iter(by_wordings[name] for name in (HELD_OUT, TRAINED) if name in by_wordings))
+    return by_wordings[HELD_OUT if HELD_OUT in by_wordings else TRAINED]
 
 
-def _differs(result: DraftResult) -> bool:
+def _differs(row: Json) -> bool:
     """True if an answer was not the target's."""
-    return result.equal is not None and result.equal < len(result.prefix)
+    return row["equal"] is not None and row["equal"] < len(row["prefixes"])
 
 
 def to_json(plan: AlignBench, results: Results) -> dict[str, object]:
     """Plain values."""
     return {
         "environment": environment(),
-        **plan.questions.to_json(),
+        **plan.questions.about,
+        "learned": plan.questions.learned,
         "nodes": plan.nodes,
-        "results": {
-            name: {wordings: found.to_json() for wordings, found in by_wordings.items()}
-            for name, by_wordings in results.items()
-        },
+        "results": results,
         "ladder": {
             wordings: [step.to_json() for step in ladder(plan, results, wordings)]
             for wordings in results[plan.drafters[0]]

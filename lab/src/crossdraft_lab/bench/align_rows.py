@@ -3,69 +3,43 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from crossdraft.engine.tree import common_prefix
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
-from crossdraft_lab.bench.align_features import FeatureFigures
+from crossdraft_lab.bench.align_features import Json
 from crossdraft_lab.bench.figure import Figure
 from crossdraft_lab.bench.statistics import Interval
 
 Text = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DraftResult:
-    """One drafter or control on one set of questions.
+Results = Mapping[str, Mapping[str, Json]]
+"""Rows by the name of the drafter or control, then by wordings."""
+
+
+def row_of(
+    prefix: Sequence[int],
+    clips: Sequence[int],
+    tau: Interval | None = None,
+    equal: int | None = None,
+    features: Json | None = None,
+) -> Json:
+    """One drafter or control on one set of questions, as plain values.
 
     Args:
-        prefix: accepted tokens of each hidden draft.
+        prefix: accepted tokens of each hidden draft; none of what drafts nothing.
         clips: of each of these the number of its clip: questions about one clip are no independent evidence.
         tau: tokens a verify pass after that, bonus included; `None` of what only says one text.
         equal: answers that were the target's own.
-        features: of an adapter.
+        features: of an adapter, see `align_features.figures_of`.
     """
-
-    prefix: tuple[int, ...]
-    clips: tuple[int, ...]
-    tau: Interval | None = None
-    equal: int | None = None
-    features: FeatureFigures | None = None
-
-    @property
-    def mean(self) -> Interval | None:
-        """Mean accepted prefix, its interval drawn over clips; `None` of what drafts nothing."""
-        return Figure.mean("accepted prefix", self.prefix, self.clips, of="clips").interval if self.prefix else None
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        return {
-            "accepted_prefix": None if self.mean is None else self.mean.to_json(),
-            "tau": None if self.tau is None else self.tau.to_json(),
-            "equal": self.equal,
-            "features": None if self.features is None else self.features.to_json(),
-            "prefixes": list(self.prefix),
-            "clips": list(self.clips),
-        }
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> "DraftResult":
-        """As `to_json` wrote it."""
-        tau, features = found["tau"], found["features"]
-        return cls(
-            tuple(found["prefixes"]),
-            tuple(found["clips"]),
-            None if tau is None else Interval.from_json(tau),
-            found["equal"],
-            None if features is None else FeatureFigures.from_json(features),
-        )
-
-
-Results = Mapping[str, Mapping[str, DraftResult]]
-"""By the name of the drafter or control, then by wordings."""
+    mean = Figure.mean("accepted prefix", prefix, clips, of="clips").interval.to_json() if prefix else None
+    own = None if tau is None else tau.to_json()
+    found = {"accepted_prefix": mean, "tau": own, "equal": equal, "features": features}
+    return {**found, "prefixes": list(prefix), "clips": list(clips)}
 
 
 class KeptRows:
@@ -80,37 +54,36 @@ class KeptRows:
     """
 
     def __init__(self, path: Path | None = None, config: Mapping[str, object] | None = None) -> None:
-        self.path, self._config = path, json.loads(json.dumps(dict(config or {})))
-        self._answers: dict[str, list[list[int]]] = {}
-        self._rows: dict[str, dict[str, Any]] = {}
+        self.path = path
+        self._found: Json = {"config": json.loads(json.dumps(dict(config or {}))), "answers": {}, "rows": {}}
         if path is None or not path.is_file():
             return
         try:
             found: Any = json.loads(path.read_text(encoding="utf-8"))
-            if found["config"] == self._config:
-                self._answers, self._rows = found["answers"], found["rows"]
+            if found["config"] == self._found["config"]:
+                self._found = {name: found[name] for name in self._found}
         except (ValueError, KeyError, TypeError) as error:
             raise CrossdraftError(f"{path}, which holds rows measured so far, is damaged; remove it.") from error
 
-    def answers(self, wordings: str) -> list[tuple[int, ...]] | None:
+    def answers(self, wordings: str) -> list[Text] | None:
         """The target's own answers to a set of questions, if they are known."""
-        known = self._answers.get(wordings)
+        known = self._found["answers"].get(wordings)
         return None if known is None else [tuple(answer) for answer in known]
 
     def add_answers(self, wordings: str, answers: Sequence[Sequence[int]]) -> None:
         """Keep them."""
-        self._answers[wordings] = [list(answer) for answer in answers]
+        self._found["answers"][wordings] = [list(answer) for answer in answers]
         self._write()
 
-    def result(self, name: str, wordings: str) -> DraftResult | None:
+    def row(self, name: str, wordings: str) -> Json | None:
         """A row on a set of questions, if it is known."""
-        known = self._rows.get(name, {}).get(wordings)
-        return None if known is None else DraftResult.from_json(known)
+        return self._found["rows"].get(name, {}).get(wordings)
 
-    def add(self, name: str, wordings: str, result: DraftResult) -> None:
-        """Keep it."""
-        self._rows.setdefault(name, {})[wordings] = result.to_json()
+    def add(self, name: str, wordings: str, row: Json) -> Json:
+        """Keep a row; returns it."""
+        self._found["rows"].setdefault(name, {})[wordings] = row
         self._write()
+        return row
 
     def remove(self) -> None:
         """Take the file away, once its rows stand elsewhere."""
@@ -119,9 +92,8 @@ class KeptRows:
 
     def _write(self) -> None:
         if self.path is not None:
-            record = {"config": self._config, "answers": self._answers, "rows": self._rows}
             with atomic_path(self.path) as temporary:
-                temporary.write_text(json.dumps(record) + "\n", encoding="utf-8")
+                temporary.write_text(json.dumps(self._found) + "\n", encoding="utf-8")
 
 
 def best_text(answers: Iterable[Sequence[int]]) -> Text:

@@ -265,10 +265,11 @@ def _measured(
 
     from crossdraft.cli.reporting import console_for, progress
     from crossdraft_lab.bench.align import AlignBench, run_align
-    from crossdraft_lab.bench.align_pair import TaughtQuestions, list_tests, rows_config, scene_tests
+    from crossdraft_lab.bench.align_pair import list_tests, rows_config, scene_tests, taught_questions
     from crossdraft_lab.bench.align_report import lines, results_table, to_json
     from crossdraft_lab.bench.align_rows import KeptRows
     from crossdraft_lab.bench.assembly import Models
+    from crossdraft_lab.bench.study import terminal_table
     from crossdraft_lab.train.align.checks import DRAFTER
     from crossdraft_lab.train.align.pair import learned_answers, questions_of
 
@@ -285,12 +286,12 @@ def _measured(
     models = Models(
         settings.target, blind=blind, device=settings.device, dtype=settings.dtype, quantize=settings.quantize
     )
-    questions = TaughtQuestions(tests, learned_answers(store), store.folder, about)
+    questions = taught_questions(tests, learned_answers(store), store.folder, about)
     plan = AlignBench(models, questions, tuple(named), nodes, one_by_one=True)
     plan.check()
-    kept = KeptRows(out / ROWS, rows_config(plan, questions, (drafter, aligned), store.index.asked_sha256))
+    kept = KeptRows(out / ROWS, rows_config(plan, tests, (drafter, aligned), store.index.asked_sha256))
     with progress("measuring", plan.ticks) as tick:
         results = {named.get(name, name): found for name, found in run_align(plan, tick, kept).items()}
     plan = replace(plan, drafters=tuple(named.values()))  # by the names that people read
-    console_for(as_json=True).print(results_table(results))
+    console_for(as_json=True).print(terminal_table(results_table(results)))
     return to_json(plan, results), list(lines(plan, results))

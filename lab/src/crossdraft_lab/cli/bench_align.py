@@ -32,16 +32,17 @@ def align(
     drafter's feature read by the target's head as it is.
     """
     output.check()
-    from crossdraft_lab.bench.align import AlignBench, SceneQuestions, run_align
+    from crossdraft_lab.bench.align import AlignBench, run_align, scene_questions
     from crossdraft_lab.bench.align_report import lines, results_table, to_json
+    from crossdraft_lab.bench.study import terminal_table
     from crossdraft_lab.bench.workload import Workload
 
     work = Workload(clips * each, max_new_tokens=max_new_tokens, questions=each)
-    plan = AlignBench(models.models(blind), SceneQuestions(work, learned), tuple(drafters), nodes)
+    plan = AlignBench(models.models(blind), scene_questions(work, learned), tuple(drafters), nodes)
     plan.check()
     hush()
     with progress("measuring", plan.ticks) as tick:
         results = run_align(plan, tick)
-    output.console.print(results_table(results))
+    output.console.print(terminal_table(results_table(results)))
     output.lines(list(lines(plan, results)))
     output.write(to_json(plan, results))

@@ -20,7 +20,7 @@ from crossdraft.drawing.charts import interval_bars
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
-from crossdraft_lab.bench.align import CONTROLS, HELD_OUT, TRAINED, AlignBench, SceneQuestions, run_align
+from crossdraft_lab.bench.align import CONTROLS, HELD_OUT, TRAINED, AlignBench, run_align, scene_questions
 from crossdraft_lab.bench.align_rows import KeptRows
 from crossdraft_lab.bench.common import check_names
 from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
@@ -384,17 +384,14 @@ def run_command(arguments: Sequence[str]) -> dict[str, Any]:
 
 def _accepted(config: AlignmentConfig, drafters: Mapping[str, str], setting: Setting) -> dict[str, Any]:
     """Rows and controls of `bench align`, by their short names."""
-    questions = SceneQuestions(config.work, config.learned)
+    questions = scene_questions(config.work, config.learned)
     plan = AlignBench(MODELS, questions, tuple(drafters.values()), config.nodes, one_by_one=True)
     short = {spec: name for name, spec in drafters.items()}
     weights = {rung: fingerprint(_weights(setting.work, rung)) for rung in config.rungs}
     kept = KeptRows(setting.work / ROWS, {"config": plain(config), "weights": weights})
     results = run_align(plan, setting.tick, kept)
     kept.remove()
-    return {
-        short.get(name, name): {wordings: one.to_json() for wordings, one in by_wordings.items()}
-        for name, by_wordings in results.items()
-    }
+    return {short.get(name, name): dict(by_wordings) for name, by_wordings in results.items()}
 
 
 ALIGNMENT = Experiment(
