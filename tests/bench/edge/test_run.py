@@ -25,7 +25,7 @@ from crossdraft_lab.bench.edge.run import (
     WAYS,
     EdgePlan,
     EdgeWay,
-    NetworkFigures,
+    network_json,
     results_table,
 )
 
@@ -41,64 +41,63 @@ def answer(tokens, seconds=0.2, policy="rounds") -> EdgeAnswer:
     )
 
 
-def figures(changed: str | None = None) -> NetworkFigures:
-    """All ways answer as the engine does, but for the first question in one of them."""
+def figures(changed: str | None = None, **given) -> dict:
+    """All ways answer as the engine does, but for the first question in one of them; or these do."""
     answers = {
         way: [answer((9,) if way == changed and not number else tokens, 0.4 if way == "off" else 0.2)
               for number, tokens in enumerate(OWN)]
         for way in WAYS
     }  # fmt: skip
     cut = [(answer((9,) if changed == "cut" else OWN[1]), 1)]
-    return NetworkFigures(Network(0.02, 0.002, 1e8), OWN, answers, cut)
+    return network_json(Network(0.02, 0.002, 1e8), OWN, {**answers, **given}, cut)
 
 
-def column(found: NetworkFigures, head: str) -> list[str]:
+def column(found: dict, head: str) -> list[str]:
     """Of the table."""
-    (shown,) = (one for one in results_table([found]).columns if one.header == head)
-    return list(shown.cells)
+    shown = results_table([found])
+    return [row[shown.heads.index(head)] for row in shown.rows]
 
 
 def test_all_are_the_engines_own():
-    assert (figures().identical, figures().count) == (7, 7)
+    assert (figures()["identical"], figures()["answers"]) == (7, 7)
 
 
 @pytest.mark.parametrize("changed", [*WAYS, "cut"])
 def test_an_answer_that_is_not_the_engines_own_is_seen_in_every_way(changed):
     """Also where nothing was drafted: two wrong answers that agree are still wrong."""
-    assert (figures(changed).identical, figures(changed).count) == (6, 7)
+    found = figures(changed)
+    assert (found["identical"], found["answers"]) == (6, 7)
 
 
 def test_all_ways_agreeing_on_a_wrong_answer_is_no_identity():
     wrong = {way: [answer((9,)), answer(OWN[1])] for way in WAYS}
-    assert NetworkFigures(Network(), OWN, wrong, []).identical == len(WAYS)
+    assert network_json(Network(), OWN, wrong, [])["identical"] == len(WAYS)
 
 
 def test_the_report_is_json_with_intervals():
-    found = json.loads(json.dumps(figures().to_json()))
+    found = json.loads(json.dumps(figures()))
     policy = found["ways"][POLICY]
     assert policy["speedup"]["ratio"] == pytest.approx(2.0)
     assert policy["e2e"]["ms"] == pytest.approx(200.0)
     assert policy["policies"] == {"rounds": 2}
-    assert results_table([figures()]).row_count == len(WAYS)
+    assert len(results_table([figures()]).rows) == len(WAYS)
 
 
 def test_a_time_that_there_is_not_is_no_zero():
     """The mean is of the answers that have a token; where none has, there is no mean."""
-    found = figures()
-    answers = {way: [replace(one, first_s=None) for one in given] for way, given in found.answers.items()}
+    answers = {way: [replace(answer(tokens), first_s=None) for tokens in OWN] for way in WAYS}
     answers[OFF][1] = replace(answers[OFF][1], first_s=0.3)
-    found = replace(found, answers=answers)
-    ways = found.to_json()["ways"]
+    found = figures(**answers)
+    ways = found["ways"]
     assert (ways[OFF]["first"]["ms"], ways[OFF]["first"]["n"]) == (pytest.approx(300), 1)
     assert ways[POLICY]["first"] is None
     assert column(found, "first ms") == ["300 [no interval; n=1]", "none", "none"]
 
 
 def test_the_table_shows_the_bytes_that_are_sent_up_drafts_or_the_recording():
-    found = figures()
     for one in (recorded := [answer(tokens) for tokens in OWN]):
         one.sent = Counter({RECORDING: 570_000})
-    found = replace(found, answers={**found.answers, RECORDING: recorded})
+    found = figures(**{RECORDING: recorded})
     assert column(found, "bytes up") == ["100", "100", "100", "570,000"]
 
 

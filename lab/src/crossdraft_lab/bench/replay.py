@@ -12,7 +12,7 @@ Intervals draw whole clips again: answers about one clip resemble each other, an
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -21,8 +21,9 @@ from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, VerifyOutpu
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.figure import by_scene
-from crossdraft_lab.bench.statistics import Interval, Quartiles, acceptance_length, quartiles, ratio
+from crossdraft_lab.bench.statistics import Interval, acceptance_length, quartiles, ratio
 from crossdraft_lab.bench.traces import Trace
 
 QUESTION_TOKENS = 16  # of "What are the key elements in this scene? ASSISTANT:", roughly: traces hold no prompt ids
@@ -137,84 +138,18 @@ class TraceReplay:
         return SimulatedTimes(prefill + decode, reading + decode, first + step * sum(widths[1:]) + sum(drafting))
 
 
-@dataclass(frozen=True, slots=True)
-class QuestionReplay:
-    """The answers to one question.
+def question_json(played: Sequence[TraceReplay]) -> dict[str, Any]:
+    """The answers to one question: how many, their mean length, τ, tokens accepted in the prefill's own pass.
 
-    Args:
-        answers: how many.
-        tokens: of each, the mean.
-        tau: tokens per pass.
-        hidden: tokens accepted in the prefill's own pass, per answer.
-        begun: answers whose first drafted token was the target's.
+    `first_token_accepted` counts the answers whose first drafted token was the target's.
     """
-
-    answers: int
-    tokens: float
-    tau: Interval
-    hidden: Interval
-    begun: int
-
-    @classmethod
-    def of(cls, played: Sequence[TraceReplay]) -> "QuestionReplay":
-        """Summarise these replays."""
-        return cls(
-            len(played),
-            fmean(len(entry.trace.target_tokens) for entry in played),
-            tau_over_clips(played),
-            hidden_over_clips(played),
-            sum(entry.hidden > 0 for entry in played),
-        )
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        return {
-            "answers": self.answers,
-            "mean_tokens": round(self.tokens, 1),
-            "tau": self.tau.to_json(),
-            "hidden_accepted": self.hidden.to_json(),
-            "first_token_accepted": self.begun,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayResult:
-    """Results of a replay; times are simulated."""
-
-    traces: int
-    tokens: int
-    passes: int
-    tau: Interval
-    hidden: Interval | None  # accepted in the prefill's own pass, per answer; `None` = nothing was drafted for it
-    draft_ms: Quartiles
-    nodes: float  # per pass
-    simulated_speedup: Interval | None  # over the target alone, which reads its whole prompt every time
-    simulated_speedup_shared: Interval | None  # over the target alone with the shared clip; `None` = none is shared
-    simulated_alone_ms: float | None
-    simulated_alone_shared_ms: float | None
-    simulated_ms: float | None
-    by_question: dict[str, QuestionReplay]
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        speedup, over_shared = self.simulated_speedup, self.simulated_speedup_shared
-        return {
-            "traces": self.traces,
-            "tokens": self.tokens,
-            "passes": self.passes,
-            **self.tau.to_json("tau"),
-            "of": "clips",  # what each n counts
-            "hidden_accepted": None if self.hidden is None else self.hidden.to_json(),
-            "draft_ms": {name: round(getattr(self.draft_ms, name), 4) for name in ("median", "q1", "q3")},
-            "nodes_per_pass": round(self.nodes, 2),
-            "simulated_speedup": None if speedup is None else speedup.to_json(),
-            "simulated_speedup_shared": None if over_shared is None else over_shared.to_json(),
-            "simulated_alone_ms": self.simulated_alone_ms,
-            "simulated_alone_shared_ms": self.simulated_alone_shared_ms,
-            "simulated_ms": self.simulated_ms,
-            "first_token_accepted": sum(found.begun for found in self.by_question.values()),
-            "by_question": {question: found.to_json() for question, found in self.by_question.items()},
-        }
+    return {
+        "answers": len(played),
+        "mean_tokens": round(fmean(len(entry.trace.target_tokens) for entry in played), 1),
+        "tau": tau_over_clips(played).to_json(),
+        "hidden_accepted": hidden_over_clips(played).to_json(),
+        "first_token_accepted": sum(entry.hidden > 0 for entry in played),
+    }
 
 
 def ratio_over_clips(
@@ -272,43 +207,54 @@ class RecordedDrafter:
 
 
 def replay(
-    traces: Sequence[Trace],
-    drafter: Drafter[Any],
-    config: ReplayConfig,
-    costs: StageCosts,
-    tick: Callable[[], None] | None = None,
-) -> ReplayResult:
-    """Let the drafter draft for every trace, in order."""
+    traces: Sequence[Trace], drafter: Drafter[Any], config: ReplayConfig, costs: StageCosts, tick: Tick = lambda _: None
+) -> dict[str, Any]:
+    """Let the drafter draft for every trace, in order; plain values.
+
+    Everything `simulated` is `None` where not every trace has times. `simulated_speedup` is over the target alone,
+    which reads its whole prompt every time; what is `shared` is the target alone with the shared clip, `None` if no
+    clip is shared. `hidden_accepted` (per answer) is `None` if nothing was drafted for the prefill's own pass.
+    """
     played: list[TraceReplay] = []
     known: set[str] = set()
     for trace in traces:
         played.append(play(trace, drafter, config, costs, clip_known=config.shared_clip and trace.scene in known))
         known.add(trace.scene)
-        if tick is not None:
-            tick()
+        tick(trace.scene)
     times = [found for entry in played if (found := entry.times(costs)) is not None]
     complete = len(times) == len(played)
-    alone, drafted = [each.alone for each in times], [each.drafted for each in times]
-    shared = [each.alone_shared for each in times]
-    sharing = complete and config.shared_clip
+    drafted = [each.drafted for each in times]
+    alone = [each.alone for each in times] if complete else None
+    shared = [each.alone_shared for each in times] if complete and config.shared_clip else None
     by_question: dict[str, list[TraceReplay]] = {}
     for entry in played:
         by_question.setdefault(entry.trace.question, []).append(entry)
-    return ReplayResult(
-        traces=len(played),
-        tokens=sum(entry.tokens for entry in played),
-        passes=sum(entry.passes for entry in played),
-        tau=tau_over_clips(played),
-        hidden=hidden_over_clips(played) if config.ride_along else None,
-        draft_ms=quartiles([1e3 * seconds for entry in played for seconds in entry.seconds] or [0.0]),
-        nodes=sum(sum(entry.nodes) for entry in played) / sum(len(entry.nodes) for entry in played),
-        simulated_speedup=ratio_over_clips(played, alone, drafted) if complete else None,
-        simulated_speedup_shared=ratio_over_clips(played, shared, drafted) if sharing else None,
-        simulated_alone_ms=round(fmean(alone), 2) if complete else None,
-        simulated_alone_shared_ms=round(fmean(shared), 2) if sharing else None,
-        simulated_ms=round(fmean(drafted), 2) if complete else None,
-        by_question={question: QuestionReplay.of(own) for question, own in by_question.items()},
-    )
+    questions = {question: question_json(own) for question, own in by_question.items()}
+    draft = quartiles([1e3 * seconds for entry in played for seconds in entry.seconds] or [0.0])
+
+    def over(some: Sequence[float] | None) -> dict[str, object] | None:
+        return None if some is None else ratio_over_clips(played, some, drafted).to_json()
+
+    def mean(some: Sequence[float] | None) -> float | None:
+        return None if some is None else round(fmean(some), 2)
+
+    return {
+        "traces": len(played),
+        "tokens": sum(entry.tokens for entry in played),
+        "passes": sum(entry.passes for entry in played),
+        **tau_over_clips(played).to_json("tau"),
+        "of": "clips",  # what each n counts
+        "hidden_accepted": hidden_over_clips(played).to_json() if config.ride_along else None,
+        "draft_ms": {name: round(getattr(draft, name), 4) for name in ("median", "q1", "q3")},
+        "nodes_per_pass": round(fmean(count for entry in played for count in entry.nodes), 2),
+        "simulated_speedup": over(alone),
+        "simulated_speedup_shared": over(shared),
+        "simulated_alone_ms": mean(alone),
+        "simulated_alone_shared_ms": mean(shared),
+        "simulated_ms": mean(drafted if complete else None),
+        "first_token_accepted": sum(found["first_token_accepted"] for found in questions.values()),
+        "by_question": questions,
+    }
 
 
 def play(

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -36,16 +36,13 @@ from crossdraft.streams.summary import percentiles_ms
 from crossdraft.video import write_mp4
 from crossdraft_lab import scenes
 from crossdraft_lab.bench.assembly import EngineMethod, Models, close_all, cores_of, make_engine_method
-from crossdraft_lab.bench.common import check_repeats, table
+from crossdraft_lab.bench.common import check_repeats
+from crossdraft_lab.bench.experiments.record import FigureTable, Tick
 from crossdraft_lab.bench.specs import ALONE, check_methods
 from crossdraft_lab.bench.statistics import Interval, ratio, ratio_of_some, ratio_per_token
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from crossdraft_lab.bench.study import FigureColumn, figure_table, rows_json, shown
 
 WARM_UP_WINDOWS = 3
-
-
 TRIES = 2  # of a rate that fails: what else the machine does may cost a window
 
 
@@ -130,7 +127,7 @@ class StreamRun:
 Runs = dict[str, list[StreamRun]]
 
 
-def run_watch(plan: StreamBench, tick: Callable[[str], None] | None = None, before: int = 0) -> Runs:
+def run_watch(plan: StreamBench, tick: Tick = lambda _: None, before: int = 0) -> Runs:
     """Measure all methods, interleaved in one process that is pinned to the cores of the pair.
 
     Args:
@@ -144,7 +141,7 @@ def run_watch(plan: StreamBench, tick: Callable[[str], None] | None = None, befo
         for number, question in enumerate(plan.asked):
             for name in next(turns):
                 runs[name].append(watched.run(name, question, f"run {number}"))
-                tell(tick, name)
+                tick(name)
     return runs
 
 
@@ -169,7 +166,7 @@ class Watched:
 
 
 @contextmanager
-def prepared(plan: StreamBench, tick: Callable[[str], None] | None = None) -> Iterator[Watched]:
+def prepared(plan: StreamBench, tick: Tick = lambda _: None) -> Iterator[Watched]:
     """All methods, warm, in this process, which is pinned to the cores of the pair; `tick` as in `run_watch`."""
     made: dict[str, EngineMethod] = {}
     with (
@@ -185,16 +182,10 @@ def prepared(plan: StreamBench, tick: Callable[[str], None] | None = None) -> It
                 made[name] = make_engine_method(name, target, plan.models, plan.cores)
             for name in plan.names:
                 watch_once(plan, made[name], files, plan.asked[0], "warm-up", most=WARM_UP_WINDOWS)
-                tell(tick, name)
+                tick(name)
             yield Watched(plan, made, files)
         finally:
             close_all(made.values())
-
-
-def tell(tick: Callable[[str], None] | None, name: str) -> None:
-    """Call `tick`, if there is one."""
-    if tick is not None:
-        tick(name)
 
 
 def watch_once(
@@ -249,76 +240,61 @@ def _joined(found: Sequence[scenes.Scene]) -> Iterator[Events]:
         yield replace(events, t=events.t + number * length)
 
 
-@dataclass(frozen=True, slots=True)
-class StreamRow:
-    """One method's figures, of all its runs.
+def rows(runs: Runs) -> list[dict[str, Any]]:
+    """The figures of every method, of all its runs; what `COLUMNS` show.
 
-    Args:
-        name: of the method.
-        due, answered, dropped: windows.
-        rate: answered windows a second; intervals are drawn over runs, for windows of one run overlap.
-        first_ms, whole_ms: `p50` and `p99` from a window's last frame to the first final token, and to the end.
-        identical, compared: answers that are the target's own, of the windows that both answered.
-        tau, hidden_share: see `WatchSummary`.
-        late_ms: by how much a frame was late at most.
+    Intervals are drawn over runs, for windows of one run overlap. `identical` are answers that are the target's own, of
+    the windows that both answered, `first_ms` and `whole_ms` p50 and p99 from a window's last frame to the first final
+    token and to the end, `late_ms` by how much a frame was late at most.
     """
-
-    name: str
-    due: int
-    answered: int
-    dropped: int
-    rate: Interval
-    first_ms: dict[str, float] | None
-    whole_ms: dict[str, float] | None
-    identical: int
-    compared: int
-    tau: Interval | None
-    hidden_share: Interval | None
-    late_ms: float
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        return {
-            "name": self.name,
-            "windows_due": self.due,
-            "windows_answered": self.answered,
-            "windows_dropped": self.dropped,
-            "windows_per_s": self.rate.to_json(),
-            "last_frame_to_first_token_ms": self.first_ms,
-            "last_frame_to_whole_answer_ms": self.whole_ms,
-            "identical": f"{self.identical}/{self.compared}",
-            "tau": None if self.tau is None else self.tau.to_json(),
-            "hidden_share": None if self.hidden_share is None else self.hidden_share.to_json(),
-            "late_ms": round(self.late_ms, 1),
-        }
-
-
-def rows(runs: Runs) -> list[StreamRow]:
-    """The figures of every method."""
     return [_row(name, found, runs[ALONE[0]]) for name, found in runs.items()]
 
 
-def _row(name: str, found: Sequence[StreamRun], alone: Sequence[StreamRun]) -> StreamRow:
+def _row(name: str, found: Sequence[StreamRun], alone: Sequence[StreamRun]) -> dict[str, Any]:
     every = WatchSummary.joined([run.summary for run in found])
     both = [
         (run.tokens[number], own.tokens[number])
         for run, own in zip(found, alone, strict=True)
         for number in run.tokens.keys() & own.tokens.keys()
     ]
-    return StreamRow(
-        name,
-        every.due,
-        every.answered,
-        every.dropped,
-        ratio([run.summary.answered for run in found], [run.summary.seconds for run in found]),
-        percentiles_ms(every.first_s),
-        percentiles_ms(every.whole_s),
-        sum(tokens == expected for tokens, expected in both),
-        len(both),
-        ratio_of_some([(run.summary.tokens, run.summary.rounds) for run in found]),
-        ratio_of_some([(run.summary.hidden_inside_s, run.summary.hidden_drafting_s) for run in found]),
-        1e3 * every.late_s,
-    )
+    return {
+        "name": name,
+        "due": every.due,
+        "answered": every.answered,
+        "dropped": every.dropped,
+        "rate": ratio([run.summary.answered for run in found], [run.summary.seconds for run in found]),
+        "first_ms": percentiles_ms(every.first_s),
+        "whole_ms": percentiles_ms(every.whole_s),
+        "identical": (sum(tokens == expected for tokens, expected in both), len(both)),
+        "tau": ratio_of_some([(run.summary.tokens, run.summary.rounds) for run in found]),
+        "hidden_share": ratio_of_some([(run.summary.hidden_inside_s, run.summary.hidden_drafting_s) for run in found]),
+        "late_ms": 1e3 * every.late_s,
+    }
+
+
+def _times(found: dict[str, float] | None) -> str:
+    return "none" if found is None else f"{found['p50']:.0f} / {found['p99']:.0f} ms"
+
+
+def _of(name: str) -> Callable[[Mapping[str, Any]], Any]:
+    return lambda row: row[name]
+
+
+COLUMNS = (
+    FigureColumn("name", "method", _of("name")),
+    FigureColumn("", "cores", lambda row: row.get("cores", "")),
+    FigureColumn("windows_due", "", _of("due")),
+    FigureColumn("windows_answered", "", _of("answered")),
+    FigureColumn("", "answered", lambda row: (row["answered"], row["due"])),
+    FigureColumn("windows_dropped", "dropped", _of("dropped")),
+    FigureColumn("windows_per_s", "a second", _of("rate")),
+    FigureColumn("last_frame_to_first_token_ms", "first token p50 / p99", _of("first_ms"), _times, lambda one: one),
+    FigureColumn("last_frame_to_whole_answer_ms", "whole answer p50 / p99", _of("whole_ms"), _times, lambda one: one),
+    FigureColumn("late_ms", "frames late", _of("late_ms"), lambda ms: f"{ms:.0f} ms", lambda ms: round(ms, 1)),
+    FigureColumn("identical", "identical", _of("identical"), json=shown),
+    FigureColumn("tau", "", _of("tau")),
+    FigureColumn("hidden_share", "", _of("hidden_share")),
+)
 
 
 def rate_over(runs: Runs, name: str, other: str) -> Interval:
@@ -329,35 +305,18 @@ def rate_over(runs: Runs, name: str, other: str) -> Interval:
     return ratio_per_token(own, own_s, theirs, their_s)
 
 
-def results_table(plan: StreamBench, found: Sequence[StreamRow]) -> "Table":
+def results_table(plan: StreamBench, found: Sequence[Mapping[str, Any]]) -> FigureTable:
     """The figures for people."""
     each = f"a window of {plan.windowing.length_s:g} s each {1e3 * plan.windowing.every_s:g} ms"
     title = f"{plan.seconds} s of stream, {each}, {len(plan.asked)} questions, one a run"
-    times = ("first token p50 / p99", "whole answer p50 / p99")
-    heads = ("cores", "answered", "dropped", "a second", *times, "frames late", "identical")
-    shown = table(
-        title, "method", heads, "times from a window's last frame on; frames late: at most, by the stream's clock"
-    )
-    for row in found:
-        shown.add_row(
-            row.name,
-            str(cores_of(row.name, plan.cores) or "any"),
-            f"{row.answered}/{row.due}",
-            str(row.dropped),
-            str(row.rate),
-            _pair(row.first_ms),
-            _pair(row.whole_ms),
-            f"{row.late_ms:.0f} ms",
-            f"{row.identical}/{row.compared}",
-        )
-    return shown
+    with_cores = [({**row, "cores": str(cores_of(row["name"], plan.cores) or "any")},) for row in found]
+    note = "times from a window's last frame on; frames late: at most, by the stream's clock"
+    return figure_table(title, COLUMNS, with_cores, note)
 
 
-def _pair(found: dict[str, float] | None) -> str:
-    return "none" if found is None else f"{found['p50']:.0f} / {found['p99']:.0f} ms"
-
-
-def to_json(plan: StreamBench, found: Sequence[StreamRow], surroundings: dict[str, object]) -> dict[str, object]:
+def to_json(
+    plan: StreamBench, found: Sequence[Mapping[str, Any]], surroundings: dict[str, object]
+) -> dict[str, object]:
     """Plain values; `surroundings` is the `environment` before the first run."""
     return {
         "environment": surroundings,
@@ -370,7 +329,7 @@ def to_json(plan: StreamBench, found: Sequence[StreamRow], surroundings: dict[st
             "max_new_tokens": plan.max_new_tokens,
         },
         "cores": {name: str(cores_of(name, plan.cores) or "any") for name in plan.names},
-        "methods": [row.to_json() for row in found],
+        "methods": [rows_json(COLUMNS, row) for row in found],
     }
 
 
@@ -424,7 +383,7 @@ class RateSearch:
 
 
 def run_rates(
-    plan: StreamBench, rates: Sequence[float], tick: Callable[[str], None] | None = None, before: int = 0
+    plan: StreamBench, rates: Sequence[float], tick: Tick = lambda _: None, before: int = 0
 ) -> dict[str, list[RateTry]]:
     """The tries of each method with the first of the plan's questions.
 
@@ -446,5 +405,5 @@ def run_rates(
                 if (rate := search.next) is not None:
                     namespace = f"try {len(search.tries)}"
                     search.note(watched.run(name, question, namespace, rate * plan.windowing.every_s))
-                    tell(tick, name)
+                    tick(name)
     return {name: search.tries for name, search in searches.items()}

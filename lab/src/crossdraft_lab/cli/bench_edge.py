@@ -38,6 +38,7 @@ def edge(
     """
     output.check()
     from crossdraft_lab.bench.edge.run import EdgePlan, results_table, run_edge, to_json
+    from crossdraft_lab.bench.study import terminal_table
 
     hush()
     rtts = tuple(value / 1e3 for value in _numbers("--rtt", rtt, 0.0))
@@ -46,9 +47,9 @@ def edge(
         plan = EdgePlan(Path(folder), rtts, rates, jitter, pairs, drafter, max_new_tokens, cuts, seed, cloud, recording)
         with progress("asking", plan.runs) as tick:
             found = run_edge(plan, tick)
-    output.console.print(results_table(found))
+    output.console.print(terminal_table(results_table(found)))
     output.write(to_json(plan, found))
-    if any(one.identical < one.count for one in found):
+    if any(one["identical"] < one["answers"] for one in found):
         raise typer.Exit(1)
 
 

@@ -38,6 +38,7 @@ def watch(
     check_values(device=models.device, dtype=models.dtype, max_new_tokens=max_new_tokens, draft_device=draft_device)
     from crossdraft.streams import Windowing
     from crossdraft_lab.bench.environment import environment
+    from crossdraft_lab.bench.study import terminal_table
     from crossdraft_lab.bench.watch import StreamBench, results_table, rows, run_watch, to_json
 
     plan = StreamBench(
@@ -55,5 +56,5 @@ def watch(
     surroundings = environment()
     with progress("watching", plan.runs) as tick:
         found = rows(run_watch(plan, tick))
-    output.console.print(results_table(plan, found))
+    output.console.print(terminal_table(results_table(plan, found)))
     output.write(to_json(plan, found, surroundings))

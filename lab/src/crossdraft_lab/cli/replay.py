@@ -69,6 +69,7 @@ def replay(
         )
     from crossdraft_lab.bench.replay import RecordedDrafter, ReplayConfig, StageCosts
     from crossdraft_lab.bench.replay import replay as run
+    from crossdraft_lab.bench.statistics import Interval
     from crossdraft_lab.bench.traces import read_traces, shuffled
 
     recorded = read_traces(traces)
@@ -85,26 +86,29 @@ def replay(
     trace = Method("trace", "what was recorded", "crossdraft", lambda *_: RecordedDrafter(recorded))
     context = DrafterContext(target=None, methods={"trace": trace})
     with progress("replaying", len(recorded)) as tick:
-        found = run(recorded, build(drafter, context), config, costs, lambda: tick(""))
-    table = Table("figure", "value", title=f"{drafter} on {found.traces} recorded answers")
-    table.add_row("τ, tokens per pass [95 % bootstrap over clips]", found.tau.shown("clips"))
-    if found.hidden is not None:
-        table.add_row("hidden draft: tokens accepted", found.hidden.shown("clips"))
-    table.add_row("nodes per pass", f"{found.nodes:.1f}")
-    table.add_row("time of a draft, ms, measured here", f"{found.draft_ms.median:.3f}")
-    if found.simulated_speedup is not None:
-        table.add_row("target alone, ms, simulated", f"{found.simulated_alone_ms:.1f}")
-        if found.simulated_speedup_shared is not None:
-            table.add_row("target alone, shared clip, ms, simulated", f"{found.simulated_alone_shared_ms:.1f}")
-        table.add_row("with the drafter, ms, simulated", f"{found.simulated_ms:.1f}")
-        table.add_row("speedup, simulated", found.simulated_speedup.shown("clips"))
-        if found.simulated_speedup_shared is not None:
-            over_shared = found.simulated_speedup_shared.shown("clips")
-            table.add_row("speedup over the shared clip alone, simulated", over_shared)
+        found = run(recorded, build(drafter, context), config, costs, tick)
+
+    def shown(name: str, key: str = "value") -> str:
+        return Interval.from_json(found[name] if key == "value" else found, key).shown("clips")
+
+    table = Table("figure", "value", title=f"{drafter} on {found['traces']} recorded answers")
+    table.add_row("τ, tokens per pass [95 % bootstrap over clips]", shown("", "tau"))
+    if found["hidden_accepted"] is not None:
+        table.add_row("hidden draft: tokens accepted", shown("hidden_accepted"))
+    table.add_row("nodes per pass", f"{found['nodes_per_pass']:.1f}")
+    table.add_row("time of a draft, ms, measured here", f"{found['draft_ms']['median']:.3f}")
+    if found["simulated_speedup"] is not None:
+        table.add_row("target alone, ms, simulated", f"{found['simulated_alone_ms']:.1f}")
+        if shared_clip:
+            table.add_row("target alone, shared clip, ms, simulated", f"{found['simulated_alone_shared_ms']:.1f}")
+        table.add_row("with the drafter, ms, simulated", f"{found['simulated_ms']:.1f}")
+        table.add_row("speedup, simulated", shown("simulated_speedup"))
+        if shared_clip:
+            table.add_row("speedup over the shared clip alone, simulated", shown("simulated_speedup_shared"))
     else:
         table.add_row("speedup, simulated", "needs --prefill and --step: the traces hold no times")
     output.console.print(table)
     settings = {"traces": traces.name, "drafter": drafter, "nodes": nodes, "adaptive": adaptive,
                 "ride_along": ride_along, "shuffle": shuffle, "verify": verify, "per_node": per_node,
                 "draft_ms": draft_ms, "shared_clip": shared_clip, "question_tokens": question_tokens}  # fmt: skip
-    output.write({"settings": settings, **found.to_json()})
+    output.write({"settings": settings, **found})

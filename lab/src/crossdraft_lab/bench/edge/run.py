@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from crossdraft.api import Engine
 from crossdraft.checks import whole
@@ -31,15 +31,13 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.load import tokenizer_of
 from crossdraft.methods import build, check_spec, placements, read_spec
 from crossdraft.records import DrafterContext
-from crossdraft_lab.bench.common import table
 from crossdraft_lab.bench.edge.proxy import DelayingProxy, Network
 from crossdraft_lab.bench.environment import environment
+from crossdraft_lab.bench.experiments.record import FigureTable, Tick
 from crossdraft_lab.bench.serving.process import ServerProcess, serving
 from crossdraft_lab.bench.statistics import Interval, ratio
+from crossdraft_lab.bench.study import FigureColumn, figure_table
 from crossdraft_lab.bench.workload import Item, Workload, items
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 WARM_UPS = 2
 POLICY = "policy"
@@ -60,7 +58,7 @@ class EdgeWay:
 WAYS: Mapping[str, EdgeWay] = {OFF: EdgeWay(OFF), HIDDEN: EdgeWay(HIDDEN), POLICY: EdgeWay(None)}
 CLOUD_ALONE, CLOUD_TOO = "cloud alone", "cloud too"
 CLOUD_WAYS: Mapping[str, EdgeWay] = {CLOUD_ALONE: EdgeWay(OFF, CLOUD), CLOUD_TOO: EdgeWay(None, CLOUD)}
-Tick = Callable[[str], None]
+Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +144,13 @@ class EdgePlan:
         return len(self.networks) * (self.pairs * len(self.ways) + self.cuts * len(self.cut_ways))
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkFigures:
-    """Results over one network.
+def network_json(
+    network: Network,
+    alone: Sequence[tuple[int, ...]],
+    answers: Mapping[str, Sequence[EdgeAnswer]],
+    cut: Sequence[tuple[EdgeAnswer, int]],
+) -> Json:
+    """Results over one network, as plain values.
 
     Args:
         network: what lay between.
@@ -156,52 +158,38 @@ class NetworkFigures:
         answers: by way, one a question.
         cut: answers whose connection was cut, with the number of their question.
     """
-
-    network: Network
-    alone: Sequence[tuple[int, ...]]
-    answers: Mapping[str, Sequence[EdgeAnswer]]
-    cut: Sequence[tuple[EdgeAnswer, int]]
-
-    @property
-    def identical(self) -> int:
-        """Answers that are the engine's own, token for token."""
-        ways = sum(
-            answer.tokens == tokens
-            for answers in self.answers.values()
-            for answer, tokens in zip(answers, self.alone, strict=True)
-        )
-        return ways + sum(answer.tokens == self.alone[number] for answer, number in self.cut)
-
-    @property
-    def count(self) -> int:
-        """Answers in all."""
-        return sum(map(len, self.answers.values())) + len(self.cut)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        alone = [answer.total_s for answer in self.answers[OFF]]
-        ways = {way: _way(answers, alone) for way, answers in self.answers.items()}
-        network = {"rtt_ms": 1e3 * self.network.rtt_s, "jitter_ms": 1e3 * self.network.jitter_s}
-        network |= {"mbit_s": (self.network.bits_per_s or 0.0) / 1e6}
-        cuts = sum(answer.cuts for answer, _ in self.cut)
-        return {**network, "identical": self.identical, "answers": self.count, "cuts": cuts, "ways": ways}
+    own = [(answer, tokens) for given in answers.values() for answer, tokens in zip(given, alone, strict=True)]
+    own += [(answer, alone[number]) for answer, number in cut]
+    seconds = [answer.total_s for answer in answers[OFF]]
+    return {
+        "rtt_ms": 1e3 * network.rtt_s,
+        "jitter_ms": 1e3 * network.jitter_s,
+        "mbit_s": (network.bits_per_s or 0.0) / 1e6,
+        "identical": sum(answer.tokens == tokens for answer, tokens in own),
+        "answers": len(own),
+        "cuts": sum(answer.cuts for answer, _ in cut),
+        "ways": {way: _way(given, seconds) for way, given in answers.items()},
+    }
 
 
-def _way(answers: Sequence[EdgeAnswer], alone: Sequence[float]) -> dict[str, Any]:
-    drafts = [answer.frames["draft"] for answer in answers]
+def _way(answers: Sequence[EdgeAnswer], alone: Sequence[float]) -> Json:
     rounds = [answer.report["metrics"]["speculative_decoding"] or {} for answer in answers]
-    total, first = [answer.total_s for answer in answers], _first_ms(answers)
+    total, first = [answer.total_s for answer in answers], [one.first_s for one in answers if one.first_s is not None]
+
+    def mean(figure: Callable[[EdgeAnswer], float]) -> float:
+        return sum(map(figure, answers)) / len(answers)
+
     return {
         "e2e": _mean_ms(total).to_json("ms"),
-        "first": None if first is None else first.to_json("ms"),
+        "first": _mean_ms(first).to_json("ms") if first else None,  # of the answers that have a token
         "speedup": ratio(alone, total).to_json("ratio"),
-        "draft_bytes": sum(answer.sent["draft"] for answer in answers) / len(answers),
-        "recording_bytes": sum(answer.sent[RECORDING] for answer in answers) / len(answers),
-        "draft_frames": sum(drafts) / len(answers),
-        "commit_bytes": sum(answer.received["commit"] for answer in answers) / len(answers),
+        "draft_bytes": mean(lambda one: one.sent["draft"]),
+        "recording_bytes": mean(lambda one: one.sent[RECORDING]),
+        "draft_frames": mean(lambda one: one.frames["draft"]),
+        "commit_bytes": mean(lambda one: one.received["commit"]),
         "steps": sum(one.get("num_spec_steps", 0) for one in rounds) / len(answers),
-        "hidden_accepted": sum(a.report["metrics"]["hidden_accepted_tokens"] for a in answers) / len(answers),
-        "tokens": sum(len(answer.tokens) for answer in answers) / len(answers),
+        "hidden_accepted": mean(lambda one: one.report["metrics"]["hidden_accepted_tokens"]),
+        "tokens": mean(lambda one: len(one.tokens)),
         "policies": dict(Counter(answer.report["edge"]["policy"] for answer in answers)),
         "link": answers[-1].report["edge"],  # as it was known in the end
     }
@@ -211,13 +199,7 @@ def _mean_ms(seconds: Sequence[float]) -> Interval:
     return ratio([1e3 * one for one in seconds], [1] * len(seconds))
 
 
-def _first_ms(answers: Sequence[EdgeAnswer]) -> Interval | None:
-    """To the first token, of the answers that have one."""
-    found = [answer.first_s for answer in answers if answer.first_s is not None]
-    return _mean_ms(found) if found else None
-
-
-def run_edge(plan: EdgePlan, tick: Tick = lambda _: None) -> list[NetworkFigures]:
+def run_edge(plan: EdgePlan, tick: Tick = lambda _: None) -> list[Json]:
     """Measure over every network.
 
     Raises:
@@ -254,7 +236,7 @@ def _over(
     asked: Sequence[tuple[Item, tuple[int, ...]]],
     plan: EdgePlan,
     tick: Tick,
-) -> NetworkFigures:
+) -> Json:
     """All questions over one network, each with the engine's own answer."""
     chance = random.Random(plan.seed)  # noqa: S311 - an order is no secret
     for link in links.values():
@@ -274,7 +256,7 @@ def _over(
             cut.append((link.ask(asked[number][0], plan.ways[name]), number))
             link.proxy.cut_after = None
             tick(f"{1e3 * network.rtt_s:g} ms cut")
-    return NetworkFigures(network, [tokens for _, tokens in asked], answers, cut)
+    return network_json(network, [tokens for _, tokens in asked], answers, cut)
 
 
 class _EdgeLink:
@@ -319,34 +301,33 @@ class _EdgeLink:
         return self.client.ask(chat, request, self.drafter, mode=mode)
 
 
-def to_json(plan: EdgePlan, found: Sequence[NetworkFigures]) -> dict[str, object]:
+def to_json(plan: EdgePlan, networks: Sequence[Json]) -> dict[str, object]:
     """The report."""
-    networks = [one.to_json() for one in found]
     given = {"pairs": plan.pairs, "drafter": plan.drafter, "jitter": plan.jitter, "cuts": plan.cuts, "seed": plan.seed}
     given |= {"max_new_tokens": plan.max_new_tokens, "cloud": plan.cloud, "recording": plan.recording}
     return {"environment": environment(), **given, "networks": networks}
 
 
-def results_table(found: Sequence[NetworkFigures]) -> "Table":
+def _ms(found: Json | None) -> str:
+    return "none" if found is None else Interval.from_json(found, "ms").shown(digits=0)
+
+
+COLUMNS = (
+    FigureColumn("", "RTT ms", lambda net, way, own: f"{net['rtt_ms']:g}"),
+    FigureColumn("", "Mbit/s", lambda net, way, own: f"{net['mbit_s']:g}"),
+    FigureColumn("", "way", lambda net, way, own: way),
+    FigureColumn("", "E2E ms", lambda net, way, own: own["e2e"], _ms),
+    FigureColumn("", "first ms", lambda net, way, own: own["first"], _ms),
+    FigureColumn("", "off over it", lambda net, way, own: Interval.from_json(own["speedup"], "ratio")),
+    FigureColumn("", "bytes up", lambda net, way, own: f"{own['draft_bytes'] + own['recording_bytes']:,.0f}"),
+    FigureColumn("", "frames", lambda net, way, own: f"{own['draft_frames']:.1f}"),
+    FigureColumn("", "policy", lambda net, way, own: ", ".join(f"{name} {n}" for name, n in own["policies"].items())),
+    FigureColumn("", "identical", lambda net, way, own: (net["identical"], net["answers"])),
+)
+
+
+def results_table(networks: Sequence[Json]) -> FigureTable:
     """A row for each network and way."""
-    heads = ("Mbit/s", "way", "E2E ms", "first ms", "off over it", "bytes up", "frames", "policy", "identical")
-    caption = "means over the questions; n counts them; bytes up are those of drafts, or of the recording"
-    shown = table("An edge's drafts over a network", "RTT ms", heads, caption)
-    for one in found:
-        plain = one.to_json()
-        for way, figures in plain["ways"].items():
-            speedup = ratio(*([answer.total_s for answer in one.answers[name]] for name in (OFF, way)))
-            first = _first_ms(one.answers[way])
-            shown.add_row(
-                f"{plain['rtt_ms']:g}",
-                f"{plain['mbit_s']:g}",
-                way,
-                _mean_ms([answer.total_s for answer in one.answers[way]]).shown(digits=0),
-                "none" if first is None else first.shown(digits=0),
-                str(speedup),
-                f"{figures['draft_bytes'] + figures['recording_bytes']:,.0f}",
-                f"{figures['draft_frames']:.1f}",
-                ", ".join(f"{name} {count}" for name, count in figures["policies"].items()),
-                f"{plain['identical']}/{plain['answers']}",
-            )
-    return shown
+    note = "means over the questions; n counts them; bytes up are those of drafts, or of the recording"
+    rows = [(network, way, own) for network in networks for way, own in network["ways"].items()]
+    return figure_table("An edge's drafts over a network", COLUMNS, rows, note)

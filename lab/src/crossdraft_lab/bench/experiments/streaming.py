@@ -7,17 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from crossdraft.drawing.charts import IntervalBar, interval_bars
+from crossdraft.drawing.charts import interval_bars
 from crossdraft.streams import WatchSummary, Windowing
 from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, RowFaults, Setting, UnitResult
 from crossdraft_lab.bench.specs import ALONE
 from crossdraft_lab.bench.statistics import Interval, percentile, ratio, ratio_of_some
-from crossdraft_lab.bench.study import MODELS, note_lines
+from crossdraft_lab.bench.study import MODELS, FigureColumn, bar, figure_table, note_lines, plain, rows_json, shown
 from crossdraft_lab.bench.watch import (
+    COLUMNS,
     RateTry,
     Runs,
     StreamBench,
-    StreamRow,
     StreamRun,
     rate_over,
     rows,
@@ -122,7 +122,7 @@ class HighestRates:
         over = self.over(name)
         return {
             "rate_without_drops": {**self.mean(name).to_json(), "each": list(self.each[name])},
-            "rate_without_drops_over_alone": None if over is None else over.to_json(),
+            "rate_without_drops_over_alone": plain(over),
             "rate_without_drops_late_ms": round(1e3 * self.late_s[name], 1),
         }
 
@@ -242,29 +242,29 @@ def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
     runs: Runs = {name: [_run_of(run) for unit in asked for run in unit.found["runs"][name]] for name in names}
     tried = {name: [_tries_of(unit.found["rates"][name]) for unit in rated] for name in names}
     highest = HighestRates.of(tried, config.drafter)
-    shown = {row.name: row for row in rows(runs)}
+    found_rows = {row["name"]: row for row in rows(runs)}
     times = {name: times_of(each) for name, each in runs.items()}
     dropped = dropped_shares(runs)
-    pair, alone = shown[config.drafter], [row for row in shown.values() if row.name != config.drafter]
-    best = max(alone, key=lambda row: row.rate.value)
-    table = FigureTable(
+    pair, alone = found_rows[config.drafter], [row for name, row in found_rows.items() if name != config.drafter]
+    best = max(alone, key=lambda row: row["rate"].value)
+    table = figure_table(
         f"{config.seconds} s of {config.fps:g} frames a second, a window of {config.window_s:g} s at each frame",
-        ("", "answered", "dropped", "answers a second", "first token p50 / p99, ms", "whole answer p50 / p99, ms",
-         "same tokens", "τ"),
-        tuple(_row(row, times[row.name], dropped[row.name]) for row in shown.values()),
+        TABLE,
+        [({**row, **times[name], "share": dropped[name]},) for name, row in found_rows.items()],
         "The latest window wins: one that comes while another is answered waits, and is dropped for the next. Answers "
         "a second is the rate that the method sustains, over the whole of the stream; the first window is due after "
         f"{config.window_s:g} s. Times count from a window's last frame.",
-    )  # fmt: skip
+    )
     every = {name: [*runs[name], *(one.run for tries in tried[name] for one in tries)] for name in names}
-    over = {name: rate_over(runs, name, best.name) for name in names}
-    wrong = {*unequal(tried), *(row.name for row in shown.values() if row.identical < row.compared)}
-    slower = pair.whole_ms and best.whole_ms and pair.whole_ms["p99"] > best.whole_ms["p99"]
+    over = {name: rate_over(runs, name, best["name"]) for name in names}
+    wrong = {*unequal(tried), *(name for name, row in found_rows.items() if len(set(row["identical"])) > 1)}
+    slower = pair["whole_ms"] and best["whole_ms"] and pair["whole_ms"]["p99"] > best["whole_ms"]["p99"]
+    same, compared = pair["identical"]
     return Findings(
         found=(
-            f"{config.drafter} answers {pair.answered} of {pair.due} windows, {pair.rate} a second; {best.name} "
-            f"{best.answered} of {best.due}, {best.rate} a second: {over[config.drafter]} times the rate. "
-            f"{pair.identical} of {pair.compared} answers to the same windows are the same. {highest.sentence}"
+            f"{config.drafter} answers {pair['answered']} of {pair['due']} windows, {pair['rate']} a second; "
+            f"{best['name']} {best['answered']} of {best['due']}, {best['rate']} a second: {over[config.drafter]} "
+            f"times the rate. {same} of {compared} answers to the same windows are the same. {highest.sentence}"
         ),
         sure=(
             f"{len(asked)} questions, one run of each method each, methods in turn in one process, all of one stream "
@@ -276,21 +276,25 @@ def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
         tables=(table, highest.table(config.rates, config.rate_windowing.count(config.rate_seconds))),
         figure=interval_bars(
             "Answers a second on a stream",
-            [_bar(row, config) for row in shown.values()],
+            [
+                bar(name, row["rate"], "draft" if name == config.drafter else "prefill")
+                for name, row in found_rows.items()
+            ],
             "/ s",
             None,
         ),
         figures={
             name: {
-                **row.to_json(),
-                **_times_json(times[name]),
-                "windows_dropped_share": _json(dropped[name]),
+                **rows_json(COLUMNS, row),
+                "last_frame_to_first_token_ms": plain(times[name]["first"]),
+                "last_frame_to_whole_answer_ms": plain(times[name]["whole"]),
+                "windows_dropped_share": plain(dropped[name]),
                 "rate_over_alone": over[name].to_json(),
                 **highest.to_json(name),
             }
-            for name, row in shown.items()
+            for name, row in found_rows.items()
         },
-        negative=(f"The slowest answers (p99) are slower than those of {best.name}.",) if slower else (),
+        negative=(f"The slowest answers (p99) are slower than those of {best['name']}.",) if slower else (),
         faults=faults_of_runs(every, [name for name in names if name in wrong]),
     )  # fmt: skip
 
@@ -303,43 +307,20 @@ def faults_of_runs(runs: Runs, unequal: Sequence[str]) -> RowFaults:
     )
 
 
-def _bar(row: StreamRow, config: StreamingConfig) -> IntervalBar:
-    return IntervalBar(row.name, row.rate.value, row.rate.low, row.rate.high, row.rate.n, _style(row, config))
-
-
-def _style(row: StreamRow, config: StreamingConfig) -> str:
-    return "draft" if row.name == config.drafter else "prefill"
-
-
-def _row(
-    row: StreamRow, times: Mapping[str, Mapping[str, Interval | None]], dropped: Interval | None
-) -> tuple[str, ...]:
-    return (
-        row.name,
-        f"{row.answered}/{row.due}",
-        "–" if dropped is None else dropped.percent(),
-        str(row.rate),
-        _times(times["first"]),
-        _times(times["whole"]),
-        f"{row.identical}/{row.compared}",
-        "–" if row.tau is None else str(row.tau),
-    )
-
-
-def _times(found: Mapping[str, Interval | None]) -> str:
+def _ranks(found: Mapping[str, Interval | None]) -> str:
     return " / ".join("–" if one is None else one.shown(digits=0) for one in found.values())
 
 
-def _times_json(found: Mapping[str, Mapping[str, Interval | None]]) -> dict[str, object]:
-    """Under the names of `StreamRow.to_json`."""
-    return {
-        f"last_frame_to_{end}_ms": {rank: _json(one) for rank, one in found[name].items()}
-        for name, end in (("first", "first_token"), ("whole", "whole_answer"))
-    }
-
-
-def _json(found: Interval | None) -> dict[str, object] | None:
-    return None if found is None else found.to_json()
+TABLE = (
+    FigureColumn("", "", lambda row: row["name"]),
+    FigureColumn("", "answered", lambda row: (row["answered"], row["due"])),
+    FigureColumn("", "dropped", lambda row: row["share"], lambda one: shown(one and one.percent())),
+    FigureColumn("", "answers a second", lambda row: row["rate"]),
+    FigureColumn("", "first token p50 / p99, ms", lambda row: row["first"], _ranks),
+    FigureColumn("", "whole answer p50 / p99, ms", lambda row: row["whole"], _ranks),
+    FigureColumn("", "same tokens", lambda row: row["identical"]),
+    FigureColumn("", "τ", lambda row: row["tau"]),
+)
 
 
 STREAMING = Experiment(
