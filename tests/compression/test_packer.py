@@ -24,9 +24,6 @@ from crossdraft_lab.compression.packer import (
     encoder_levels,
 )
 from crossdraft_lab.compression.packer_network import TokenPacker, TokenPackerConfig, regions
-from crossdraft_lab.train.capture.sources import SceneSource
-from crossdraft_lab.train.heads import packer_task
-from crossdraft_lab.train.heads.packer_task import LevelFeatures
 from tests.engine.zoo import ZOO, as_target
 
 FRAMES, SIZE, LEVELS = 3, 8, (1, 2)
@@ -265,12 +262,3 @@ def test_what_does_not_fit_is_refused(target, folder, tmp_path_factory):
     (folder / "config.json").write_text(json.dumps({**config, "target": "another"}))
     with pytest.raises(CrossdraftError, match="trained for another target"):
         compressed(target, f"token_packer:dir={folder}")
-
-
-def test_clips_of_other_lengths_are_refused(target, tmp_path, monkeypatch):
-    """Clip 1 has a frame less than clip 0."""
-    seen = iter((3, 2))
-    monkeypatch.setattr(packer_task, "encoder_levels", lambda *given: torch.zeros(next(seen), 5, 8))
-    features = LevelFeatures(target, SceneSource("train", 2), 0, tmp_path / "f.safetensors", "", (1,))
-    with pytest.raises(CrossdraftError, match="Clip 1 of the capture has 2 frames, one before it 3"):
-        features.visual(0, [0, 1])

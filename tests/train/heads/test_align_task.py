@@ -18,7 +18,8 @@ from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft_lab.networks import task_of
 from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.dist import MicroBatch, MicroLoss, merge_losses, micro_weight
-from crossdraft_lab.train.heads.align_task import TargetHead, alignment_loss, paired_answers
+from crossdraft_lab.train.heads.align_task import TargetHead, alignment_loss
+from crossdraft_lab.train.heads.clip_answers import paired_answers
 from crossdraft_lab.train.heads.recipe import load_head_recipe
 from crossdraft_lab.train.heads.run import TASKS
 from crossdraft_lab.train.heads.task import check_of

@@ -1,73 +1,43 @@
 """Heads on an event model: its features after the target's words, and the losses that learn from them."""
 
-from dataclasses import dataclass
+from dataclasses import replace
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
+from crossdraft.errors import CrossdraftError
 from crossdraft.heads.event_medusa.drafter import shared_weights_of
 from crossdraft.heads.event_medusa.network import DrafterMedusa, DrafterMedusaConfig
 from crossdraft.heads.fast.network import Fast, FastConfig
+from crossdraft.heads.glance.network import GlanceConfig
 from crossdraft.heads.networks.objective import Objective
-from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
+from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft_lab.train.capture.shard import CapturedAnswer
 from crossdraft_lab.train.core.dist import MicroBatch
-from crossdraft_lab.train.heads.event_data import EventAnswers, answers_by_clip
-from crossdraft_lab.train.heads.event_task import event_head_loss, fast_figures, fast_loss, first_words
-from crossdraft_lab.train.reference.batches import BatchSpec, QAPair
-from crossdraft_lab.train.reference.clips import ClipCache
-from crossdraft_lab.train.reference.models import TrainableEventGPT
-from crossdraft_lab.train.reference.recipe import Jitter
-from crossdraft_lab.train.reference.tokenizer import EVENT, PromptCodec, load_tokenizer
-from tests.support import EVENT_FRAMES, SIDE, tiny_pair
-
-CLIPS, QUESTIONS = 2, 2
-TEXTS = (
-    ("what is ahead?", "the car in front is turning left"),
-    ("which light?", "red light"),
-    ("what is the car doing?", "turning left near the red light."),
-    ("near what?", "the light"),
+from crossdraft_lab.train.heads.clip_answers import train_batch
+from crossdraft_lab.train.heads.event_task import (
+    EventBatches,
+    GlanceBatches,
+    event_head_loss,
+    fast_figures,
+    fast_loss,
+    first_words,
 )
+from crossdraft_lab.train.reference.tokenizer import EVENT, PromptCodec
+from tests.train.heads.conftest import CUT_SHORT, TEXTS, Store
+
+QUESTIONS = 2
 
 
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory) -> EventAnswers:
-    """A tiny event model over two clips of noise."""
-    folder = tmp_path_factory.mktemp("events")
-    pair = tiny_pair(folder)
-    model = EventGPTForConditionalGeneration.from_pretrained(pair.event, attn_implementation="sdpa").double()
-    cache = ClipCache(folder / "cache", SIDE, event_frames=EVENT_FRAMES)
-    cache.folder.mkdir()
-    noise = np.random.default_rng(0).integers(0, 2, (CLIPS, EVENT_FRAMES, SIDE, SIDE), dtype=np.uint8)
-    noise[1] *= 2  # the second clip's events are of the other polarity
-    np.save(cache.path("events", "train", 0), noise)
-    codec = PromptCodec(load_tokenizer(pair.event), EVENT)
-    vlm = DoubleDrafter(model)
-    spec = BatchFeatures(vlm, BatchSpec(cache, "events", CLIPS, Jitter(), 0))
-    pairs = [QAPair(*text, whole=row != 1) for row, text in enumerate(TEXTS)]
-    return EventAnswers(vlm, spec, codec, lambda step, clips: pairs, CLIPS)
+@pytest.fixture
+def events(paired) -> EventBatches:
+    return EventBatches(paired, paired.features.vlm)
 
 
-@dataclass(frozen=True)
-class BatchFeatures:
-    """Clips as training looks at them, without any adapter."""
-
-    vlm: TrainableEventGPT
-    spec: BatchSpec
-
-    def numbers(self, step, count):
-        return self.spec.clips(step, count)
-
-    def visual(self, step, clips):
-        return self.vlm.visual_tokens(self.vlm.patches(self.spec.pixels(step, clips)))
-
-
-class DoubleDrafter(TrainableEventGPT):
-    """In double precision, so that equal means equal."""
-
-    def patches(self, pixels):
-        return TrainableEventGPT.patches(self, pixels.double())
+def vlm_of(answers):
+    """The event model behind a fixture's answers."""
+    return answers.features.vlm.model
 
 
 class Adapter:
@@ -78,12 +48,12 @@ class Adapter:
 
 
 def ids_of(answers) -> tuple[int, ...]:
-    rows = answers.event_batch(0).rows
+    rows = answers.rows(answers.numbers(0))
     return tuple(sorted(set(rows.targets.flatten().tolist()) - {-100}))
 
 
 def cross(answers, **more) -> DrafterMedusa:
-    model = answers.model.model
+    model = vlm_of(answers)
     config = DrafterMedusaConfig(
         hidden_size=32, vocab_size=model.config.text_config.vocab_size, num_layers=2, draft_ids=ids_of(answers),
         width=32, **more,
@@ -93,7 +63,7 @@ def cross(answers, **more) -> DrafterMedusa:
 
 
 def fast(answers, **more) -> Fast:
-    model = answers.model.model
+    model = vlm_of(answers)
     config = FastConfig(
         hidden_size=32, vocab_size=model.config.text_config.vocab_size, num_layers=2, draft_ids=ids_of(answers),
         width=64, steps=6, **more,
@@ -103,12 +73,11 @@ def fast(answers, **more) -> Fast:
 
 
 @torch.no_grad()
-def test_a_batch_holds_the_models_own_features(answers):
+def test_a_batch_holds_the_models_own_features(events):
     """Row by row a plain forward over prompt, question and answer."""
-    batch, codec, model = answers.batch(0), answers.codec, answers.model.model
+    batch, codec, answers, model = events(0), events.answers.codec, events.answers, vlm_of(events.answers)
     pixels = answers.features.spec.pixels(0, [0, 1]).double()
-    for row, (question, answer) in enumerate(TEXTS):
-        question_ids, answer_ids = codec.question_ids(question), codec.answer_ids(answer, whole=row != 1)
+    for row, (question_ids, answer_ids) in enumerate(answers.store.rows):
         assert int(batch.starts[row]) == len(question_ids)
         assert batch.tokens[row, : int(batch.lengths[row])].tolist() == [*question_ids, *answer_ids]
         visual = [model.config.event_token_id] * model.config.event_seq_length
@@ -132,24 +101,25 @@ def learned(head, loss_of, steps=40, rate=3e-3) -> tuple[list[float], dict[str, 
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", "kl"])
-def test_cross_heads_learn_the_words_and_leave_the_event_model_alone(answers, name):
-    head = cross(answers)
+def test_cross_heads_learn_the_words_and_leave_the_event_model_alone(events, name):
+    model, head = vlm_of(events.answers), cross(events.answers)
     rows = head.lm_head.weight.detach().clone()
-    before = {key: value.clone() for key, value in answers.model.model.state_dict().items()}
-    losses, figures = learned(head, event_head_loss(head, answers.batch, Objective({name: 1.0}, 0.8), rows), rate=1e-2)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    losses, figures = learned(head, event_head_loss(head, events, Objective({name: 1.0}, 0.8), rows), rate=1e-2)
     assert losses[-1] < 0.5 * losses[0]
     if name == "cross_entropy":
         assert figures["tau"] > 3.5
-    assert all(torch.equal(value, before[key]) for key, value in answers.model.model.state_dict().items())
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
-def test_the_fast_head_learns_and_the_blind_one_gives_all_clips_the_same(answers):
+def test_the_fast_head_learns_and_the_blind_one_gives_all_clips_the_same(paired):
     """The same question about both clips, answered differently: only who sees can know both answers."""
-    same = [QAPair("what is ahead?", text) for _, text in (TEXTS[0], TEXTS[0], TEXTS[2], TEXTS[2])]
-    repeated = EventAnswers(answers.model, answers.features, answers.codec, lambda step, clips: same, CLIPS)
+    question, texts = TEXTS[0][0], [text for _, text in (TEXTS[0], TEXTS[0], TEXTS[2], TEXTS[2])]
+    store = Store(PromptCodec(paired.codec.processor.tokenizer, EVENT), [(question, text) for text in texts])
+    repeated = replace(paired, store=store, question_of=lambda number: question)
     figures = {}
     for sees in (True, False):
-        head = fast(answers, sees=sees)
+        head = fast(repeated, sees=sees)
         _, figures[sees] = learned(head, fast_loss(head, repeated), steps=80, rate=1e-2)
     assert figures[True]["right"] == 1.0
     assert figures[True]["tau"] > 1 + 4
@@ -157,12 +127,13 @@ def test_the_fast_head_learns_and_the_blind_one_gives_all_clips_the_same(answers
     assert figures[False]["right"] < 1
 
 
-def test_first_words_and_figures_by_hand(answers):
-    event_batch, codec = answers.event_batch(0), answers.codec
-    ids, there = first_words(event_batch, 3)
-    assert ids[0].tolist() == codec.answer_ids(TEXTS[0][1])[:3]
-    short = codec.answer_ids(TEXTS[1][1], whole=False)
-    longer, some = first_words(event_batch, len(short) + 2)
+def test_first_words_and_figures_by_hand(paired):
+    batch = train_batch(paired.rows(paired.numbers(0)), {})
+    ids, there = first_words(batch, 3)
+    said = [answer for _, answer in paired.store.rows]
+    assert ids[0].tolist() == said[0][:3]
+    short = said[CUT_SHORT]
+    longer, some = first_words(batch, len(short) + 2)
     assert some[1].tolist() == [True] * len(short) + [False] * 2
     assert longer[1, : len(short)].tolist() == short
     assert there.sum(1).tolist() == [3, 2, 3, 3]
@@ -172,25 +143,64 @@ def test_first_words_and_figures_by_hand(answers):
     assert figures == {"right": pytest.approx(3 / 5), "tau": 2.0}
 
 
-class Few:
-    """A capture of three answers, as far as `answers_by_clip` looks."""
-
-    def __init__(self, answers) -> None:
-        self.answers = answers
-
-    def __len__(self) -> int:
-        return len(self.answers)
-
-    def answer(self, number):
-        return self.answers[number]
+FRAME, TEXT = 9, 1  # ids: of a visual feature, of a word in front of them
+EACH = 2  # questions about a clip
 
 
-def test_captured_answers_are_read_back_as_text(answers):
-    batch = answers.batch(0)
-    rows = [
-        CapturedAnswer(tokens[: int(length)], int(start), {}, tokens[:0])
-        for tokens, start, length in zip(batch.tokens, batch.starts, batch.lengths, strict=True)
-    ]
-    known = answers_by_clip(Few(rows), answers.codec, lambda number: divmod(number, 2))
-    pairs = [QAPair(*text, whole=row != 1) for row, text in enumerate(TEXTS)]
-    assert known == {0: pairs[:2], 1: pairs[2:]}
+class Captured:
+    """Answers 10 and 11 are about clip 0, 20 and 21 about clip 1; feature i of a clip is [i, clip]."""
+
+    folder = "here"
+
+    def __init__(self, frames: int, patches: int) -> None:
+        self.count = frames * patches
+
+    def answer(self, index, visual_layers):
+        assert visual_layers == (0,)
+        clip = index // 10 - 1
+        features = torch.tensor([[-1.0, -1.0], *([float(i), float(clip)] for i in range(self.count))])
+        ids = torch.tensor([TEXT, *[FRAME] * self.count])
+        return CapturedAnswer(torch.zeros(0, dtype=torch.long), 0, {}, ids, {0: features})
+
+
+def glance(frames: int = 4, patches: int = 3, looked_at: int = 2, wanted_patches: int = 3) -> GlanceBatches:
+    config = GlanceConfig(
+        hidden_size=8, vocab_size=20, num_layers=2, draft_ids=(1,), tower="x", visual_size=2, patches=wanted_patches,
+        frames=looked_at, heads=2,
+    )  # fmt: skip
+    rows = torch.zeros(2 * EACH, 5, dtype=torch.long)
+    batch = TrainBatch(rows, {2: torch.randn(2 * EACH, 5, 8)}, torch.full((4,), 2), torch.full((4,), 5))
+    answers = SimpleNamespace(
+        features=SimpleNamespace(numbers=lambda step, clips: [1, 0]), clips=2, by_clip={0: [10, 11], 1: [20, 21]},
+        store=Captured(frames, patches),
+    )  # fmt: skip
+
+    class Events:
+        def __init__(self) -> None:
+            self.answers = answers
+
+        def __call__(self, step: int) -> TrainBatch:
+            return batch
+
+    return GlanceBatches(Events(), frozenset({FRAME}), config)
+
+
+def test_the_frames_read_are_spread_over_the_clip_and_text_is_left_out():
+    assert glance().frame_features(0)[:, 0].tolist() == [0, 1, 2, 9, 10, 11]  # the first frame and the last
+    assert glance(looked_at=3).frame_features(1).tolist() == [[i, 1] for i in (0, 1, 2, 3, 4, 5, 9, 10, 11)]
+
+
+def test_frame_features_are_those_of_the_answers_clip():
+    found = glance()(0)
+    assert found.visual[0].shape == (4, 6, 2)
+    assert found.visual[0][:, 0, 1].tolist() == [1, 1, 0, 0]
+
+
+def test_another_number_of_features_a_frame_is_refused():
+    with pytest.raises(CrossdraftError, match=r"has 12 visual features, not a multiple of .* patches=5"):
+        glance(wanted_patches=5).frame_features(0)
+
+
+def test_a_capture_without_clips_is_refused():
+    with pytest.raises(CrossdraftError, match="capture here has no visual features"):
+        glance(frames=0).frame_features(0)

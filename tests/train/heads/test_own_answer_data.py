@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from crossdraft_lab.align.networks.own_answer import IndexedBatch, OwnAnswer
-from crossdraft_lab.train.heads import own_answer_data
-from crossdraft_lab.train.heads.align_data import drafter_states, own_answers
-from crossdraft_lab.train.heads.own_answer_data import OwnAnswerData
+from crossdraft_lab.train.heads import clip_answers
+from crossdraft_lab.train.heads.clip_answers import OwnAnswerData, drafter_states, own_answers
 from crossdraft_lab.train.heads.state_file import StateFile
-from tests.train.heads.test_align_data import answers, paired  # noqa: F401 - fixtures
 
 OWN, TOP = 6, 5
 
@@ -23,8 +21,8 @@ def kept(tmp_path):
 
 
 @pytest.fixture
-def data(paired, answers, kept):  # noqa: F811
-    return OwnAnswerData(paired, answers.model, OWN, TOP, kept)
+def data(paired, kept):
+    return OwnAnswerData(paired, paired.features.vlm, OWN, TOP, kept=kept)
 
 
 def own_of(batch: IndexedBatch) -> OwnAnswer:
@@ -33,10 +31,10 @@ def own_of(batch: IndexedBatch) -> OwnAnswer:
 
 
 @torch.no_grad()
-def test_it_is_the_models_greedy_answer_with_what_each_token_came_from(data, paired, answers):  # noqa: F811
+def test_it_is_the_models_greedy_answer_with_what_each_token_came_from(data, paired):
     batch, _ = data.batch(0)
-    own, model = own_of(batch), answers.model.model
-    said = own_answers(answers.model, paired, paired.visual(0), paired.numbers(0), OWN)
+    own, model = own_of(batch), paired.features.vlm.model
+    said = own_answers(paired.features.vlm, paired, paired.visual(0), paired.numbers(0), OWN)
     for row, number in enumerate(paired.numbers(0)):
         length = min(len(said[row]), batch.tokens.shape[1])
         assert own.tokens[row].tolist() == [*said[row][:length], *[0] * (own.tokens.shape[1] - length)], number
@@ -50,13 +48,13 @@ def test_it_is_the_models_greedy_answer_with_what_each_token_came_from(data, pai
 
 def test_it_is_said_once(data, monkeypatch):
     first = own_of(data.batch(0)[0])
-    monkeypatch.setattr(own_answer_data, "own_answers", lambda *_: pytest.fail("said again"))
+    monkeypatch.setattr(clip_answers, "own_answers", lambda *_: pytest.fail("said again"))
     again = own_of(data.batch(0)[0])
     for field in fields(OwnAnswer):
         assert getattr(first, field.name).equal(getattr(again, field.name)), field.name
 
 
-def test_it_has_the_same_bits_kept_or_found_out_anew(data, paired, kept, tmp_path, monkeypatch):  # noqa: F811
+def test_it_has_the_same_bits_kept_or_found_out_anew(data, paired, kept, tmp_path, monkeypatch):
     """Of a step of one clip or of both, with one answer about each or with both.
 
     Products round as their sizes are: larger models' more than these, so that here every call rounds in its own way.
@@ -66,7 +64,7 @@ def test_it_has_the_same_bits_kept_or_found_out_anew(data, paired, kept, tmp_pat
         tokens = inputs[3].tokens
         return [states + 1e-3 * tokens.float().mean() + len(tokens) for states in drafter_states(*inputs)]
 
-    monkeypatch.setattr(own_answer_data, "drafter_states", rounding)
+    monkeypatch.setattr(clip_answers, "drafter_states", rounding)
     none = StateFile(tmp_path, spare=1 << 60)
     found: dict[int, tuple[torch.Tensor, ...]] = {}
     for where, clips, each in ((kept, 1, 2), (none, 1, 2), (none, 2, 2), (none, 2, 1)):

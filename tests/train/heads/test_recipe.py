@@ -22,7 +22,7 @@ from crossdraft.load import load_target, target_fingerprint
 from crossdraft_lab.align.networks.vision import QueriesConfig
 from crossdraft_lab.compression.packer_network import TokenPackerConfig
 from crossdraft_lab.networks import ALIGNED, VISION_ADAPTERS, task_of
-from crossdraft_lab.train.heads.event_data import patches_per_frame
+from crossdraft_lab.train.heads.clip_features import patches_per_frame
 from crossdraft_lab.train.heads.recipe import default_levels, load_head_recipe, recipe_names, scales_of, sizes_of
 from crossdraft_lab.train.heads.run import head_config
 from tests.support import ClipPaths

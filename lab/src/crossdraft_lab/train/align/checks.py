@@ -9,7 +9,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.load import event_folder
 from crossdraft_lab.train.capture.sources import ClipSource
 from crossdraft_lab.train.core.recipe import Optim
-from crossdraft_lab.train.heads.align_data import clips_of_step
+from crossdraft_lab.train.heads.clip_answers import clips_of_step
 
 DRAFTER = "drafter"  # in a training's folder: what comes out of it
 

@@ -14,7 +14,7 @@ OUT/drafter/                       the checkpoint, in bf16, which `--drafter mod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pydantic import Field
@@ -27,7 +27,9 @@ from crossdraft.drafters.cross_vocab.assistant import CrossVocabDrafter, complet
 from crossdraft.drafters.cross_vocab.spans import AlignedSpan, aligned_spans, span_divergence, span_sums
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, read_token_table
 from crossdraft.drafters.language_model.load import load_model_drafter
+from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.request import Request
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder, fingerprint
 from crossdraft.heads.networks.objective import PREFIX, PREFIXES
@@ -43,15 +45,14 @@ from crossdraft_lab.train.core.recipe import Optim, Section
 from crossdraft_lab.train.core.trainer import Stage, Trainer
 from crossdraft_lab.train.heads.batches import EpochSampler
 from crossdraft_lab.train.heads.joint import copy_settings
-from crossdraft_lab.train.heads.measure import figures_json, measure_hidden
 from crossdraft_lab.train.heads.recipe import Measure
 from crossdraft_lab.train.heads.task import (
     captured_source,
     check_of,
     checked_on,
+    hidden_figures,
     question_of,
     refuse_shared_clips,
-    validation_questions,
 )
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "ctpd.yaml"
@@ -273,10 +274,10 @@ def _save(inputs: SpanInputs, model: nn.Module, figures: dict[str, Any], target:
 
 def _measured(inputs: SpanInputs, folder: Path, target: TokenTable) -> dict[str, object]:
     """Measure the drafter in that folder under the engine; nothing where there is no validation capture."""
-    settings, store = inputs.recipe.measure, inputs.validation
-    requests = [request for _, request in validation_questions(store, settings.pairs)]
-    if store is None or not requests:
-        return {}
-    loaded = load_target(inputs.target, "cpu", store.index.owner.dtype, quantize=store.index.owner.quantize or None)
-    drafter = load_model_drafter(str(folder), target, "slem", "cpu")
-    return figures_json(measure_hidden(loaded, drafter, requests, settings.nodes))
+
+    def load() -> tuple[Target, Drafter[Any]]:
+        owner = cast("CaptureStore", inputs.validation).index.owner
+        loaded = load_target(inputs.target, "cpu", owner.dtype, quantize=owner.quantize or None)
+        return loaded, load_model_drafter(str(folder), target, "slem", "cpu")
+
+    return hidden_figures(inputs.validation, inputs.recipe.measure, load, events=False)

@@ -17,7 +17,7 @@ OUT/drafter/                       the merged checkpoint, with `draft_ids.json`,
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from crossdraft.drafters.event.load import load_drafter
 from crossdraft.drafters.short_head import FILE
+from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder
@@ -51,11 +52,9 @@ from crossdraft_lab.train.core.log import say
 from crossdraft_lab.train.core.provenance import write_provenance
 from crossdraft_lab.train.core.recipe import Optim, Section
 from crossdraft_lab.train.core.trainer import Stage, Trainer, require_figure
-from crossdraft_lab.train.heads.align_data import PairedAnswers
-from crossdraft_lab.train.heads.align_task import TargetHead, alignment_loss, paired_answers
-from crossdraft_lab.train.heads.event_data import clip_events
+from crossdraft_lab.train.heads.align_task import TargetHead, alignment_loss
+from crossdraft_lab.train.heads.clip_answers import PairedAnswers, paired_answers
 from crossdraft_lab.train.heads.joint import copy_settings
-from crossdraft_lab.train.heads.measure import figures_json, measure_hidden
 from crossdraft_lab.train.heads.recipe import Measure
 from crossdraft_lab.train.heads.task import (
     CHECKED,
@@ -64,8 +63,8 @@ from crossdraft_lab.train.heads.task import (
     captured_source,
     check_of,
     checked_on,
+    hidden_figures,
     refuse_shared_clips,
-    validation_questions,
 )
 
 RECIPE, WHOLE_RECIPE = (Path(__file__).parents[1] / "recipes" / name for name in ("l6.yaml", "l6_whole.yaml"))
@@ -247,16 +246,13 @@ def tune_drafter(inputs: TuneInputs, ranks: Distributed = SINGLE) -> dict[str, A
         check = check_of(loss_of(back), min(CHECKED, ceil(len(back.by_clip) / back.clips)))  # each clip once
     answers = answers_of(inputs.store)
 
-    def describe(step: int) -> str:
-        return f"answers {', '.join(map(str, answers.numbers(step)))} of {inputs.store.folder}"
-
     stage = Stage(inputs.out, TRAINING, recipe.optim, inputs.config, checked_on(recipe.optim, inputs.validation))
     trainer = Trainer(
         stage,
         tuned.learning,
         loss_of(answers),
         check=check,
-        describe=describe,
+        describe=answers.describe,
         ranks=ranks,
         shares=answers.clips,
         network=tuned,
@@ -306,17 +302,14 @@ def _save(inputs: TuneInputs, tuned: TunedDrafter, figures: dict[str, Any]) -> N
 
 def _measured(inputs: TuneInputs, folder: Path) -> dict[str, object]:
     """Measure the drafter in that folder under the engine; nothing where there is no validation capture."""
-    settings, store = inputs.recipe.measure, inputs.validation
-    questions = validation_questions(store, settings.pairs)
-    if store is None or not questions:
-        return {}
-    source = captured_source(store)
-    requests = [replace(request, events=clip_events(source, clip)) for clip, request in questions]
-    owner, device = store.index.owner, inputs.device or "cpu"
-    target: Target = load_target(inputs.target, device, owner.dtype, quantize=owner.quantize or None)
-    vocabulary, reserved = vocabulary_of(inputs.target), sorted(target.reserved)
-    drafter = load_drafter(str(folder), device, owner.dtype, reserved, vocabulary)
-    return figures_json(measure_hidden(target, drafter, requests, settings.nodes))
+
+    def load() -> tuple[Target, Drafter[Any]]:
+        owner, device = cast("CaptureStore", inputs.validation).index.owner, inputs.device or "cpu"
+        target = load_target(inputs.target, device, owner.dtype, quantize=owner.quantize or None)
+        vocabulary, reserved = vocabulary_of(inputs.target), sorted(target.reserved)
+        return target, load_drafter(str(folder), device, owner.dtype, reserved, vocabulary)
+
+    return hidden_figures(inputs.validation, inputs.recipe.measure, load)
 
 
 def _card(inputs: TuneInputs, source: Path, figures: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
 from crossdraft_lab.train.align.low_rank import attach_low_rank, to_int4_base
 from crossdraft_lab.train.align.merge import follow_changed, read_weight, write_changed, write_untied
 from crossdraft_lab.train.core.dist import MicroBatch, full_tensors, shard_units
-from crossdraft_lab.train.heads.align_data import PairedAnswers, drafter_states, train_batch
+from crossdraft_lab.train.heads.clip_answers import PairedAnswers, drafter_states, train_batch
 from crossdraft_lab.train.reference.models import TrainableEventGPT
 from crossdraft_lab.train.reference.packed import joined_layers
 

@@ -6,15 +6,14 @@ the target's; those through the target's frozen head (`cross_entropy`, `kl`) say
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
+from crossdraft.heads.glance.frame_encoder import frame_features
 from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
 from crossdraft.heads.networks.objective import OUTSIDE, PREFIX, PREFIXES, Objective, score, teacher
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
@@ -28,28 +27,17 @@ from crossdraft_lab.align.networks.visual import VisualConfig
 from crossdraft_lab.networks import ALIGNED
 from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.dist import LossFn, full_batch
-from crossdraft_lab.train.heads.align_data import (
+from crossdraft_lab.train.heads.clip_answers import (
     AlignmentData,
-    EventPromptCodec,
-    FrameCache,
+    FrozenDrafterData,
+    OwnAnswerData,
     PairedAnswers,
-    clip_answers,
+    paired_answers,
 )
-from crossdraft_lab.train.heads.event_data import FEATURES, FeatureCache, clip_events, patches_per_frame
-from crossdraft_lab.train.heads.measure import figures_json, measure_hidden
-from crossdraft_lab.train.heads.own_answer_data import OwnAnswerData
+from crossdraft_lab.train.heads.clip_features import FEATURES, FeatureCache, patches_per_frame
 from crossdraft_lab.train.heads.recipe import HeadRecipe, source_layers
 from crossdraft_lab.train.heads.state_file import StateFile
-from crossdraft_lab.train.heads.task import (
-    HeadTask,
-    TaskData,
-    TaskInputs,
-    captured_source,
-    check_of,
-    load_event_model,
-    question_of,
-    validation_questions,
-)
+from crossdraft_lab.train.heads.task import HeadTask, TaskData, TaskInputs, captured_source, check_of, load_event_model
 from crossdraft_lab.train.reference.models import TrainableEventGPT
 
 
@@ -123,39 +111,6 @@ def prefix_figures(logits: Tensor, batch: TrainBatch, labels: Tensor) -> dict[st
     return {PREFIX: float(accepted.sum() / len(batch)), PREFIXES: float(len(batch))}
 
 
-def paired_answers(
-    store: CaptureStore, drafter: Target, event: str, seed: int, answers: int, cache: type[FeatureCache] = FeatureCache
-) -> PairedAnswers:
-    """The answers of a capture; all about a clip stand together.
-
-    Args:
-        store: the capture, with the target's last layer.
-        drafter: the event model.
-        event: what that was loaded from.
-        seed: of the clips' order.
-        answers: about so many a step.
-        cache: which features.
-
-    Raises:
-        CrossdraftError: an answer has a token that the drafter does not know.
-    """
-    largest = max(int(tokens.max()) for tokens in store.answer_tokens())
-    known = len(cast("Any", drafter.model).get_input_embeddings().weight)
-    if largest >= known:
-        raise CrossdraftError(
-            f"An answer of the capture {store.folder} has the token {largest}, and the drafter {event} knows tokens 0 "
-            f"to {known - 1}; a trained target never says such a token."
-        )
-    source = captured_source(store)
-    codec = EventPromptCodec(cast("Any", drafter.prepare).processor)
-    owner = f"{event_fingerprint(event)} {store.index.asked_sha256}"
-    features = cache(drafter, source, seed, store.folder, owner)
-    found = clip_answers(store, source, features, seed, answers)
-    return PairedAnswers(
-        store, features, found.by_clip, found.clips, found.each, seed, codec, partial(question_of, source)
-    )
-
-
 def check_layers(layers: Sequence[int], depth: int) -> None:
     """Refuse hidden states that the drafter does not have.
 
@@ -200,13 +155,6 @@ class AlignTask(HeadTask):
     def default_device(cls, recipe: HeadRecipe) -> str:
         return "cpu" if reads_own_answers(recipe.network) else super().default_device(recipe)
 
-    @property
-    def drafted(self) -> str:
-        return (
-            "`hidden` the pass that verifies the hidden draft, and the share of those drafts accepted up to each "
-            f"position; `rounds` the passes after it, of at most {self.inputs.recipe.measure.nodes} nodes"
-        )
-
     def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
         """Settings of the drafter's features, and its fingerprint; for `l4v`, also of the target's visual features."""
         text, network = self.drafter.text_config, cast("Any", ALIGNED[self.inputs.recipe.network].network_class)
@@ -243,13 +191,13 @@ class AlignTask(HeadTask):
         shared = TargetHead(head.lm_head.weight.detach(), head.draft_ids, head.config.vocab_size)
 
         def loss_of(some: PairedAnswers) -> LossFn:
-            batches: AlignmentData | OwnAnswerData
+            batches: FrozenDrafterData
             kept = StateFile(some.store.folder / FEATURES)
             if isinstance(adapter, OwnAnswerAdapter):
-                batches = OwnAnswerData(some, model, adapter.config.own, adapter.top, kept)
+                batches = OwnAnswerData(some, model, adapter.config.own, adapter.top, kept=kept)
             else:
                 frames = None if visual is None else self._frames(some, visual)
-                batches = AlignmentData(some, model, layers, frames, own, kept)
+                batches = AlignmentData(some, model, layers, frames, own, kept=kept)
             hides, more = not adapter.reads_target, extra if losses != recipe.loss else None
             return alignment_loss(head, batches.batch, objective, shared, hides=hides, extra=more)
 
@@ -257,32 +205,26 @@ class AlignTask(HeadTask):
             found = head.extra_losses(batch, predictions)
             return {name: (recipe.loss[name], value) for name, value in found.items()}
 
-        def describe(step: int) -> str:
-            return f"answers {', '.join(map(str, answers.numbers(step)))} of {self.store.folder}"
-
         check = None
         if validation is not None:
             check = check_of(loss_of(self._answers(validation)))
-        return TaskData(loss_of(answers), describe, check)
+        return TaskData(loss_of(answers), answers.describe, check)
 
     def _answers(self, store: CaptureStore) -> PairedAnswers:
         recipe = self.inputs.recipe
         return paired_answers(store, self.drafter, self.inputs.event, recipe.seed, recipe.optim.clips)
 
-    def _frames(self, answers: PairedAnswers, config: VisualConfig) -> FrameCache:
+    def _frames(self, answers: PairedAnswers, config: VisualConfig) -> FeatureCache:
         """Cache of the clips' frames that an adapter sees through the target's vision encoder."""
-        inputs, store, seed = self.inputs, answers.store, self.inputs.recipe.seed
+        inputs, store, source = self.inputs, answers.store, captured_source(answers.store)
+
+        def encode(clip: int) -> Tensor:
+            request = source.read(clip).requests(1)[0]
+            return frame_features(request, config.frames, config.patches, inputs.target).float()
+
         owner = f"{inputs.fingerprint} {store.index.asked_sha256} {config.frames}"
-        return FrameCache(inputs.target, captured_source(store), seed, store.folder, owner, config)
+        return FeatureCache("frames", encode, inputs.target, source, inputs.recipe.seed, store.folder, owner)
 
     def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
-        settings, store, target = self.inputs.recipe.measure, self.inputs.validation, self.inputs.target
-        questions = validation_questions(store, settings.pairs)
-        if store is None or not questions:
-            return {}
-        source = captured_source(store)
-        requests = [replace(request, events=clip_events(source, clip)) for clip, request in questions]
-        drafter = aligned_drafter(
-            self.drafter, cast("Adapter", head), AlignedOptions(sorted(target.reserved), host=target)
-        )
-        return figures_json(measure_hidden(target, drafter, requests, settings.nodes))
+        options = AlignedOptions(sorted(self.inputs.target.reserved), host=self.inputs.target)
+        return self.hidden_figures(lambda: aligned_drafter(self.drafter, cast("Adapter", head), options))

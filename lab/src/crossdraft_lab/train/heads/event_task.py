@@ -1,4 +1,4 @@
-"""Training of heads on an event model, on the target's captured answers (`event_data`).
+"""Training of heads on an event model, on the target's captured answers, which it reads after its view of the clip.
 
 The event model is small, and stays on the CPU. Losses of logits (`kl`, …) teach a head what the event model itself
 will say, which decides how many of its tokens that keeps; losses of labels (`cross_entropy`) teach the target's tokens,
@@ -6,7 +6,7 @@ which decide how many of those are kept in the end. Where the two models agree, 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.short_head import ShortHead
+from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
@@ -31,35 +32,80 @@ from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.load import event_fingerprint
 from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.dist import LossFn, full_batch
-from crossdraft_lab.train.heads.event_data import (
-    EventAnswers,
-    EventBatch,
-    FeatureCache,
-    FeatureSource,
-    GlanceData,
-    NoFeatures,
-    answers_by_clip,
-    clip_events,
-    first_answers,
-    patches_per_frame,
-)
-from crossdraft_lab.train.heads.measure import figures_json, measure_hidden
+from crossdraft_lab.train.heads.clip_answers import PairedAnswers, drafter_states, paired_answers, train_batch
+from crossdraft_lab.train.heads.clip_features import patches_per_frame, seen_events
 from crossdraft_lab.train.heads.recipe import HeadRecipe
-from crossdraft_lab.train.heads.task import (
-    HeadTask,
-    TaskData,
-    TaskInputs,
-    captured_source,
-    check_of,
-    load_event_model,
-    validation_questions,
-)
-from crossdraft_lab.train.reference.losses import recorded_qa
+from crossdraft_lab.train.heads.task import HeadTask, TaskData, TaskInputs, captured_source, check_of, load_event_model
 from crossdraft_lab.train.reference.models import TrainableEventGPT
-from crossdraft_lab.train.reference.tokenizer import EVENT, PromptCodec
+
+BatchOf = Callable[[int], TrainBatch]
+"""step -> its batch: the target's answers, with the event model's features in place of the target's."""
 
 
-def event_head_loss(head: Head, batch_of: Callable[[int], TrainBatch], objective: Objective, rows: Tensor) -> LossFn:
+@dataclass(frozen=True)
+class EventBatches:
+    """Batches of a step's answers; see `BatchOf`.
+
+    Args:
+        answers: which, step by step.
+        model: the event model; it is not trained.
+    """
+
+    answers: PairedAnswers
+    model: TrainableEventGPT
+
+    @torch.no_grad()
+    def __call__(self, step: int) -> TrainBatch:
+        """Read the step's answers after the event model's view of their clips; its last features are kept."""
+        rows, visual = self.answers.rows(self.answers.numbers(step)), self.answers.visual(step)
+        states = drafter_states(self.model, self.answers.codec, visual, rows)
+        return train_batch(rows, {len(self.model.llama.layers): states[-1]})
+
+
+@dataclass(frozen=True)
+class GlanceBatches:
+    """The same with visual layer 0, the features of the frames that a glance reads, in front of each answer.
+
+    Args:
+        events: the batches.
+        visual_ids: ids that stand for something visual in the target's prompts.
+        config: which frames are read.
+    """
+
+    events: EventBatches
+    visual_ids: frozenset[int]
+    config: GlanceConfig
+
+    def __call__(self, step: int) -> TrainBatch:
+        batch, answers = self.events(step), self.events.answers
+        clips = answers.features.numbers(step, answers.clips)
+        features = torch.stack([self.frame_features(clip) for clip in clips])
+        return replace(batch, visual={0: features.repeat_interleave(len(batch) // len(clips), 0)})
+
+    def frame_features(self, clip: int) -> Tensor:
+        """[frames · n, E] of the frames that the head reads.
+
+        Raises:
+            CrossdraftError: the capture lacks layer 0 of the visual part, or a frame has another number of features.
+        """
+        store = self.events.answers.store
+        answer = store.answer(self.events.answers.by_clip[clip][0], visual_layers=(0,))
+        visual = [i for i, token in enumerate(answer.visual_ids.tolist()) if token in self.visual_ids]
+        rows, patches = answer.visual[0][visual].float(), self.config.patches
+        if len(rows) == 0:
+            raise CrossdraftError(
+                f"The capture {store.folder} has no visual features; a glance learns from clips that are seen."
+            )
+        if len(rows) % patches:
+            raise CrossdraftError(
+                f"A clip of the capture has {len(rows)} visual features, not a multiple of the glance's "
+                f"patches={patches}; give the recipe as many as the target has for a frame."
+            )
+        frames = rows.view(-1, patches, rows.shape[-1])
+        return frames[evenly(len(frames), self.config.frames)].flatten(0, 1)
+
+
+def event_head_loss(head: Head, batch_of: BatchOf, objective: Objective, rows: Tensor) -> LossFn:
     """Loss of Medusa heads and of `glance`; its figure `tau` counts the target's tokens, as everywhere.
 
     Args:
@@ -79,7 +125,7 @@ def event_head_loss(head: Head, batch_of: Callable[[int], TrainBatch], objective
     return full_batch(loss_of)
 
 
-def fast_loss(head: Fast, answers: EventAnswers) -> LossFn:
+def fast_loss(head: Fast, answers: PairedAnswers) -> LossFn:
     """Loss of the fast draft head (`heads.fast.network`): cross-entropy over the first tokens of the target's answers.
 
     Figures: `right`, the share of positions whose likeliest token is the target's; `tau`, tokens of a first pass with
@@ -88,9 +134,9 @@ def fast_loss(head: Fast, answers: EventAnswers) -> LossFn:
     lookup = target_to_draft(head.draft_ids, head.config.vocab_size)
 
     def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
-        event_batch = answers.event_batch(step)
-        logits = fast_logits(head, event_batch)
-        labels, there = first_words(event_batch, head.config.steps)
+        batch = train_batch(answers.rows(answers.numbers(step)), {})
+        logits = fast_logits(head, batch, answers.visual(step))
+        labels, there = first_words(batch, head.config.steps)
         known = torch.where(there, lookup[labels], OUTSIDE)
         loss = F.cross_entropy(logits.flatten(0, 1), known.flatten(), ignore_index=OUTSIDE)
         return loss, fast_figures(logits, known, there)
@@ -98,21 +144,20 @@ def fast_loss(head: Fast, answers: EventAnswers) -> LossFn:
     return full_batch(loss_of)
 
 
-def fast_logits(head: Fast, event_batch: EventBatch) -> Tensor:
-    """[rows, N, D] the head's logits for the first tokens of each answer."""
-    pairs = zip(event_batch.rows.tokens, event_batch.starts.tolist(), strict=True)
+def fast_logits(head: Fast, batch: TrainBatch, visual: Tensor) -> Tensor:
+    """[rows, N, D] the head's logits for the first tokens of each answer, after features [clips, n, H] of the clips."""
+    pairs = zip(batch.tokens, batch.starts.tolist(), strict=True)
     questions = torch.stack([head.question(tokens[:start]) for tokens, start in pairs])
     if not head.config.sees:
         return head.marginal_logits(None, questions)
-    each = len(questions) // len(event_batch.visual)
-    return head.marginal_logits(event_batch.visual.repeat_interleave(each, 0), questions)
+    return head.marginal_logits(visual.repeat_interleave(len(questions) // len(visual), 0), questions)
 
 
-def first_words(event_batch: EventBatch, count: int) -> tuple[Tensor, Tensor]:
+def first_words(batch: TrainBatch, count: int) -> tuple[Tensor, Tensor]:
     """[rows, count] ids that each answer begins with, and where there are any."""
-    positions = event_batch.starts[:, None] + torch.arange(count)
-    there = positions < event_batch.lengths[:, None]
-    return event_batch.rows.tokens.gather(1, positions.clamp(max=event_batch.rows.tokens.shape[1] - 1)), there
+    positions = batch.starts[:, None] + torch.arange(count)
+    there = positions < batch.lengths[:, None]
+    return batch.tokens.gather(1, positions.clamp(max=batch.tokens.shape[1] - 1)), there
 
 
 @torch.no_grad()
@@ -159,13 +204,6 @@ class EventTask(HeadTask):
         own = set(head.rows.tolist())
         return [token for token in super().draft_ids if token in own]
 
-    @property
-    def drafted(self) -> str:
-        return (
-            "`hidden` the pass that verifies the hidden draft, and the share of those drafts accepted up to each "
-            f"position; `rounds` the passes after it, of at most {self.inputs.recipe.measure.nodes} nodes"
-        )
-
     def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
         """Settings of a glance: its target's fingerprint, and the size and number per frame of the features it sees."""
         if not issubclass(kind, GlanceConfig):
@@ -182,63 +220,43 @@ class EventTask(HeadTask):
 
     def data(self, head: Head) -> TaskData:
         answers, validation = self._answers(self.store, head), self.inputs.validation
-
-        def describe(step: int) -> str:
-            return f"the answers about clips {', '.join(map(str, answers.numbers(step)))} of {self.store.folder}"
-
-        check = None
-        if validation is not None:
-            check = check_of(self._loss(head, self._answers(validation, head), validation))
-        return TaskData(self._loss(head, answers, self.store), describe, check)
+        check = None if validation is None else check_of(self._loss(head, self._answers(validation, head)))
+        return TaskData(self._loss(head, answers), answers.describe, check)
 
     def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
-        settings, store, target = self.inputs.recipe.measure, self.inputs.validation, self.inputs.target
-        questions = validation_questions(store, settings.pairs)
-        if store is None or not questions:
-            return {}
-        source = captured_source(store)
-        requests = [replace(request, events=clip_events(source, clip)) for clip, request in questions]
-        banned = sorted(target.reserved)
-        drafter: Drafter[Any]
-        match head:
-            case DrafterMedusa():
-                drafter = DrafterMedusaDrafter(self.host, head, banned)
-            case Glance():
-                drafter = IndependentDrafter(self.host, banned, glance=FrameEncoder(head, target))
-            case _:
-                drafter = FastDrafter(self.host, cast("Fast", head), banned)
-        return figures_json(measure_hidden(target, drafter, requests, settings.nodes))
+        def drafter() -> Drafter[Any]:
+            banned = sorted(self.inputs.target.reserved)
+            match head:
+                case DrafterMedusa():
+                    return DrafterMedusaDrafter(self.host, head, banned)
+                case Glance():
+                    return IndependentDrafter(self.host, banned, glance=FrameEncoder(head, self.inputs.target))
+                case _:
+                    return FastDrafter(self.host, cast("Fast", head), banned)
 
-    def _answers(self, store: CaptureStore, head: Head) -> EventAnswers:
+        return self.hidden_figures(drafter)
+
+    def _answers(self, store: CaptureStore, head: Head) -> PairedAnswers:
         """A step's answers are all those about some clips, for a clip is read once for all of them."""
-        source, seed = captured_source(store), self.inputs.recipe.seed
-        codec = PromptCodec(cast("Any", self.host.prepare).processor.tokenizer, EVENT)
-        known = answers_by_clip(store, codec, source.locate)
-        each = min(map(len, known.values()))
-        clips = min(max(1, self.inputs.recipe.optim.clips // each), len(source))
-        features: FeatureSource = NoFeatures(len(source), seed)
-        if not isinstance(head, Fast) or head.config.sees:
-            owner = f"{self.fingerprint} {store.index.asked_sha256}"
-            features = FeatureCache(self.host, source, seed, store.folder, owner)
-        model = TrainableEventGPT(cast("Any", self.host.model))
-        return EventAnswers(model, features, codec, recorded_qa(known, each, seed), clips)
+        recipe, sees = self.inputs.recipe, not isinstance(head, Fast) or head.config.sees
+        encode = seen_events if sees else None
+        return paired_answers(
+            store, self.host, self.inputs.event, recipe.seed, recipe.optim.clips, encode=encode, finite=False
+        )
 
-    def _loss(self, head: Head, answers: EventAnswers, store: CaptureStore) -> LossFn:
+    def _loss(self, head: Head, answers: PairedAnswers) -> LossFn:
         recipe = self.inputs.recipe
         if isinstance(head, DrafterMedusa | Glance):
             rows = self.shared_weights().lm_head[head.draft_ids].float()
-            batch_of = self._with_frames(head, answers, store) if isinstance(head, Glance) else answers.batch
-            return event_head_loss(head, batch_of, Objective(recipe.loss, recipe.step_weight, recipe.keep_top), rows)
+            batches: BatchOf = EventBatches(answers, TrainableEventGPT(cast("Any", self.host.model)))
+            if isinstance(head, Glance):
+                batches = GlanceBatches(batches, self.inputs.target.traits.visual_ids, head.config)
+                batches.frame_features(next(iter(answers.by_clip)))  # what is lacking is reported before training
+                answers.store.require_finite((), (0,))
+            return event_head_loss(head, batches, Objective(recipe.loss, recipe.step_weight, recipe.keep_top), rows)
         if set(recipe.loss) != {"cross_entropy"}:
             raise CrossdraftError(
                 f"The fast head learns by cross_entropy alone, not by {', '.join(recipe.loss)}; correct the recipe's "
                 "loss."
             )
         return fast_loss(cast("Fast", head), answers)
-
-    def _with_frames(self, head: Glance, answers: EventAnswers, store: CaptureStore) -> Callable[[int], TrainBatch]:
-        first = first_answers(store, captured_source(store).locate)
-        data = GlanceData(answers, store, first, self.inputs.target.traits.visual_ids, head.config)
-        data.frame_features(next(iter(first)))  # what a capture lacks is reported before training begins
-        store.require_finite((), (0,))
-        return data.batch

@@ -6,8 +6,9 @@ so the gate learns from validation clips, and from two thirds of them. It is jud
 whole answers that are written after predicted tokens.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -17,7 +18,13 @@ from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft_lab.align.checked import rouge_l
-from crossdraft_lab.align.gate import PrefillGate
+from crossdraft_lab.align.gate import GATE_FIGURES, PrefillGate, save_gate
+from crossdraft_lab.align.predicted import PredictedPrefill
+from crossdraft_lab.train.capture.store import CaptureStore
+from crossdraft_lab.train.core.log import say
+from crossdraft_lab.train.core.provenance import write_json
+from crossdraft_lab.train.heads.clip_features import clip_events
+from crossdraft_lab.train.heads.task import captured_source
 
 STEPS, RATE, DECAY = 300, 2e-3, 0.1
 FIFTH = 5  # one clip in so many tells when to stop
@@ -47,6 +54,49 @@ class Agreements:
 
     def _some(self, rows: Sequence[int]) -> "Agreements":
         return Agreements(self.pooled[rows], self.share[rows], tuple(self.clips[row] for row in rows))
+
+
+def leave_gate(
+    model: PredictedPrefill, store: CaptureStore | None, survival: Callable[[], Agreements], folder: Path
+) -> None:
+    """Fit and calibrate the gate of a speculative prefill, and leave it in the adapter's folder, with its figures.
+
+    Where there are too few validation clips, there is no gate.
+
+    Args:
+        model: the target that reads predicted tokens.
+        store: of validation clips.
+        survival: finds out how far the answers about them survive.
+        folder: of the adapter.
+    """
+    config = model.adapter.config
+    if store is None or len(captured_source(store)) < LEAST:
+        say(f"The adapter gets no gate of a speculative prefill, which takes {LEAST} validation clips.")
+        return
+    fitted, others = survival().parts()
+    gate = PrefillGate(config.source_frames, config.source_size)
+    fit_gate(gate, fitted)
+    known = range(0, len(others.clips), max(1, len(others.clips) // MOST))
+    say(f"calibrating the gate: {len(known)} clips")
+    sure = gate.logits(others.pooled[known]).sigmoid().detach()
+    gate.calibrate(sure, torch.stack([_lost(model, store, others.clips[row]) for row in known]))
+    save_gate(gate, folder)
+    figures = {name: round(value, 4) for name, value in gate_figures(gate, others).items()}
+    write_json(folder / GATE_FIGURES, figures)
+    say("gate, on clips that it did not learn from: " + ", ".join(f"{name} {of:g}" for name, of in figures.items()))
+
+
+def _lost(model: PredictedPrefill, store: CaptureStore, clip: int) -> Tensor:
+    """Mean loss that a clip's predicted tokens cause in the answers to its first questions."""
+    source = captured_source(store)
+    requests, events = source.read(clip).requests(store.index.wanted.max_new_tokens), clip_events(source, clip)
+    numbers = [number for number in range(len(store)) if source.locate(number)[0] == clip][:ASKED]
+    asked = []
+    for number in numbers:
+        answer = store.answer(number)
+        request = replace(requests[source.locate(number)[1]], events=events)
+        asked.append((request, answer.tokens[answer.start :].tolist()))
+    return answer_losses(model, asked).mean()
 
 
 def fit_gate(gate: PrefillGate, found: Agreements) -> None:

@@ -26,11 +26,10 @@ from crossdraft_lab.train.core.trainer import Stage, Trainer, load_weights
 from crossdraft_lab.train.heads.align_task import AlignTask
 from crossdraft_lab.train.heads.event_task import EventTask
 from crossdraft_lab.train.heads.feature_task import FeatureTask
-from crossdraft_lab.train.heads.packer_task import PackerTask
 from crossdraft_lab.train.heads.pass_task import PassTask
 from crossdraft_lab.train.heads.recipe import HeadRecipe, sizes_of
 from crossdraft_lab.train.heads.task import Check, HeadTask, TaskData, TaskInputs, checked_on, refuse_shared_clips
-from crossdraft_lab.train.heads.vision_task import VisionTask
+from crossdraft_lab.train.heads.vision_task import PackerTask, VisionTask
 
 # By what a network learns from; see `methods.Method.task`.
 TASKS: Mapping[str, type[HeadTask]] = {
@@ -115,7 +114,7 @@ def train_recipe(
         else:
             source |= {"capture": store.index.asked_sha256, "answers": len(store)}
             source["max_new_tokens"] = store.index.wanted.max_new_tokens
-        inputs = TaskInputs(recipe, loaded, target, digest, event, store, back, online, out)
+        inputs = TaskInputs(recipe, loaded, target, digest, event, store, back, online)
         task = task_class(inputs)
         return train_head(HeadRun(recipe, task, source, out, back), ranks)
 

@@ -3,13 +3,14 @@
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
 from crossdraft.drafters.event.load import load_drafter
+from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
@@ -22,7 +23,9 @@ from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.dist import LossFn, MicroBatch, MicroLoss, merge_losses
 from crossdraft_lab.train.core.finite import require_finite
 from crossdraft_lab.train.core.recipe import Optim
-from crossdraft_lab.train.heads.recipe import HeadRecipe
+from crossdraft_lab.train.heads.clip_features import clip_events
+from crossdraft_lab.train.heads.measure import figures_json, measure_hidden
+from crossdraft_lab.train.heads.recipe import HeadRecipe, Measure
 
 CHECKED = 8  # batches of a validation check
 LONGEST = 96  # tokens of an answer that is measured
@@ -42,7 +45,6 @@ class TaskInputs:
         store: a capture to learn from.
         validation: a capture of other clips, for checks and the final measurement.
         online: scenes to ask the target about, where there is no capture.
-        out: where the training keeps what it must not do twice.
     """
 
     recipe: HeadRecipe
@@ -53,7 +55,6 @@ class TaskInputs:
     store: CaptureStore | None
     validation: CaptureStore | None
     online: int
-    out: Path
 
     @property
     def questions(self) -> int:
@@ -142,9 +143,12 @@ class HeadTask(ABC):
         return "cuda" if torch.cuda.is_available() else "cpu"
 
     @property
-    @abstractmethod
     def drafted(self) -> str:
-        """The drafts that the head is measured with, in words."""
+        """The drafts that the head is measured with, in words; by default hidden ones."""
+        return (
+            "`hidden` the pass that verifies the hidden draft, and the share of those drafts accepted up to each "
+            f"position; `rounds` the passes after it, of at most {self.inputs.recipe.measure.nodes} nodes"
+        )
 
     def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
         """Settings of the head that are measured on data because the recipe leaves them out; none by default.
@@ -169,6 +173,11 @@ class HeadTask(ABC):
 
         What drafters need beside the weights is left in `folder`. Empty if there is nothing to measure with.
         """
+
+    def hidden_figures(self, drafter: Callable[[], Drafter[Any]]) -> dict[str, object]:
+        """Figures of hidden drafts; the drafter is made only if there is something to measure with."""
+        inputs = self.inputs
+        return hidden_figures(inputs.validation, inputs.recipe.measure, lambda: (inputs.target, drafter()))
 
 
 def answer_ids(store: CaptureStore, reserved: Collection[int], most: int = 0) -> list[int]:
@@ -250,6 +259,30 @@ def question_of(source: ClipSource, number: int) -> str:
     """The question of the answer of that number."""
     clip, question = source.locate(number)
     return source.questions(clip)[question]
+
+
+def hidden_figures(
+    store: CaptureStore | None,
+    settings: Measure,
+    load: Callable[[], tuple[Target, Drafter[Any]]],
+    *,
+    events: bool = True,
+) -> dict[str, object]:
+    """Measure a drafter by its hidden drafts for questions about validation clips; empty if there are none.
+
+    Args:
+        store: of the clips.
+        settings: how many questions, and nodes of a draft.
+        load: called if there are any: the target, and its drafter.
+        events: whether the drafter reads the clips' events.
+    """
+    questions = validation_questions(store, settings.pairs)
+    if store is None or not questions:
+        return {}
+    source = captured_source(store)
+    requests = [replace(one, events=clip_events(source, clip)) if events else one for clip, one in questions]
+    target, drafter = load()
+    return figures_json(measure_hidden(target, drafter, requests, settings.nodes))
 
 
 def validation_questions(store: CaptureStore | None, pairs: int) -> Sequence[tuple[int, Request]]:

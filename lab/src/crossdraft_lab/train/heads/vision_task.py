@@ -1,104 +1,48 @@
-"""Training of adapters on the vision side: from an event encoder to a few of the target's visual tokens.
+"""Training of networks whose visual tokens a frozen target reads: adapters on the vision side, and TokenPacker.
 
-Losses of features (`mse`, `cosine`, `info_nce`) compare predicted tokens with those that the target's own encoder makes
-of the same frames. Losses of logits and labels (`kl`, `cross_entropy`) compare what the target's frozen language model
-says after the predicted tokens with what it said after the whole clip: they tell which differences matter to a token,
-and cost a pass of it forwards and back. So the first steps may do without (`feature_steps`).
+An adapter makes a few of the target's visual tokens of what an event encoder sees; TokenPacker packs those that the
+target's own encoder makes. Losses of features (`mse`, `cosine`, `info_nce`) compare predicted tokens with those that
+the target's own encoder makes of the same frames (of a packer: pooled). Losses of logits and labels (`kl`,
+`cross_entropy`) compare what the target's frozen language model says after the predicted tokens with what it said after
+the whole clip: they tell which differences matter to a token, and cost a pass of it forwards and back. So the first
+steps may do without (`feature_steps`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaModel
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.arrivals import evenly
-from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
 from crossdraft.heads.networks.objective import LOSS_POSITIONS, LOSSES, OUTSIDE, Objective, score, teacher
 from crossdraft.heads.networks.train_batch import DraftLogits
 from crossdraft.load import event_fingerprint, tokenizer_of
-from crossdraft_lab.align.gate import GATE_FIGURES, PrefillGate, save_gate
-from crossdraft_lab.align.networks.vision import VisionAdapter, VisionConfig, spread
+from crossdraft_lab.align.gate import PrefillGate
+from crossdraft_lab.align.networks.vision import VisionAdapter, spread
 from crossdraft_lab.align.predicted import PredictedPrefill, check_readable, encoder_features
+from crossdraft_lab.compression.packer import check_packable, default_heads, default_levels, encoder_levels
+from crossdraft_lab.compression.packer_network import TokenPacker
 from crossdraft_lab.train.capture.sources import ClipSource
 from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.dist import LossFn, full_batch
-from crossdraft_lab.train.core.log import say
-from crossdraft_lab.train.core.provenance import write_json
-from crossdraft_lab.train.heads.align_data import ClipAnswers
-from crossdraft_lab.train.heads.align_task import paired_answers, prefix_figures
-from crossdraft_lab.train.heads.event_data import FeatureCache, clip_events, patches_per_frame
-from crossdraft_lab.train.heads.gate import ASKED, LEAST, MOST, Agreements, answer_losses, fit_gate, gate_figures
-from crossdraft_lab.train.heads.measure import figures_json, measure_hidden
+from crossdraft_lab.train.heads.align_task import prefix_figures
+from crossdraft_lab.train.heads.clip_answers import ClipAnswers, clip_answers, paired_answers
+from crossdraft_lab.train.heads.clip_features import FeatureCache, patches_per_frame
+from crossdraft_lab.train.heads.gate import Agreements, leave_gate
 from crossdraft_lab.train.heads.recipe import HeadRecipe
-from crossdraft_lab.train.heads.task import (
-    HeadTask,
-    TaskData,
-    TaskInputs,
-    captured_source,
-    check_of,
-    load_event_model,
-    validation_questions,
-)
+from crossdraft_lab.train.heads.task import HeadTask, TaskData, TaskInputs, captured_source, check_of, load_event_model
 from crossdraft_lab.train.reference.packed import read_prefix, run_branches
 
 SCALED, SOME = 16, 64  # clips by which visual tokens are measured, and over which their mean is taken
-
-
-class EncoderFeatures(FeatureCache):
-    """Features of each clip from the event encoder, before they are projected and pooled: [T, P, S]."""
-
-    kind = "encoded"
-
-    def _encode(self, clip: int) -> Tensor:
-        prompt = self.model.prepare(Request("?", events=clip_events(self.source, clip)))
-        return encoder_features(self.model, prompt).clone()
-
-
-class ReadsVisual(Protocol):
-    """A network that makes visual tokens of what it reads; see `Head`."""
-
-    config: HeadConfig
-    draft_ids: Tensor
-
-    def predict(self, source: Tensor) -> Tensor:
-        """[B, …] -> [B, K, H]."""
-        ...
-
-
-class FrameTokens(FeatureCache):
-    """The target's visual tokens [K, H] of those frames of each clip that an adapter predicts.
-
-    Args:
-        target, source, seed, folder, owner: as in `FeatureCache`, the model being the target.
-        config: which frames.
-    """
-
-    kind = "shown"
-
-    def __init__(
-        self, target: Target, source: ClipSource, seed: int, folder: Path, owner: str, config: VisionConfig
-    ) -> None:
-        super().__init__(target, source, seed, folder, owner)
-        self.config = config
-
-    def _encode(self, clip: int) -> Tensor:
-        rows = clip_tokens(self.model, self.source, clip)
-        if len(rows) != self.config.length:
-            raise CrossdraftError(
-                f"Clip {clip} of the capture has {len(rows)} visual tokens, the adapter stands for "
-                f"{self.config.length}; capture clips of which the target reads equally many frames."
-            )
-        frames = rows.view(-1, self.config.tokens, rows.shape[-1])
-        return frames[evenly(len(frames), self.config.frames)].flatten(0, 1).clone()
 
 
 @torch.inference_mode()
@@ -111,9 +55,14 @@ def clip_tokens(target: Target, source: ClipSource, clip: int) -> Tensor:
     return rows
 
 
+def deviation(tokens: Tensor) -> float:
+    """The standard deviation of visual tokens [clips, K, H] from their mean over clips; 1 where there is none."""
+    return float((tokens - tokens.mean(0)).square().mean().sqrt()) or 1.0
+
+
 @dataclass(frozen=True)
 class FrozenDecoder:
-    """A target's language model, as adapters are trained through it.
+    """A target's language model, as networks are trained through it.
 
     Args:
         llama: its decoder.
@@ -138,55 +87,35 @@ class FrozenDecoder:
         return run_branches(self.llama, prefix, self.llama.embed_tokens(tokens)) @ self.rows.T
 
 
-class VisualExamples(Protocol):
-    """Training examples of each step: its clips, their visual input, and the answers about them."""
-
-    @property
-    def answers(self) -> ClipAnswers:
-        """Step by step."""
-        ...
-
-    @property
-    def scale(self) -> float:
-        """In which unit visual tokens are compared."""
-        ...
-
-    def visual(self, step: int) -> tuple[Tensor, Tensor]:
-        """[clips, …] what the network reads, and [clips, K, H] visual tokens that features are compared with."""
-        ...
-
-
 @dataclass(frozen=True)
-class VisionAnswers:
-    """`VisualExamples` of an adapter.
+class VisualExamples:
+    """Training examples of each step: its clips, their visual input, and the answers about them.
 
     Args:
-        answers: which clips, what the event encoder makes of them, and which answers about them.
-        frames: the target's visual tokens.
+        answers: which clips, what the network reads of them, and which answers about them.
+        shown: (step, what the network reads) -> [clips, K, H] visual tokens that its own are compared with.
+        scale: in which unit they are compared.
     """
 
     answers: ClipAnswers
-    frames: FrameTokens
-
-    @property
-    def scale(self) -> float:
-        return self.frames.config.scale
+    shown: Callable[[int, Tensor], Tensor]
+    scale: float = 1.0
 
     def visual(self, step: int) -> tuple[Tensor, Tensor]:
-        """[clips, T, P, S] features of the event encoder, and [clips, K, H] tokens of the target."""
-        clips = self.answers.features.numbers(step, self.answers.clips)
+        """[clips, …] what the network reads, and [clips, K, H] visual tokens that features are compared with."""
         # Copies: what was made in inference mode cannot be learned through.
-        return self.answers.visual(step).clone(), self.frames.visual(step, clips).clone()
-
-    def some_tokens(self) -> Tensor:
-        """[clips, K, H] of the first clips."""
-        return self.frames.visual(0, range(min(SOME, self.frames.pool))).clone()
+        seen = self.answers.visual(step).clone().float()
+        return seen, self.shown(step, seen).clone()
 
 
 def vision_loss(
-    network: ReadsVisual, data: VisualExamples, decoder: FrozenDecoder, loss: Mapping[str, float], feature_steps: int
+    network: VisionAdapter | TokenPacker,
+    data: VisualExamples,
+    decoder: FrozenDecoder,
+    loss: Mapping[str, float],
+    feature_steps: int,
 ) -> LossFn:
-    """Loss of an adapter; see the module's text.
+    """Loss of a network; see the module's text.
 
     Tokens are compared in units of the examples' scale. Figures: every loss; `similarity`, the mean cosine of predicted
     and true tokens; and, where the language model is asked, `prefix`, the mean accepted prefix of hidden drafts.
@@ -221,12 +150,11 @@ def vision_loss(
 
 
 @torch.no_grad()
-def agreements(adapter: VisionAdapter, data: VisionAnswers, decoder: FrozenDecoder) -> Agreements:
+def agreements(adapter: VisionAdapter, answers: ClipAnswers, decoder: FrozenDecoder) -> Agreements:
     """Measure the share of answer tokens about each clip that survive its predicted tokens; one epoch."""
-    answers, lookup = data.answers, target_to_draft(adapter.draft_ids, adapter.config.vocab_size)
-    depth = answers.store.index.owner.depth
+    lookup, depth = target_to_draft(adapter.draft_ids, adapter.config.vocab_size), answers.store.index.owner.depth
     pooled, shares, clips = [], [], list[int]()
-    for step in range(data.frames.pool // answers.clips):
+    for step in range(answers.features.pool // answers.clips):
         seen, batch = answers.visual(step), answers.store.batch(answers.numbers(step), (depth,))
         _, labels = teacher(batch, decoder.rows, depth, lookup)
         asked = batch.loss_mask(0) & (labels != OUTSIDE)
@@ -269,6 +197,12 @@ class FrozenTargetTask(HeadTask):
     def default_device(cls, recipe: HeadRecipe) -> str:
         return "cpu"
 
+    @property
+    def length(self) -> int:
+        """Number of the visual tokens of a clip that the target reads by itself."""
+        visual_ids = self.inputs.target.traits.visual_ids
+        return sum(token in visual_ids for token in self.prompt.input_ids.tolist())
+
     def decoder(self, network: Head, places: Tensor, length: int) -> FrozenDecoder:
         """The target's language model; arguments as there."""
         visual = self.inputs.target.traits.visual_ids
@@ -277,16 +211,26 @@ class FrozenTargetTask(HeadTask):
         return FrozenDecoder(self.llama, self.prompt.input_ids[:first], places, length, rows)
 
     def examples(
-        self, network: Head, data: VisualExamples, validation: VisualExamples | None, decoder: FrozenDecoder
+        self,
+        network: VisionAdapter | TokenPacker,
+        data: VisualExamples,
+        validation: VisualExamples | None,
+        decoder: FrozenDecoder,
     ) -> TaskData:
         """Build the network's training and validation data."""
-        recipe, reads = self.inputs.recipe, cast("ReadsVisual", network)
+        recipe = self.inputs.recipe
+        check = None if validation is None else check_of(vision_loss(network, validation, decoder, recipe.loss, 0))
+        loss = vision_loss(network, data, decoder, recipe.loss, recipe.feature_steps)
+        return TaskData(loss, data.answers.describe, check)
 
-        def describe(step: int) -> str:
-            return f"answers {', '.join(map(str, data.answers.numbers(step)))} of {self.store.folder}"
-
-        check = None if validation is None else check_of(vision_loss(reads, validation, decoder, recipe.loss, 0))
-        return TaskData(vision_loss(reads, data, decoder, recipe.loss, recipe.feature_steps), describe, check)
+    def target_features(
+        self, kind: str, store: CaptureStore, which: object, encode: Callable[[ClipSource, int], Tensor]
+    ) -> FeatureCache:
+        """A cache of what the target makes of a capture's clips; `which` tells it from others of its kind."""
+        inputs, source = self.inputs, captured_source(store)
+        owner = f"{inputs.fingerprint} {store.index.asked_sha256} {which}"
+        seed, folder = inputs.recipe.seed, store.folder
+        return FeatureCache(kind, lambda clip: encode(source, clip), inputs.target, source, seed, folder, owner)
 
 
 class VisionTask(FrozenTargetTask):
@@ -300,24 +244,17 @@ class VisionTask(FrozenTargetTask):
         super().__init__(inputs)
         self.events = load_event_model(inputs)
 
-    @property
-    def drafted(self) -> str:
-        return (
-            "`hidden` the pass that verifies the hidden draft, and the share of those drafts accepted up to each "
-            f"position; `rounds` the passes after it, of at most {self.inputs.recipe.measure.nodes} nodes"
-        )
-
     def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
         """Settings of the event encoder's features, and of the visual tokens that the target reads of a clip."""
-        events, visual_ids = cast("Any", self.events.model.config), self.inputs.target.traits.visual_ids
+        events = cast("Any", self.events.model.config)
         vision = events.vision_config
         return {
             "drafter": event_fingerprint(self.inputs.event),
             "source_size": vision.hidden_size,
             "source_frames": events.num_event_frames,
             "source_tokens": (vision.image_size // vision.patch_size) ** 2 + 1,
-            "length": sum(token in visual_ids for token in self.prompt.input_ids.tolist()),
-            "tokens": patches_per_frame(self.prompt, visual_ids),
+            "length": self.length,
+            "tokens": patches_per_frame(self.prompt, self.inputs.target.traits.visual_ids),
             "scale": self._scale(),
         }
 
@@ -330,74 +267,126 @@ class VisionTask(FrozenTargetTask):
                 "The clips of the capture have different numbers of visual tokens, for which no adapter can stand; "
                 "capture clips of which the target reads equally many frames."
             )
-        tokens = torch.stack(rows).float()
-        spread_out = float((tokens - tokens.mean(0)).square().mean().sqrt())
-        return float(f"{spread_out:.2g}") if spread_out else 1.0
+        return float(f"{deviation(torch.stack(rows).float()):.2g}")
 
     def data(self, head: Head) -> TaskData:
         validation, adapter = self.inputs.validation, cast("VisionAdapter", head)
-        answers = self._answers(self.store, adapter)
-        adapter.begin_at(answers.some_tokens())
-        others = None if validation is None else self._answers(validation, adapter)
-        return self.examples(adapter, answers, others, self._decoder(adapter))
+        frames = self._frames(self.store, adapter)
+        adapter.begin_at(frames.visual(0, range(min(SOME, frames.pool))).clone())
+        others = None if validation is None else self._examples(validation, adapter)
+        return self.examples(adapter, self._examples(self.store, adapter), others, self._decoder(adapter))
 
     def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
-        settings, store, target = self.inputs.recipe.measure, self.inputs.validation, self.inputs.target
-        model = PredictedPrefill(target, self.events, cast("VisionAdapter", head), tokenizer_of(self.inputs.source))
-        self._leave_gate(model, folder)
-        questions = validation_questions(store, settings.pairs)
-        if store is None or not questions:
-            return {}
-        source = captured_source(store)
-        requests = [replace(request, events=clip_events(source, clip)) for clip, request in questions]
-        drafter = IndependentDrafter(model, sorted(target.reserved))
-        return figures_json(measure_hidden(target, drafter, requests, settings.nodes))
+        target, adapter, store = self.inputs.target, cast("VisionAdapter", head), self.inputs.validation
+        model = PredictedPrefill(target, self.events, adapter, tokenizer_of(self.inputs.source))
 
-    def _leave_gate(self, model: PredictedPrefill, folder: Path) -> None:
-        """Fit and calibrate the gate of a speculative prefill on validation clips, and leave it beside the adapter.
+        def survival() -> Agreements:
+            return agreements(adapter, self._answers(cast("CaptureStore", store)), self._decoder(adapter))
 
-        And its figures on clips that it did not learn from. Where there are too few clips, there is no gate.
-        """
-        store, adapter = self.inputs.validation, model.adapter
-        if store is None or len(captured_source(store)) < LEAST:
-            say(f"The adapter gets no gate of a speculative prefill, which takes {LEAST} validation clips.")
-            return
-        fitted, others = agreements(adapter, self._answers(store, adapter), self._decoder(adapter)).parts()
-        gate = PrefillGate(adapter.config.source_frames, adapter.config.source_size)
-        fit_gate(gate, fitted)
-        step = max(1, len(others.clips) // MOST)
-        known = range(0, len(others.clips), step)
-        say(f"calibrating the gate: {len(known)} clips")
-        sure = gate.logits(others.pooled[known]).sigmoid().detach()
-        gate.calibrate(sure, torch.stack([_lost(model, store, others.clips[row]) for row in known]))
-        save_gate(gate, folder)
-        figures = {name: round(value, 4) for name, value in gate_figures(gate, others).items()}
-        write_json(folder / GATE_FIGURES, figures)
-        say("gate, on clips that it did not learn from: " + ", ".join(f"{name} {of:g}" for name, of in figures.items()))
+        leave_gate(model, store, survival, folder)
+        return self.hidden_figures(lambda: IndependentDrafter(model, sorted(target.reserved)))
 
     def _decoder(self, adapter: VisionAdapter) -> FrozenDecoder:
         config = adapter.config
         return self.decoder(adapter, spread(config.predicted, config.length), config.length)
 
-    def _answers(self, store: CaptureStore, adapter: VisionAdapter) -> VisionAnswers:
-        recipe, target, config = self.inputs.recipe, self.inputs.target, adapter.config
-        answers = paired_answers(
-            store, self.events, self.inputs.event, recipe.seed, recipe.optim.clips, EncoderFeatures
-        )
-        owner = f"{self.inputs.fingerprint} {store.index.asked_sha256} {config.frames}"
-        shown = FrameTokens(target, captured_source(store), recipe.seed, store.folder, owner, config)
-        return VisionAnswers(answers, shown)
+    def _answers(self, store: CaptureStore) -> ClipAnswers:
+        recipe, event = self.inputs.recipe, self.inputs.event
+        return paired_answers(store, self.events, event, recipe.seed, recipe.optim.clips, "encoded", encoder_features)
+
+    def _frames(self, store: CaptureStore, adapter: VisionAdapter) -> FeatureCache:
+        """The target's visual tokens [K, H] of those frames of each clip that the adapter predicts."""
+        target, config = self.inputs.target, adapter.config
+
+        def encode(source: ClipSource, clip: int) -> Tensor:
+            rows = clip_tokens(target, source, clip)
+            if len(rows) != config.length:
+                raise CrossdraftError(
+                    f"Clip {clip} of the capture has {len(rows)} visual tokens, the adapter stands for "
+                    f"{config.length}; capture clips of which the target reads equally many frames."
+                )
+            frames = rows.view(-1, config.tokens, rows.shape[-1])
+            return frames[evenly(len(frames), config.frames)].flatten(0, 1)
+
+        return self.target_features("shown", store, config.frames, encode)
+
+    def _examples(self, store: CaptureStore, adapter: VisionAdapter) -> VisualExamples:
+        answers, frames = self._answers(store), self._frames(store, adapter)
+
+        def shown(step: int, _: Tensor) -> Tensor:
+            return frames.visual(step, frames.numbers(step, answers.clips))
+
+        return VisualExamples(answers, shown, adapter.config.scale)
 
 
-def _lost(model: PredictedPrefill, store: CaptureStore, clip: int) -> Tensor:
-    """Mean loss that a clip's predicted tokens cause in the answers to its first questions."""
-    source = captured_source(store)
-    read, events = source.read(clip), clip_events(source, clip)
-    numbers = [number for number in range(len(store)) if source.locate(number)[0] == clip][:ASKED]
-    requests = read.requests(store.index.wanted.max_new_tokens)
-    asked = []
-    for number in numbers:
-        answer = store.answer(number)
-        request = replace(requests[source.locate(number)[1]], events=events)
-        asked.append((request, answer.tokens[answer.start :].tolist()))
-    return answer_losses(model, asked).mean()
+class PackerTask(FrozenTargetTask):
+    """Training of TokenPacker: what it packs of a clip must make the target say what it says.
+
+    Raises:
+        CrossdraftError: as `FrozenTargetTask`, or the target's clips do not go through a vision encoder of their own.
+    """
+
+    def __init__(self, inputs: TaskInputs) -> None:
+        super().__init__(inputs)
+        check_packable(inputs.target)
+        self.projector: nn.Module = cast("Any", inputs.target.model.base_model).multi_modal_projector
+
+    @property
+    def drafted(self) -> str:
+        return "nothing is drafted"
+
+    def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings that the target's vision encoder determines."""
+        config = cast("Any", self.inputs.target.model.config)
+        vision = config.vision_config
+        side, size = vision.image_size // vision.patch_size, vision.hidden_size
+        tokens = patches_per_frame(self.prompt, self.inputs.target.traits.visual_ids)
+        levels = default_levels(config)
+        if "levels" in settings and settings["levels"][-1] != levels[-1]:
+            raise CrossdraftError(
+                f"The last of a packer's levels must be {levels[-1]}, which the target's projector reads; it is "
+                f"{settings['levels'][-1]}."
+            )
+        found = {
+            "source_size": size,
+            "levels": levels,
+            "side": side,
+            "class_token": tokens == side**2 + 1,
+            "heads": default_heads(size),
+        }
+        return {name: value for name, value in found.items() if name not in settings}
+
+    def data(self, head: Head) -> TaskData:
+        packer, validation = cast("TokenPacker", head), self.inputs.validation
+        packer.begin_at(self.projector)
+        clips = self._examples(self.store, packer)
+        features = clips.answers.features
+        seen = features.visual(0, range(min(SCALED, features.pool))).float()
+        clips = replace(clips, scale=deviation(self._pooled(packer, seen)))
+        others = None if validation is None else replace(self._examples(validation, packer), scale=clips.scale)
+        grid, factor = packer.config.grid, packer.config.factor
+        decoder = self.decoder(packer, grid.places(self.length // grid.tokens, factor), self.length)
+        return self.examples(packer, clips, others, decoder)
+
+    def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
+        """None: what it costs in quality, `bench compression` measures."""
+        return {}
+
+    def _examples(self, store: CaptureStore, packer: TokenPacker) -> VisualExamples:
+        recipe, levels = self.inputs.recipe, packer.config.levels
+
+        def encode(source: ClipSource, clip: int) -> Tensor:
+            """[F, P, L·S] hidden states of the target's vision encoder, kept in bfloat16."""
+            prompt = self.inputs.target.prepare(source.read(clip).requests(1)[0])
+            return encoder_levels(self.inputs.target, prompt, levels).bfloat16()
+
+        features = self.target_features("levels", store, levels, encode)
+        answers = clip_answers(store, captured_source(store), features, recipe.seed, recipe.optim.clips)
+        return VisualExamples(answers, lambda step, seen: self._pooled(packer, seen))
+
+    @torch.no_grad()
+    def _pooled(self, packer: TokenPacker, seen: Tensor) -> Tensor:
+        """[clips, K, H] the target's own tokens, pooled, of features [clips, F, P, L·S]."""
+        config = packer.config
+        tokens = self.projector(seen[..., -config.source_size :]).flatten(0, 2)
+        return config.grid.pool(tokens, config.factor).unflatten(0, (len(seen), -1))

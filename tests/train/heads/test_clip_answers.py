@@ -9,45 +9,13 @@ from crossdraft.heads.networks.objective import OUTSIDE, Objective
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.models.eventgpt import EventGPTProcessor
 from crossdraft_lab.align.networks.base import TARGET
-from crossdraft_lab.train.capture.shard import CapturedAnswer
 from crossdraft_lab.train.core.dist import MicroBatch
-from crossdraft_lab.train.heads import align_data
-from crossdraft_lab.train.heads.align_data import (
-    AlignmentData,
-    EventPromptCodec,
-    PairedAnswers,
-    drafter_states,
-    train_batch,
-)
+from crossdraft_lab.train.heads import clip_answers
 from crossdraft_lab.train.heads.align_task import TargetHead, alignment_loss, prefix_figures
+from crossdraft_lab.train.heads.clip_answers import AlignmentData, EventPromptCodec, drafter_states, train_batch
 from crossdraft_lab.train.heads.state_file import StateFile
 from crossdraft_lab.train.reference.tokenizer import EVENT, PromptCodec
-from tests.train.heads.test_event_task import CLIPS, TEXTS, answers  # noqa: F401 - a fixture
-
-DEPTH, WIDTH = 3, 5
-
-
-class Store:
-    """A capture of the answers `TEXTS`; the feature at position t of an answer is t everywhere."""
-
-    def __init__(self, codec) -> None:
-        self.index = type("Index", (), {"owner": type("Owner", (), {"depth": DEPTH})})
-        self.rows = [(codec.question_ids(question), codec.answer_ids(text)) for question, text in TEXTS]
-
-    def answer(self, number, layers=(), visual_layers=()):
-        assert layers in {(DEPTH,), ()}
-        question, answer = self.rows[number]
-        length = len(question) + len(answer)
-        hidden = torch.arange(length - 1.0)[:, None].expand(-1, WIDTH)
-        return CapturedAnswer(torch.tensor([*question, *answer]), len(question), {DEPTH: hidden}, torch.empty(0))
-
-
-@pytest.fixture
-def paired(answers):  # noqa: F811
-    store = Store(answers.codec)
-    questions = [question for question, _ in TEXTS]
-    by_clip = {0: [0, 1], 1: [2, 3]}
-    return PairedAnswers(store, answers.features, by_clip, CLIPS, 2, 0, answers.codec, questions.__getitem__)
+from tests.train.heads.conftest import WIDTH
 
 
 def test_a_feature_stands_where_the_same_tokens_have_been_read(paired):
@@ -74,28 +42,28 @@ def test_a_drafter_with_another_prompt_reads_the_same_answer(paired, monkeypatch
 
 
 @torch.no_grad()
-def test_states_are_the_models_own_and_are_read_once(paired, answers, monkeypatch):  # noqa: F811
+def test_states_are_the_models_own_and_are_read_once(paired, monkeypatch):
     """Every layer along prompt and answer is that of a plain forward; the second time nothing is run."""
-    data = AlignmentData(paired, answers.model, (1, 2))
+    data = AlignmentData(paired, paired.features.vlm, (1, 2))
     batch, _ = data.batch(0)
-    visual = answers.features.visual(0, [0, 1])
-    model = answers.model.model
+    visual = paired.features.visual(0, [0, 1])
+    model = paired.features.vlm.model
     for row in range(4):
         length = int(batch.lengths[row])
-        before = model.get_input_embeddings()(torch.tensor([answers.codec.prefix_ids()]))
+        before = model.get_input_embeddings()(torch.tensor([paired.codec.prefix_ids()]))
         text = model.get_input_embeddings()(batch.tokens[row : row + 1, :length])
         embeds = torch.cat((before, visual[row // 2][None], text), 1)
         out = model.model.language_model(inputs_embeds=embeds, output_hidden_states=True)
         for layer in (1, 2):
             own = batch.hidden[layer][row, :length]
             assert torch.allclose(own, out.hidden_states[layer][0, -length:], atol=1e-6), (row, layer)
-    monkeypatch.setattr(align_data, "drafter_states", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(clip_answers, "drafter_states", lambda *_: pytest.fail("read again"))
     again, _ = data.batch(0)
     assert torch.equal(again.hidden[2], batch.hidden[2])
-    assert drafter_states is not align_data.drafter_states
+    assert drafter_states is not clip_answers.drafter_states
 
 
-def test_states_are_the_same_bits_kept_or_read_anew(paired, answers, tmp_path, monkeypatch):  # noqa: F811
+def test_states_are_the_same_bits_kept_or_read_anew(paired, tmp_path, monkeypatch):
     """Of a step of one clip or of both, with one answer about each or with both.
 
     Products round as their sizes are: larger models' more than these, so that here every call rounds in its own way.
@@ -105,11 +73,11 @@ def test_states_are_the_same_bits_kept_or_read_anew(paired, answers, tmp_path, m
         tokens = inputs[3].tokens
         return [states + 1e-3 * tokens.float().mean() + len(tokens) for states in drafter_states(*inputs)]
 
-    monkeypatch.setattr(align_data, "drafter_states", rounding)
+    monkeypatch.setattr(clip_answers, "drafter_states", rounding)
     kept, none = StateFile(tmp_path, spare=0), StateFile(tmp_path, spare=1 << 60)
     found: dict[int, torch.Tensor] = {}
     for where, clips, each in ((kept, 1, 2), (none, 1, 2), (none, 2, 2), (none, 2, 1)):
-        data = AlignmentData(replace(paired, clips=clips, each=each), answers.model, (2,), kept=where)
+        data = AlignmentData(replace(paired, clips=clips, each=each), paired.features.vlm, (2,), kept=where)
         for step in range(8):
             batch, numbers = data.batch(step)[0], data.answers.numbers(step)
             for row, number in enumerate(numbers):
@@ -119,27 +87,27 @@ def test_states_are_the_same_bits_kept_or_read_anew(paired, answers, tmp_path, m
     assert all(number in kept and number not in none for number in found)
 
 
-def test_every_answer_has_the_frames_of_its_clip(paired, answers):  # noqa: F811
+def test_every_answer_has_the_frames_of_its_clip(paired):
     class Frames:
         def visual(self, step, clips):
             return torch.tensor(clips, dtype=torch.float)[:, None, None].expand(-1, 2, 3)
 
-    batch, features = AlignmentData(paired, answers.model, (2,), Frames()).batch(0)
+    batch, features = AlignmentData(paired, paired.features.vlm, (2,), Frames()).batch(0)
     clips = [clip for number in paired.numbers(0) for clip, known in paired.by_clip.items() if number in known]
     assert batch.visual[0][:, 0, 0].tolist() == clips
     assert torch.equal(batch.hidden[TARGET], features)
 
 
-def test_the_drafters_own_answer_stands_between_question_and_answer(paired, answers):  # noqa: F811
+def test_the_drafters_own_answer_stands_between_question_and_answer(paired):
     """It is the model's greedy one, said once; labels begin behind it."""
-    data = AlignmentData(paired, answers.model, (), own=6)
+    data = AlignmentData(paired, paired.features.vlm, (), own=6)
     batch, _ = data.batch(0)
-    visual, model = answers.features.visual(0, [0, 1]), answers.model.model
+    visual, model = paired.features.visual(0, [0, 1]), paired.features.vlm.model
     for row, (question, answer) in enumerate(paired.store.rows):
         own = batch.tokens[row, len(question) : int(batch.starts[row])].tolist()
-        before = model.get_input_embeddings()(torch.tensor([answers.codec.prefix_ids()]))
+        before = model.get_input_embeddings()(torch.tensor([paired.codec.prefix_ids()]))
         said: list[int] = []
-        while len(said) < 6 and answers.codec.tokenizer.eos_token_id not in said:
+        while len(said) < 6 and paired.codec.processor.tokenizer.eos_token_id not in said:
             text = model.get_input_embeddings()(torch.tensor([[*question, *said]]))
             embeds = torch.cat((before, visual[row // 2][None], text), 1)
             hidden = model.model.language_model(inputs_embeds=embeds).last_hidden_state
