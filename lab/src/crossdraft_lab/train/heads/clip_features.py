@@ -1,4 +1,4 @@
-"""What frozen encoders make of a capture's clips: made once a clip, and kept in a file for other trainings on them."""
+"""Features of captured clips by frozen encoders: made once a clip, and kept in a file for other trainings on them."""
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
