@@ -15,7 +15,7 @@ import pytest
 from crossdraft.cli.cores import Cores, choose_cores, parse_cores, spans
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench import environment as module
-from crossdraft_lab.bench.gpu import NO_LIBRARY, GpuSample, GpuSampler, GpuUse, sampling
+from crossdraft_lab.bench.gpu import NO_LIBRARY, GpuSample, GpuSampler, gpu_use, sampling
 
 
 def test_a_figure_knows_its_time():
@@ -48,13 +48,12 @@ def test_a_figure_knows_its_commit_and_that_files_differ_from_it(tmp_path, monke
 
 def test_readings_by_hand():
     samples = [GpuSample(0.5, 0.2, 1000.0, 100.0), GpuSample(1.0, 0.4, 3000.0, 300.0), GpuSample(0.0, 0.0, 500.0, None)]
-    use = GpuUse.of("H100", samples)
-    assert use.to_json() == {
+    assert gpu_use("H100", samples) == {
         "name": "H100", "samples": 3, "busy": 0.5, "memory_busy": 0.2, "most_mib": 3000.0, "watts": 200.0,
         "most_watts": 300.0,
     }  # fmt: skip
-    silent = GpuUse.of("T4", samples[2:])
-    assert (silent.watts, silent.most_watts) == (None, None)
+    silent = gpu_use("T4", samples[2:])
+    assert (silent["watts"], silent["most_watts"]) == (None, None)
 
 
 def test_the_thread_reads_at_once_again_and_in_the_end():

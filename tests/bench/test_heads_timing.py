@@ -56,10 +56,10 @@ def test_drafters_get_what_the_engine_gives_them(scene):
     last = target.text_config.num_hidden_layers
     needs = Needs((1, last), (last,))
     ours, theirs = Recorder(known.tokens, needs), Recorder(known.tokens, needs)
-    times = time_drafts(target, {"recorder": ours}, [known], 7)
+    passes, _ = time_drafts(target, {"recorder": ours}, [known], 7)
     decoder = DecodeLoop(target, DraftRunner(theirs, "off"), adaptive=False, nodes=STEP)
     decoder.generate([known.item.request])
-    assert times.positions == 3  # and the one after the prompt, which does not count
+    assert passes["positions"] == 3  # and the one after the prompt, which does not count
     assert ours.budgets == [7] * 4
     assert len(ours.outputs) == len(theirs.outputs) == 4
     for mine, real in zip(ours.outputs, theirs.outputs, strict=True):
@@ -120,15 +120,15 @@ def test_real_drafters_are_clocked(scene):
     models, target, known = scene
     drafters = {"event": models.factory("event", target)(), "memory": models.factory("memory", target)()}
     ticks = []
-    times = time_drafts(target, drafters, [known, known], 6, ticks.append)
-    assert times.positions == 2 * 3
+    passes, drafting = time_drafts(target, drafters, [known, known], 6, ticks.append)
+    assert passes["positions"] == 2 * 3
     assert ticks == ["timing"] * 2
-    assert times.drafters["event"].nodes == 6
-    event = times.drafters["event"]
-    assert event.draft.median >= event.commit.median > 0
-    written = times.to_json("event")
-    assert written["over_verifying_pass"] == pytest.approx(event.draft.median / times.wide.median, abs=1e-3)
-    assert written["over_t"] == pytest.approx(event.draft.median / times.single.median, abs=1e-3)
+    event, wide, single = drafting["event"], passes["v7_ms"], passes["t_ms"]
+    assert event["mean_nodes"] == 6
+    assert event["draft_ms"]["median"] >= event["of_it_commit_ms"]["median"] > 0
+    median = event["draft_ms"]["median"]
+    assert event["over_verifying_pass"] == pytest.approx(median / wide["median"], abs=2e-3)
+    assert event["over_t"] == pytest.approx(median / single["median"], abs=2e-3)
 
 
 def test_answers_too_short_to_draft_along(scene):
@@ -137,4 +137,4 @@ def test_answers_too_short_to_draft_along(scene):
     with pytest.raises(CrossdraftError, match=f"No answer has {STEP + 2} tokens"):
         time_drafts(target, {"recorder": Recorder(short.tokens, Needs())}, [short], 4)
     enough = replace(known, tokens=known.tokens[: STEP + 2])
-    assert time_drafts(target, {"recorder": Recorder(enough.tokens, Needs())}, [enough], 4).positions == 1
+    assert time_drafts(target, {"recorder": Recorder(enough.tokens, Needs())}, [enough], 4)[0]["positions"] == 1

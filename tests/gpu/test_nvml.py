@@ -19,5 +19,5 @@ def test_a_gpu_that_computes_is_busy_and_holds_memory():
             product = product @ product
         torch.cuda.synchronize()
     assert gpus.absent is None
-    assert max(use.busy for use in gpus.uses) > 0.1
-    assert all(use.samples >= 10 and use.most_mib > 0 for use in gpus.uses)
+    assert max(use["busy"] for use in gpus.uses) > 0.1
+    assert all(use["samples"] >= 10 and use["most_mib"] > 0 for use in gpus.uses)

@@ -37,6 +37,7 @@ from crossdraft_lab.bench.align_features import Json, clips_of, feature_figures,
 from crossdraft_lab.bench.align_rows import KeptRows, Results, accepted, best_text, row_of, templates
 from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.baselines import blank_window
+from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.figure import Figure
 from crossdraft_lab.bench.identity import ReferenceAnswer, reference_answers
 from crossdraft_lab.bench.specs import is_blind, spec_of
@@ -48,7 +49,6 @@ HELD_OUT, TRAINED = "held-out wordings", "training wordings"
 NODES = 8
 CONTROLS = ("constant", "template", "memory", "blind")
 UNTRAINED, IDENTITY = "no adapter", "the target's own feature"
-Tick = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,9 @@ from pathlib import Path
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.load import event_fingerprint, target_fingerprint
-from crossdraft_lab.bench.align import (
-    HELD_OUT,
-    TRAINED,
-    AlignBench,
-    AlignQuestions,
-    KnownAnswers,
-    Tick,
-    scene_questions,
-)
+from crossdraft_lab.bench.align import HELD_OUT, TRAINED, AlignBench, AlignQuestions, KnownAnswers, scene_questions
 from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.specs import spec_of
 from crossdraft_lab.bench.workload import Item, Workload
 from crossdraft_lab.datasets.sample import wording

@@ -36,51 +36,21 @@ class GpuSample:
     watts: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class GpuUse:
-    """The readings of one GPU, which follow one another too closely for an interval: means and largest ones.
+def gpu_use(name: str, samples: Sequence[GpuSample]) -> dict[str, Any]:
+    """Readings of one GPU, which follow one another too closely for an interval: means and largest ones.
 
-    Args:
-        name: of the device.
-        samples: how many readings.
-        busy, memory_busy: means of the shares.
-        most_mib: the largest memory in use.
-        watts, most_watts: mean and largest power; `None` where the GPU does not say.
+    `watts` and `most_watts` are `None` where the GPU does not say.
     """
-
-    name: str
-    samples: int
-    busy: float
-    memory_busy: float
-    most_mib: float
-    watts: float | None
-    most_watts: float | None
-
-    @classmethod
-    def of(cls, name: str, samples: Sequence[GpuSample]) -> Self:
-        """Summarise one reading or more."""
-        watts = [one.watts for one in samples if one.watts is not None]
-        return cls(
-            name,
-            len(samples),
-            fmean(one.busy for one in samples),
-            fmean(one.memory_busy for one in samples),
-            max(one.used_mib for one in samples),
-            fmean(watts) if watts else None,
-            max(watts, default=None),
-        )
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        return {
-            "name": self.name,
-            "samples": self.samples,
-            "busy": round(self.busy, 4),
-            "memory_busy": round(self.memory_busy, 4),
-            "most_mib": round(self.most_mib, 1),
-            "watts": None if self.watts is None else round(self.watts, 1),
-            "most_watts": None if self.most_watts is None else round(self.most_watts, 1),
-        }
+    watts = [one.watts for one in samples if one.watts is not None]
+    return {
+        "name": name,
+        "samples": len(samples),
+        "busy": round(fmean(one.busy for one in samples), 4),
+        "memory_busy": round(fmean(one.memory_busy for one in samples), 4),
+        "most_mib": round(max(one.used_mib for one in samples), 1),
+        "watts": round(fmean(watts), 1) if watts else None,
+        "most_watts": round(max(watts), 1) if watts else None,
+    }
 
 
 class GpuSampler:
@@ -99,10 +69,10 @@ class GpuSampler:
         self._thread: threading.Thread | None = None
 
     @property
-    def uses(self) -> list[GpuUse]:
+    def uses(self) -> list[dict[str, Any]]:
         """Readings of each GPU so far, summarised."""
         return [
-            GpuUse.of(name, samples) for (name, _), samples in zip(self._devices, self._samples, strict=True) if samples
+            gpu_use(name, samples) for (name, _), samples in zip(self._devices, self._samples, strict=True) if samples
         ]
 
     def __enter__(self) -> Self:

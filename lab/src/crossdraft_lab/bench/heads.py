@@ -20,9 +20,9 @@ from crossdraft.specs import Spec
 from crossdraft_lab.bench.assembly import Models, close_all, make_methods
 from crossdraft_lab.bench.baselines import blank_window
 from crossdraft_lab.bench.environment import environment
-from crossdraft_lab.bench.experiments.record import FigureTable
+from crossdraft_lab.bench.experiments.record import FigureTable, Tick
 from crossdraft_lab.bench.heads_select import HeadSelection, as_chain, weight_facts
-from crossdraft_lab.bench.heads_timing import DraftTimes, time_drafts
+from crossdraft_lab.bench.heads_timing import time_drafts
 from crossdraft_lab.bench.identity import ReferenceAnswer, reference_answers, with_events
 from crossdraft_lab.bench.measure import Divergence, find_divergence, measure
 from crossdraft_lab.bench.report import FEW_PAIRS, INTERVALS
@@ -39,7 +39,6 @@ PARAMETERS = (
     "parameters: all that the drafter runs of its own (head, event model); what it borrows of the target is not "
     "counted. stored, min: of the trained part, its files and its training"
 )
-Tick = Callable[[str], None]
 Json = dict[str, Any]
 
 
@@ -157,7 +156,7 @@ class HeadsBench:
         return min(pairs, self.work.pairs)
 
 
-def run_heads(heads: HeadsBench, tick: Tick | None = None) -> Json:
+def run_heads(heads: HeadsBench, tick: Tick = lambda _: None) -> Json:
     """Measure every drafter, pinned to the target's cores; plain values.
 
     Raises:
@@ -167,14 +166,14 @@ def run_heads(heads: HeadsBench, tick: Tick | None = None) -> Json:
         return _run(heads, tick)
 
 
-def _run(heads: HeadsBench, tick: Tick | None) -> Json:
+def _run(heads: HeadsBench, tick: Tick) -> Json:
     where = environment()  # before this process itself is the load
     models, settings, drafters = heads.models, heads.settings, heads.selection.drafters
     facts = {name: weight_facts(models.named(spec), models.target) for name, spec in drafters.items()}
     target = models.load_target()
     built = {name: models.build(spec, target) for name, spec in drafters.items()}  # refused before anything runs
     known = list(reference_answers(target, items(heads.work), tick))
-    times = _clocked(heads, target, built, known, tick)
+    passes, drafts = _clocked(heads, target, built, known, tick)
     scores = {name: _score(heads, target, spec, known, tick, name) for name, spec in drafters.items()}
     speedups = _speedups(heads, target, known, scores, tick)
     kinds = [pair.item.kind for pair in known]
@@ -183,11 +182,9 @@ def _run(heads: HeadsBench, tick: Tick | None) -> Json:
         {
             "name": name,
             **facts[name].to_json(),
-            "drafting": None if times is None else times.to_json(name),
+            "drafting": drafts.get(name),
             "accepted": [{**asdict(at), **figures_of(found, kinds).to_json()} for at, found in own.stats.items()],
-            "identical": {"equal": own.compared - len(own.divergences), "total": own.compared}
-            if own.compared
-            else None,
+            "identical": own.identical,
             "divergences": [divergence.to_json() for divergence in own.divergences],
             "speedup": plain(speedups.get(name)),
         }
@@ -202,7 +199,7 @@ def _run(heads: HeadsBench, tick: Tick | None) -> Json:
         },
         "workload": {**describe(heads.work), "timed": settings.timed, "raced": settings.speed_pairs, "batch": BATCH},
         "tau": TAU,
-        "target": None if times is None else times.target_json(),
+        "target": passes,
         "drafters": rows,
         "claims": check_expectations(
             {name: own.stats[first] for name, own in scores.items()},
@@ -213,21 +210,17 @@ def _run(heads: HeadsBench, tick: Tick | None) -> Json:
 
 
 def _clocked(
-    heads: HeadsBench,
-    target: Target,
-    built: Mapping[str, Drafter[Any]],
-    known: Sequence[ReferenceAnswer],
-    tick: Tick | None,
-) -> DraftTimes | None:
+    heads: HeadsBench, target: Target, built: Mapping[str, Drafter[Any]], known: Sequence[ReferenceAnswer], tick: Tick
+) -> tuple[Json | None, dict[str, Json]]:
     """Along the longest answers: short ones have few positions to draft from."""
     if not heads.settings.timed:
-        return None
+        return None, {}
     longest = sorted(known, key=lambda pair: -len(pair.tokens))[: heads.settings.timed]
     return time_drafts(target, built, longest, heads.settings.nodes, tick)
 
 
 def _score(
-    heads: HeadsBench, target: Target, spec: Spec, known: Sequence[ReferenceAnswer], tick: Tick | None, name: str
+    heads: HeadsBench, target: Target, spec: Spec, known: Sequence[ReferenceAnswer], tick: Tick, name: str
 ) -> _Scores:
     """Every setting, each with a drafter made anew: what one learns in a setting must not help it in the next."""
     scores = _Scores({}, [])
@@ -242,8 +235,7 @@ def _score(
         scores.stats[setting] = [AcceptanceStats.of(answer.stats) for answer in answers]
         if setting.temperature == 0:
             _compare(target, scores, known, [answer.tokens for answer in answers])
-        if tick is not None:
-            tick(name)
+        tick(name)
     return scores
 
 
@@ -259,11 +251,7 @@ def _compare(
 
 
 def _speedups(
-    heads: HeadsBench,
-    target: Target,
-    known: Sequence[ReferenceAnswer],
-    scores: Mapping[str, _Scores],
-    tick: Tick | None,
+    heads: HeadsBench, target: Target, known: Sequence[ReferenceAnswer], scores: Mapping[str, _Scores], tick: Tick
 ) -> dict[str, Interval]:
     """Whole answers against the target alone, the faster way, as `crossdraft bench` does: heads have all cores, too."""
     timed = list(known[: heads.settings.speed_pairs])

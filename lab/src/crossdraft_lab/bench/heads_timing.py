@@ -5,9 +5,10 @@ the target makes a pass over as many nodes and one over a single token; then the
 a draft had held them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -21,53 +22,14 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.identity import ReferenceAnswer
 from crossdraft_lab.bench.scale_measure import clocked
-from crossdraft_lab.bench.statistics import Quartiles, quartiles
+from crossdraft_lab.bench.statistics import quartiles
 
 STEP = 4  # tokens of the text that are accepted from one position to the next, the bonus token not counted
 WIDE, SINGLE = "V(n)", "V(1)"
-
-
-@dataclass(frozen=True, slots=True)
-class DraftTime:
-    """Seconds of one drafter at one position.
-
-    Args:
-        draft: the commit, and drafting the next tree.
-        commit: the commit alone.
-        nodes: mean size of its drafts.
-    """
-
-    draft: Quartiles
-    commit: Quartiles
-    nodes: float
-
-
-@dataclass(frozen=True, slots=True)
-class DraftTimes:
-    """Times of every drafter, and of the target: V(1 + nodes) and t = V(1), in seconds."""
-
-    nodes: int
-    positions: int
-    wide: Quartiles
-    single: Quartiles
-    drafters: Mapping[str, DraftTime]
-
-    def target_json(self) -> dict[str, Any]:
-        """The target's passes as plain values."""
-        return {"positions": self.positions, "t_ms": self.single.ms(), f"v{self.nodes + 1}_ms": self.wide.ms()}
-
-    def to_json(self, name: str) -> dict[str, Any]:
-        """A drafter's times as plain values, against the pass that verifies a draft, and against t (medians)."""
-        one = self.drafters[name]
-        return {
-            "draft_ms": one.draft.ms(),
-            "of_it_commit_ms": one.commit.ms(),
-            "mean_nodes": round(one.nodes, 1),
-            "over_verifying_pass": round(one.draft.median / self.wide.median, 3),
-            "over_t": round(one.draft.median / self.single.median, 3),
-        }
+Json = dict[str, Any]
 
 
 @torch.inference_mode()
@@ -76,9 +38,13 @@ def time_drafts(
     drafters: Mapping[str, Drafter[Any]],
     known: Sequence[ReferenceAnswer],
     nodes: int,
-    tick: Callable[[str], None] | None = None,
-) -> DraftTimes:
+    tick: Tick = lambda _: None,
+) -> tuple[Json, dict[str, Json]]:
     """Time every drafter along the target's own answers, but for the first position, where a prompt is read too.
+
+    Returns:
+        The target's passes, over one token and over one and `nodes`; and of each drafter the commit with drafting the
+        next tree, the commit alone, the mean size of its drafts, and their time over that of these passes (medians).
 
     Raises:
         CrossdraftError: no answer is long enough for a second position.
@@ -86,8 +52,7 @@ def time_drafts(
     timer = _DraftTimer(target, drafters, nodes)
     for pair in known:
         timer.walk(pair)
-        if tick is not None:
-            tick("timing")
+        tick("timing")
     return timer.times()
 
 
@@ -121,26 +86,26 @@ class _DraftTimer:
         for name, drafter in self.drafters.items():
             drafter.end(states[name])
 
-    def times(self) -> DraftTimes:
-        """Times that were clocked."""
+    def times(self) -> tuple[Json, dict[str, Json]]:
+        """Times that were clocked, as plain values."""
         if not self.seconds[SINGLE]:
             raise CrossdraftError(
                 f"No answer has {STEP + 2} tokens or more, so no draft can be clocked; ask for longer answers."
             )
-        return DraftTimes(
-            self.nodes,
-            len(self.seconds[SINGLE]),
-            quartiles(self.seconds[WIDE]),
-            quartiles(self.seconds[SINGLE]),
-            {
-                name: DraftTime(
-                    quartiles(self.seconds[name]),
-                    quartiles(self.committing[name]),
-                    sum(self.drafted[name]) / len(self.drafted[name]),
-                )
-                for name in self.drafters
-            },
-        )
+        single, wide = quartiles(self.seconds[SINGLE]), quartiles(self.seconds[WIDE])
+        drafters = {
+            name: {
+                "draft_ms": draft.ms(),
+                "of_it_commit_ms": quartiles(self.committing[name]).ms(),
+                "mean_nodes": round(fmean(self.drafted[name]), 1),
+                "over_verifying_pass": round(draft.median / wide.median, 3),
+                "over_t": round(draft.median / single.median, 3),
+            }
+            for name in self.drafters
+            for draft in [quartiles(self.seconds[name])]
+        }
+        positions = len(self.seconds[SINGLE])
+        return {"positions": positions, "t_ms": single.ms(), f"v{self.nodes + 1}_ms": wide.ms()}, drafters
 
     def _turn(
         self, name: str, states: Mapping[str, list[Any]], drafts: dict[str, Draft], forced: "_TeacherForced"

@@ -1,7 +1,7 @@
 """`crossdraft bench identity`: is it the same text? Every placement, and batches that join and leave; no timing."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -24,6 +24,7 @@ from crossdraft.methods import METHODS, build_spec
 from crossdraft.options import Options
 from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.baselines import blank_window
+from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.measure import Divergence, find_divergence, gaps_in_words
 from crossdraft_lab.bench.specs import POLICIES, is_blind, spec_of
 from crossdraft_lab.bench.workload import Item
@@ -33,7 +34,6 @@ PROCESS = "process"  # every other placement is an inline one's hidden mode
 ALL = "all"
 # What `all` stands for: every example of every drafter of ours, and every policy of parallel drafting.
 ALL_SPECS = (*(spec for method in METHODS.values() for spec in method.examples or ()), *POLICIES)
-Tick = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def run_identity(
     cores: Cores | None,
     groups: Iterable[Sequence[RunConfig]],
     items: Iterable[Item],
-    tick: Tick | None = None,
+    tick: Tick = lambda _: None,
 ) -> list[IdentityCheck]:
     """Answer every pair in every way and compare; the ways of a group are open together, the groups one by one.
 
@@ -238,13 +238,12 @@ def open_configs(
         yield [decoders(config) for config in configs]
 
 
-def reference_answers(target: Target, items: Iterable[Item], tick: Tick | None = None) -> Iterator[ReferenceAnswer]:
+def reference_answers(target: Target, items: Iterable[Item], tick: Tick = lambda _: None) -> Iterator[ReferenceAnswer]:
     """Generate the target's answers, which the others must give."""
     alone = DecodeLoop(target)
     for item in items:
         yield ReferenceAnswer(item, alone.generate([item.request])[0].tokens)
-        if tick is not None:
-            tick("target")
+        tick("target")
 
 
 def cached_bytes(target: Target, item: Item) -> int:
@@ -281,7 +280,7 @@ def check_config(
     check: IdentityCheck,
     decoders: Sequence[DecodeLoop],
     known: Sequence[ReferenceAnswer],
-    tick: Tick | None = None,
+    tick: Tick = lambda _: None,
 ) -> None:
     """Answer every pair, a wave with each decoder in turn, and compare; the result is left in the check."""
     rng = np.random.default_rng(0)
@@ -289,9 +288,8 @@ def check_config(
     waves = [known[start : start + size] for start in range(0, len(known), size)]
     for turn, wave in enumerate(waves):
         _run_wave(target, check, decoders[turn % len(decoders)], wave, rng)
-        if tick is not None:
-            for _ in wave:
-                tick(check.name)
+        for _ in wave:
+            tick(check.name)
 
 
 def _run_wave(

@@ -10,6 +10,7 @@ from crossdraft.comparisons import first_difference, orders, top2_gap
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.target import Target
 from crossdraft_lab.bench.common import check_repeats
+from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.statistics import Interval, acceptance_length, ratio, ratio_of_some, ratio_per_token
 from crossdraft_lab.bench.workload import Item
 
@@ -121,7 +122,7 @@ def measure(
     items: Sequence[Item],
     repeats: int,
     warm_ups: Sequence[Item] = (),
-    tick: Callable[[str], None] | None = None,
+    tick: Tick = lambda _: None,
     before: int = 0,
 ) -> Results:
     """Let every method answer every pair `repeats` times.
@@ -144,7 +145,7 @@ def measure(
     for item in warm_ups:
         for name in names:
             answer_once(methods[name], item)
-            _tell(tick, name)
+            tick(name)
     gc.collect()
     gc.freeze()  # the models' many objects need no scanning while the clock runs
     try:
@@ -152,7 +153,7 @@ def measure(
             for _ in range(repeats):
                 for name in next(turns):
                     results.runs[name][pair].append(answer_once(methods[name], item))
-                    _tell(tick, name)
+                    tick(name)
     finally:
         gc.unfreeze()
     return results
@@ -162,11 +163,6 @@ def answer_once(method: BenchMethod, item: Item) -> Run:
     """Let it answer on its own cores, with as many torch threads; the clock starts after the change."""
     with pinned(None if method.cores is None else method.cores.target):
         return method.answer(item)
-
-
-def _tell(tick: Callable[[str], None] | None, name: str) -> None:
-    if tick is not None:
-        tick(name)
 
 
 @dataclass(frozen=True, slots=True)

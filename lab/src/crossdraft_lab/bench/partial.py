@@ -7,7 +7,7 @@ stands.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft_lab.align.checked import rouge_l
 from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.statistics import Interval, acceptance_length, ratio, ratio_of_some
 from crossdraft_lab.bench.study import FigureColumn
 from crossdraft_lab.bench.workload import Workload, items
@@ -115,9 +116,7 @@ class CountingDrafter(PartialDrafter):
         answer.refused += len(output.path) < min(self._last, len(output.tokens))
 
 
-def compare_partial(
-    plan: PartialBench, target: Target, tick: Callable[[str], None] | None = None
-) -> list[dict[str, Any]]:
+def compare_partial(plan: PartialBench, target: Target, tick: Tick = lambda _: None) -> list[dict[str, Any]]:
     """Answer questions about longer and longer clips, alone and drafted for by the partial target."""
     found = []
     for frames in plan.frames:
@@ -197,11 +196,10 @@ COLUMNS = (
 )
 
 
-def _answer(decoder: DecodeLoop, request: Request, tick: Callable[[str], None] | None) -> Answer:
+def _answer(decoder: DecodeLoop, request: Request, tick: Tick) -> Answer:
     answer = decoder.generate([request])[0]
     decoder.close()
-    if tick is not None:
-        tick(f"{answer.stats.prompt_tokens} tokens")
+    tick(f"{answer.stats.prompt_tokens} tokens")
     return answer
 
 

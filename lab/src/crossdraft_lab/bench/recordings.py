@@ -7,7 +7,7 @@ hidden prefix: how much of its greedy answer a draft made before it spoke says, 
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from crossdraft.video.clip import DEFAULT_FRAMES
 from crossdraft_lab import scenes
 from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.common import check_each_once
+from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.specs import spec_of
 from crossdraft_lab.bench.statistics import ratio
 from crossdraft_lab.bench.study import FigureColumn
@@ -117,9 +118,7 @@ COLUMNS = (
 )
 
 
-def compare_recordings(
-    plan: RecordingsBench, target: Target, tick: Callable[[str], None] | None = None
-) -> list[dict[str, Any]]:
+def compare_recordings(plan: RecordingsBench, target: Target, tick: Tick = lambda _: None) -> list[dict[str, Any]]:
     """Draft for every question with every drafter, interleaved, and compare with the target's own answer.
 
     Raises:
@@ -139,8 +138,7 @@ def compare_recordings(
                         f"The drafter '{spec}' drafts nothing before the target has spoken; compare drafters that do, "
                         "such as event."
                     )
-            if tick is not None:
-                tick(f"{seconds:g} s, {way}")
+            tick(f"{seconds:g} s, {way}")
         first = drafts[plan.drafters[0]]
         found += [_result(seconds, way, spec, made, first, plan.nodes) for spec, made in drafts.items()]
     return found

@@ -257,7 +257,7 @@ def _gpu_use(decoder: DecodeLoop, request: Request) -> list[Json]:
         until = time.perf_counter() + SAMPLED_S
         while time.perf_counter() < until:
             decoder.generate([request])
-    return [use.to_json() for use in gpus.uses]
+    return gpus.uses
 
 
 def _prefill_s(stats: Stats) -> float:

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -27,6 +27,7 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.options import Options
 from crossdraft_lab.bench.environment import environment
+from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.resources import (
     MOST_GROWTH,
     PARTS,
@@ -56,8 +57,7 @@ SAMPLINGS = {
     "sampled": Sampling(temperature=0.8, seed=2),
 }
 SAMPLED = "sampled"
-
-
+Json = dict[str, Any]
 LEAST_REQUESTS = 1000  # requests; in fewer, caches are still filling
 
 
@@ -133,7 +133,7 @@ class Ask:
     refusal: str | None = None
 
 
-def run_soak(plan: Soak, tick: Callable[[str], None] | None = None) -> "SoakReport":
+def run_soak(plan: Soak, tick: Tick = lambda _: None) -> Json:
     """Ask everything, and see what is left over.
 
     Raises:
@@ -155,17 +155,17 @@ def run_soak(plan: Soak, tick: Callable[[str], None] | None = None) -> "SoakRepo
             pids = [os.getpid(), *(descendants(os.getpid()).keys() - theirs)]
             engine.close()
         left = leftovers(temporary, pids, before)
-    return SoakReport(
+    return report_of(
         plan.requests,
-        seconds,
-        found,
-        dict(run.outcomes.most_common()),
-        tuple(run.failures[:SHOWN]),
-        len(run.failures),
-        tuple(run.samples),
-        run.kills,
-        rows,
+        run.samples,
         left,
+        rows,
+        len(run.failures),
+        environment=found,
+        seconds=round(seconds, 1),
+        outcomes=dict(run.outcomes.most_common()),
+        failures=run.failures[:SHOWN],
+        kills=run.kills,
     )
 
 
@@ -231,7 +231,7 @@ class Mix:
 class _Run:
     """Asks, samples, kills, and counts."""
 
-    def __init__(self, plan: Soak, engine: Engine, tick: Callable[[str], None] | None) -> None:
+    def __init__(self, plan: Soak, engine: Engine, tick: Tick) -> None:
         self.plan = plan
         self.engine = engine
         self.outcomes: Counter[str] = Counter()
@@ -253,7 +253,7 @@ class _Run:
                 time.sleep(INTERVAL_S)
                 self.samples.append(self._sample())
                 self._kill_if_due()
-                while shown < self._done and self._tick is not None:
+                while shown < self._done:
                     shown += 1
                     self._tick("requests")
             for one in asking:
@@ -367,103 +367,64 @@ def _quiet() -> Iterator[None]:
         log.setLevel(before)
 
 
-@dataclass(frozen=True, slots=True)
-class SoakReport:
-    """Results of a soak test.
+def report_of(
+    requests: int, samples: Sequence[MemorySample], left: Leftovers, rows: int = 0, failed: int = 0, **more: object
+) -> Json:
+    """Results of a soak test as plain values.
+
+    Memory is judged after the first fifth of the requests, with the drafter's process running. `growth` is (max - min)
+    / median of the medians of `PARTS` equal parts: what stays; `swing` that of the samples themselves: with what
+    requests hold for a moment.
 
     Args:
-        outcomes: how many requests ended how.
-        failures: what was wrong, in words; the first of them.
-        failed: how many.
+        requests: how many were asked; of too few, memory is not judged.
         samples: of memory, in the order of time.
-        kills: processes that were killed.
+        left: see there.
         rows: of the engine's cache that were in use when nothing was asked any more.
-        left: see `Leftovers`.
+        failed: answers that were wrong.
+        more: further plain values.
     """
-
-    requests: int
-    seconds: float
-    environment: Mapping[str, object]
-    outcomes: Mapping[str, int]
-    failures: tuple[str, ...]
-    failed: int
-    samples: tuple[MemorySample, ...]
-    kills: int
-    rows: int
-    left: Leftovers
-
-    @property
-    def settled(self) -> list[MemorySample]:
-        """Samples after the first fifth of the requests, with the drafter's process running."""
-        return [one for one in self.samples if one.done >= SETTLED * self.requests and one.whole]
-
-    @property
-    def growth(self) -> float:
-        """(max - min) / median of the medians of `PARTS` equal parts of the settled samples: what stays."""
-        return flatness(part_medians([one.total_mib for one in self.settled]))
-
-    @property
-    def swing(self) -> float:
-        """(max - min) / median of the settled samples themselves: with what requests hold for a moment."""
-        return flatness([one.total_mib for one in self.settled])
-
-    @property
-    def range_mib(self) -> tuple[float, float] | None:
-        """The least and the most of the settled samples; `None` without any."""
-        settled = [one.total_mib for one in self.settled]
-        return (min(settled), max(settled)) if settled else None
-
-    @property
-    def flat(self) -> bool:
-        """True if memory is flat, or too few requests were asked to say."""
-        return self.requests < LEAST_REQUESTS or self.growth <= MOST_GROWTH
-
-    @property
-    def passed(self) -> bool:
-        """True if all is well."""
-        return not self.failed and self.flat and not self.rows and not self.left.any
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        return {
-            "environment": dict(self.environment),
-            "requests": self.requests,
-            "seconds": round(self.seconds, 1),
-            "passed": self.passed,
-            "outcomes": dict(self.outcomes),
-            "failed": self.failed,
-            "failures": list(self.failures),
-            "kills": self.kills,
-            "memory": {
-                "growth": round(self.growth, 4),
-                "growth_of_parent": round(flatness(part_medians([one.parent_mib for one in self.settled])), 4),
-                "swing": round(self.swing, 4),
-                "range_mib": None if self.range_mib is None else [round(one, 2) for one in self.range_mib],
-                "most": MOST_GROWTH,
-                "judged": self.requests >= LEAST_REQUESTS,
-                "samples": [one.to_json() for one in self.samples],
-            },
-            "rows": self.rows,
-            "left": self.left.to_json(),
-        }
+    settled = [one for one in samples if one.done >= SETTLED * requests and one.whole]
+    total, enough = [one.total_mib for one in settled], requests >= LEAST_REQUESTS
+    growth = flatness(part_medians(total))
+    flat = growth <= MOST_GROWTH or not enough
+    return {
+        "requests": requests,
+        "passed": not failed and flat and not rows and not left.any,
+        "failed": failed,
+        **more,
+        "memory": {
+            "growth": round(growth, 4),
+            "growth_of_parent": round(flatness(part_medians([one.parent_mib for one in settled])), 4),
+            "swing": round(flatness(total), 4),
+            "range_mib": [round(min(total), 2), round(max(total), 2)] if total else None,
+            "most": MOST_GROWTH,
+            "judged": enough,
+            "samples": [one.to_json() for one in samples],
+        },
+        "rows": rows,
+        "left": left.to_json(),
+    }
 
 
-def lines(report: SoakReport) -> list[str]:
+def lines(report: Json) -> list[str]:
     """Sentences for people."""
-    memory = "Memory: too few samples."
-    if report.range_mib is not None:
-        low, high = report.range_mib
-        memory = (
-            f"Memory, all processes: {low:.0f} to {high:.0f} MiB in {len(report.settled)} readings after the first "
-            f"fifth, (max - min) / median {report.swing:.1%}; of the medians of {PARTS} parts {report.growth:.1%}, "
+    found, words = report["memory"], "Memory: too few samples."
+    if found["range_mib"] is not None:
+        low, high = found["range_mib"]
+        settled = sum(one["whole"] and one["done"] >= SETTLED * report["requests"] for one in found["samples"])
+        words = (
+            f"Memory, all processes: {low:.0f} to {high:.0f} MiB in {settled} readings after the first "
+            f"fifth, (max - min) / median {found['swing']:.1%}; of the medians of {PARTS} parts {found['growth']:.1%}, "
             f"asked at most {MOST_GROWTH:.0%}"
-            + (f"; judged from {LEAST_REQUESTS} requests on." if report.requests < LEAST_REQUESTS else ".")
+            + ("." if found["judged"] else f"; judged from {LEAST_REQUESTS} requests on.")
         )
+    left = str(Leftovers(**{name: tuple(some) for name, some in report["left"].items()}))
     return [
-        f"{report.requests} requests in {report.seconds:.0f} s; the drafter was killed {report.kills} times.",
-        *(f"  {count:5d} {outcome.removeprefix('!')}" for outcome, count in report.outcomes.items()),
-        memory,
-        f"Rows in use: {report.rows}. Left over: {report.left}.",
-        *(f"FAILED {failure}" for failure in report.failures),
-        "All is well." if report.passed else "Something is wrong.",
+        f"{report['requests']} requests in {report['seconds']:.0f} s; the drafter was killed {report['kills']} times.",
+        *(f"  {count:5d} {outcome.removeprefix('!')}" for outcome, count in report["outcomes"].items()),
+        words,
+        f"Rows in use: {report['rows']}. Left over: {left}.",
+        *(f"FAILED {failure}" for failure in report["failures"]),
+        "All is well." if report["passed"] else "Something is wrong.",
     ]

@@ -1,7 +1,7 @@
 """`crossdraft bench`: every method on the same questions, interleaved; peak memory of each in a process of its own."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -20,6 +20,7 @@ from crossdraft.methods import METHODS as DRAFTERS
 from crossdraft_lab.bench.assembly import Models, close_all, cores_of, make_method, make_methods, parallel_of
 from crossdraft_lab.bench.common import check_repeats
 from crossdraft_lab.bench.environment import environment, peak_cuda_mib, peak_rss_of
+from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.measure import Results, Run, answer_once, measure
 from crossdraft_lab.bench.specs import HUGGING_FACE, METHODS, POLICIES, check_methods, runs_in_process, spec_of
 from crossdraft_lab.bench.summary import MethodSummary, mean_tokens, summarise
@@ -131,7 +132,7 @@ class BenchReport:
     cores: Mapping[str, Cores | None] = field(default_factory=dict[str, Cores | None])
 
 
-def run_suite(suite: Suite, tick: Callable[[str], None] | None = None) -> BenchReport:
+def run_suite(suite: Suite, tick: Tick = lambda _: None) -> BenchReport:
     """Measure, pinned to the cores of the pair; each method answers on its own of them.
 
     Raises:
@@ -141,7 +142,7 @@ def run_suite(suite: Suite, tick: Callable[[str], None] | None = None) -> BenchR
         return _run(suite, tick)
 
 
-def _run(suite: Suite, tick: Callable[[str], None] | None) -> BenchReport:
+def _run(suite: Suite, tick: Tick) -> BenchReport:
     found = environment()  # before this process itself is the load
     warm_ups, pairs = suite.warm_up_items(), list(items(suite.work))
     footprints = {}
@@ -235,7 +236,7 @@ def cores_in_words(names: Sequence[str], cores: Cores | None) -> list[str]:
 
 
 def measure_footprints(
-    names: Sequence[str], models: Models, cores: Cores | None, item: Item, tick: Callable[[str], None] | None = None
+    names: Sequence[str], models: Models, cores: Cores | None, item: Item, tick: Tick = lambda _: None
 ) -> dict[str, Footprint]:
     """The peak memory of each method, one after another, each in a fresh process that holds no other method.
 
@@ -260,8 +261,7 @@ def measure_footprints(
             raise CrossdraftError(
                 f"The process that measures the memory of {name} died; see its message above, or use --no-memory."
             ) from error
-        if tick is not None:
-            tick(name)
+        tick(name)
     return found
 
 

@@ -6,7 +6,7 @@ baselines are measured on one core as well, and a ratio is against the faster of
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from crossdraft_lab.bench.batches import BatchMethod, BatchRun, EngineBatch, Pad
 from crossdraft_lab.bench.child_batches import ChildBatches
 from crossdraft_lab.bench.common import check_each_once, check_names, check_repeats
 from crossdraft_lab.bench.environment import environment
-from crossdraft_lab.bench.experiments.record import FigureTable
+from crossdraft_lab.bench.experiments.record import FigureTable, Tick
 from crossdraft_lab.bench.measure import find_divergence
 from crossdraft_lab.bench.specs import check_methods, spec_of
 from crossdraft_lab.bench.statistics import Interval, ratio, ratio_per_token
@@ -146,7 +146,7 @@ class SizeResults:
         return ratio_per_token(self.seconds(against), self.tokens(against), self.seconds(name), self.tokens(name))
 
 
-def run_throughput(plan: Throughput, tick: Callable[[str], None] | None = None) -> Json:
+def run_throughput(plan: Throughput, tick: Tick = lambda _: None) -> Json:
     """Measure all contestants, interleaved; plain values.
 
     Raises:
@@ -192,7 +192,7 @@ def _measure(
     methods: Mapping[str, BatchMethod],
     asked: Sequence[Item],
     warm_ups: Sequence[Item],
-    tick: Callable[[str], None] | None,
+    tick: Tick,
 ) -> SizeResults:
     batches = [list(asked[number * size : (number + 1) * size]) for number in range(plan.repeats_of(size))]
     found = SizeResults(size, batches, {name: [] for name in methods})
@@ -204,8 +204,7 @@ def _measure(
                 run = method.answer(batch)
             if number >= WARM_UPS:
                 found.runs[name].append(run)
-            if tick is not None:
-                tick(f"{size} requests, {name}")
+            tick(f"{size} requests, {name}")
     return found
 
 

@@ -122,6 +122,6 @@ def soak(
         with progress("asking", plan.requests) as tick:
             report = run_soak(plan, tick)
     output.lines(lines(report))
-    output.write(report.to_json())
-    if not report.passed:
+    output.write(report)
+    if not report["passed"]:
         raise typer.Exit(1)

@@ -2,7 +2,6 @@
 
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,11 @@ from crossdraft.files import atomic_path, make_folder, only_process
 from crossdraft_lab.bench.environment import environment
 from crossdraft_lab.bench.experiments.kept import FIGURE, SUMMARY
 from crossdraft_lab.bench.experiments.markdown import outcome_page
-from crossdraft_lab.bench.experiments.record import Experiment, ExperimentOutcome, Setting
+from crossdraft_lab.bench.experiments.record import Experiment, ExperimentOutcome, Setting, Tick
 from crossdraft_lab.bench.experiments.runs import RUNS, RunLine, RunsFile, read_lines, typed
 
 WORK, TABLE = "work", "table.md"
 PICTURES = (FIGURE, "figure.png")
-Progress = Callable[[str], None]
 
 
 class UnfinishedError(CrossdraftError):
@@ -31,7 +29,7 @@ def run_experiment(
     config: object,
     out: Path,
     cores: Cores | None,
-    tick: Progress = lambda name: None,
+    tick: Tick = lambda name: None,
     *,
     force: bool = False,
 ) -> ExperimentOutcome:
@@ -58,7 +56,7 @@ def run_experiment(
 
 
 def _run(
-    experiment: Experiment[Any], config: object, folder: Path, cores: Cores | None, tick: Progress, *, force: bool
+    experiment: Experiment[Any], config: object, folder: Path, cores: Cores | None, tick: Tick, *, force: bool
 ) -> ExperimentOutcome:
     """The same in its folder, by the one process that fills it."""
     if force:

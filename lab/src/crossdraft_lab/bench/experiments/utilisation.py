@@ -54,7 +54,7 @@ def studies(config: UtilisationConfig, folder: Path | None = None) -> list[Study
         found["timelines"] = {name: _spans(method, first) for name, method in made.items()}
         cores = {name: made[name].cores for name in (OWN, ALL)}
         found |= {"shape": asdict(shape), "peaks": machine_peaks(target, shape, cores)}
-        found |= {"gpu": [use.to_json() for use in gpus.uses], "no_gpu": gpus.absent}
+        found |= {"gpu": gpus.uses, "no_gpu": gpus.absent}
 
     return [replace(study, more=machine)]
 

@@ -32,6 +32,7 @@ from crossdraft.serve.server import DrainingServer, configured
 from crossdraft.serve.service import Service, load_engine
 from crossdraft.serve.settings import ServerSettings
 from crossdraft.serve.sockets import bound_socket
+from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.resources import MOST_GROWTH, SETTLED, flatness, part_medians
 from crossdraft_lab.bench.serving.plan import CACHE_BYTES, CHAT, Question, ServePlan, percentiles_ms
 from crossdraft_lab.bench.serving.process import Connection, ServerProcess
@@ -41,8 +42,6 @@ MOST_WAITS = 3.0  # times the mean time of an answer, for p99
 INTERVAL_S = 0.5
 KILL_EVERY_S = 4.0
 SOON_S = 10.0
-
-Tick = Callable[[str], None]
 
 
 MOST_OVERHEAD_MS = 3.0  # p50 of a request, over the engine called directly

@@ -3,20 +3,19 @@
 Everything is measured on loopback, on the machine's own cores: the clients' cost is in it, too.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from crossdraft.serve.service import load_engine
 from crossdraft_lab.bench.environment import environment
+from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.serving.load import cancels, kills, load, overhead, throughput
 from crossdraft_lab.bench.serving.plan import ServePlan, question
 from crossdraft_lab.bench.serving.process import serving
 from crossdraft_lab.bench.serving.vllm_server import against_vllm
 from crossdraft_lab.bench.statistics import Interval
 from crossdraft_lab.bench.workload import Workload, items
-
-Tick = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

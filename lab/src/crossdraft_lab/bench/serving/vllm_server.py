@@ -20,6 +20,7 @@ import crossdraft
 from crossdraft.checkpoints.locate import REFERENCE, find_checkpoint
 from crossdraft.errors import CrossdraftError
 from crossdraft.video.clip import DEFAULT_FRAMES
+from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.resources import halted
 from crossdraft_lab.bench.serving.plan import CHAT, Question, ServePlan, percentiles_ms, question
 from crossdraft_lab.bench.serving.process import Connection, serving
@@ -36,8 +37,6 @@ LEAST_QUESTIONS = 12  # of a block
 START_S = 300.0
 # The reference target has no chat template; this one puts the text where ours does.
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.role.upper() }}: {{ m.content }} {% endfor %}ASSISTANT:"
-
-Tick = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
