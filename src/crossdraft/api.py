@@ -25,7 +25,7 @@ from crossdraft.checkpoints import models as checkpoint_models
 from crossdraft.checkpoints.locate import source_text
 from crossdraft.checkpoints.parts import parts
 from crossdraft.checks import core_numbers
-from crossdraft.compressions import BudgetStatus, CheckedTarget, compressed, settings_of
+from crossdraft.compressions import CHECK, BudgetStatus, CheckedTarget, compressed, settings_of
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.devices import usable_device
 from crossdraft.engine.drafter import Drafter
@@ -273,7 +273,7 @@ class Engine:
         self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True, patient: bool = False
     ) -> PendingAnswer:
         check = self.target.check_of(request, self._scheduler) if isinstance(self.target, CheckedTarget) else None
-        asked = request if check is None else replace(request, prefill=check)
+        asked = request if check is None else replace(request, extras={CHECK: check})
         return self._scheduler.submit(
             asked, on_piece, provisional=provisional, owner=self, patient=patient, check=check
         )

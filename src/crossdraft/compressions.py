@@ -21,6 +21,7 @@ from crossdraft.specs import parse, read_settings
 
 READ_WHOLE = "Read whole"  # begins the note of a prompt that was not compressed after all
 COMPRESSION = "compression"
+CHECK = "check"  # of a request's extras: what `CheckedTarget.check_of` returned
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from crossdraft.compressions import compressed
+from crossdraft.compressions import CHECK, compressed
 from crossdraft.edge.events import EdgeEvents
 from crossdraft.edge.remote import EdgeLink
 from crossdraft.engine.arrivals import evenly
@@ -185,11 +185,11 @@ def test_who_asks_sees_to_a_check_and_events_are_encoded_once(predicting, target
     own = DecodeLoop(predicting(), None).generate([question])[0].tokens
     encode = made.predicting.events.encode
     monkeypatch.setattr(made.predicting.events, "encode", lambda prompt: encoded.append(1) or encode(prompt))
-    answer = DecodeLoop(made, None).generate([replace(question, prefill=asker)])[0]
+    answer = DecodeLoop(made, None).generate([replace(question, extras={CHECK: asker})])[0]
     assert answer.tokens == DecodeLoop(target, None).generate([question])[0].tokens
     assert "Read whole: this request is a check." in answer.other_notes
     (prepared,) = asker.started
-    lossy = DecodeLoop(made, None).generate([replace(prepared, prefill=Read.PREDICTED)])[0]
+    lossy = DecodeLoop(made, None).generate([replace(prepared, extras=prepared.extras | {CHECK: Read.PREDICTED})])[0]
     assert lossy.tokens == own != answer.tokens
     assert len(encoded) == 1
     assert made.status.reads[Read.CHECKED] == 1
@@ -201,7 +201,7 @@ def test_who_asks_for_no_check_reads_by_the_threshold_and_moves_nothing(predicti
     """A request by itself, and one of which nothing is to be learned, even if all that are predicted are checked."""
     made, asker = predicting(budget=0.1, check=1.0, rate=1.0, confidence=first), Noted()
     before = made.status
-    for request in (question, replace(question, prefill=asker, namespace=None)):
+    for request in (question, replace(question, extras={CHECK: asker}, namespace=None)):
         assert ("predicted" in made.prepare(request).features) == predicted
     assert (made.status, asker.started) == (before, [])
 
@@ -209,7 +209,7 @@ def test_who_asks_for_no_check_reads_by_the_threshold_and_moves_nothing(predicti
 @encodes_clips
 def test_a_request_may_say_how_it_is_read(predicting, question):
     for made in (predicting(), predicting(budget=0.1, check=1.0, confidence=0.9)):
-        read = {way: "predicted" in made.prepare(replace(question, prefill=way)).features for way in Read}
+        read = {way: "predicted" in made.prepare(replace(question, extras={CHECK: way})).features for way in Read}
         assert (read[Read.PREDICTED], read[Read.WHOLE]) == (True, False)
 
 
@@ -244,12 +244,12 @@ def test_events_that_cannot_be_read_cost_no_answer(predicting, target, question,
     made, asker, own = predicting(**budget), Noted(), DecodeLoop(target, None).generate([question])[0].tokens
     before, why = made.status, "Read whole: its events cannot be read."
     for path in (tmp_path / "missing.h5", damaged):
-        answer = DecodeLoop(made, None).generate([replace(question, events=str(path), prefill=asker)])[0]
+        answer = DecodeLoop(made, None).generate([replace(question, events=str(path), extras={CHECK: asker})])[0]
         assert answer.tokens == own
         assert answer.other_notes[0] == why
         assert path.name in answer.other_notes[1]
     remote = EdgeEvents(EdgeLink(b"session", replies=False))
-    answer = DecodeLoop(made, None).generate([replace(question, events=remote, prefill=asker)])[0]
+    answer = DecodeLoop(made, None).generate([replace(question, events=remote, extras={CHECK: asker})])[0]
     assert answer.tokens == own
     assert answer.other_notes == ("Read whole: its events lie at an edge, and are not sent.",)
     assert (made.status, asker.started) == (before and replace(before, unpredictable=3), [])
@@ -263,11 +263,15 @@ def test_key_frames_of_a_clip_with_another_number_of_frames_cost_no_answer(predi
     made, asker = predicting(frames=2, **budget), Noted()
     before, frames = made.status, read_clip(question.clip, FrameSampling(found)).frames.numpy()
     other = replace(question, video=frames)
-    answer = DecodeLoop(made, None).generate([replace(other, prefill=asker)])[0]
+    answer = DecodeLoop(made, None).generate([replace(other, extras={CHECK: asker})])[0]
     assert answer.tokens == DecodeLoop(target, None).generate([other])[0].tokens
     assert answer.other_notes == (f"Read whole: its clip gives {found} frames, and the adapter learned of 8.",)
     assert (made.status, asker.started) == (before and replace(before, unpredictable=1), [])
-    for uncounted in (other, replace(other, prefill=asker, namespace=None), replace(other, prefill=Read.PREDICTED)):
+    for uncounted in (
+        other,
+        replace(other, extras={CHECK: asker}, namespace=None),
+        replace(other, extras={CHECK: Read.PREDICTED}),
+    ):
         assert "predicted" not in made.prepare(uncounted).features
     assert made.status == (before and replace(before, unpredictable=1))
     plain = predicting()

@@ -85,10 +85,8 @@ class Request(NamedFields):
     # Its token ids as the target reads it, for a drafter that copies text (`Needs.prompt`): `prompt.PromptIds`, for
     # which nobody is to wait. The engine sets it.
     prompt_ids: Any = field(default=None, repr=False, compare=False)
-    # [T, P, S] its events behind the event encoder: a speculative prefill's gate leaves them to what reads it next.
-    event_features: Any = field(default=None, repr=False, compare=False)
-    # How a speculative prefill reads it, or who is told: `align.checked.Read`, `align.prefill_check.PrefillCheck`.
-    prefill: Any = field(default=None, repr=False, compare=False)
+    # What a compression of the target notes of it, by its own names. It is not sent to another process.
+    extras: Mapping[str, object] = field(default_factory=dict[str, object], repr=False, compare=False)
     # What the model sees of it (`engine.content.Content`), and whether a prefix cache knows that. The engine sets both.
     content: Any = field(default=None, repr=False, compare=False)
     known: bool = field(default=False, repr=False, compare=False)

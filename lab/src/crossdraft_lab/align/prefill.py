@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol, cast
 import torch
 from torch import Tensor
 
-from crossdraft.compressions import READ_WHOLE
+from crossdraft.compressions import CHECK, READ_WHOLE
 from crossdraft.edge.events import EdgeEvents
 from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.encoded import visual_rows
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from crossdraft_lab.align.prefill_check import PrefillCheck
 
 ROWS = "predicted"  # among the inputs of a prompt: what was predicted
+EVENTS = "event features"  # of a request's extras: [T, P, S] its events behind the event encoder
 NOT_PREDICTABLE = "it takes one clip with events to predict what it looks like"
 AT_AN_EDGE = "its events lie at an edge, and are not sent"
 UNREADABLE = "its events cannot be read"
@@ -104,7 +105,7 @@ class PrefillSettings:
 
 
 class Checker(Protocol):
-    """Sees to the check of one request; a request has it as its `prefill`."""
+    """Sees to the check of one request, whose `extras` have it as `CHECK`."""
 
     def start(self, prepared: Request) -> None:
         """The request is chosen for a check: to be called once, while its prompt is prepared."""
@@ -113,9 +114,9 @@ class Checker(Protocol):
 class SpeculativePrefill(Target):
     """A target that reads what is predicted of its clip, where the gate lets it.
 
-    `controller` is that of a budget; `None` = there is none. It chooses for requests whose `prefill` is a `Checker`,
-    except those without a namespace, of which nothing is to be learned. `prefill` may also say how one is to be read
-    (`Read`). Any other is read by the threshold as it is.
+    `controller` is that of a budget; `None` = there is none. It chooses for requests whose `extras` have a
+    `Checker` as `CHECK`, except those without a namespace, of which nothing is to be learned. It may also be how one is
+    to be read (`Read`). Any other is read by the threshold as it is.
 
     Raises:
         CrossdraftError: the target reads no clips or has its own way with visual tokens, or as
@@ -186,13 +187,13 @@ class SpeculativePrefill(Target):
         if (why := self._unpredictable_because(request)) is not None:
             return self._read_unpredictable(request, why)
         try:
-            request = replace(request, event_features=self._event_features(request))
+            request = replace(request, extras={**request.extras, EVENTS: self._event_features(request)})
         except CrossdraftError as error:  # may name a file, which a server keeps for itself: a note of its own
             return self._read_unpredictable(request, UNREADABLE, str(error))
         if (why := self._whole_because(request)) is not None:
             return self._read_whole(request, why)
         ids, shown = self._with_key_frames(request, self.predicting.prompt.ids(request))
-        return Prompt(ids, {ROWS: self.predicting.predict(request.event_features), **shown})
+        return Prompt(ids, {ROWS: self.predicting.predict(self._event_features(request)), **shown})
 
     def _unpredictable_because(self, request: Request) -> str | None:
         """Why nothing can be predicted of a request, before its events are read; `None`: it may be."""
@@ -220,10 +221,10 @@ class SpeculativePrefill(Target):
 
     def _whole_because(self, request: Request) -> str | None:
         """Why the whole clip of a request is read whose events are encoded; `None`: it is not."""
-        controller, least, asker = self.controller, self.settings.confidence, request.prefill
+        controller, least, asker = self.controller, self.settings.confidence, request.extras.get(CHECK)
         if isinstance(asker, Read) or (controller is None and not least):
             return CHECKED if asker is Read.WHOLE else None
-        sure = self._sure(request.event_features)
+        sure = self._sure(self._event_features(request))
         if controller is None:
             return NOT_CONFIDENT if sure < least else None
         read = controller.choose(sure) if _counts(request) else controller.would_read(sure)
@@ -233,8 +234,8 @@ class SpeculativePrefill(Target):
 
     def _event_features(self, request: Request) -> Tensor:
         """[T, P, S] what the event encoder makes of a request's events."""
-        if request.event_features is not None:
-            return request.event_features
+        if (known := request.extras.get(EVENTS)) is not None:
+            return cast("Tensor", known)
         events = self.predicting.events
         return encoder_features(events, events.prepare(request))
 
@@ -306,7 +307,8 @@ def layout(config: VisionConfig, frames: list[int]) -> tuple[Tensor, Tensor]:
 
 def _counts(request: Request) -> bool:
     """True if the status counts a request; one by itself, a check or a warm-up is not counted."""
-    return request.prefill is not None and not isinstance(request.prefill, Read) and request.namespace is not None
+    asker = request.extras.get(CHECK)
+    return asker is not None and not isinstance(asker, Read) and request.namespace is not None
 
 
 def _predictable(request: Request) -> bool:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 
+from crossdraft.compressions import CHECK
 from crossdraft.engine.request import Answer, Finish, Request
 from crossdraft.engine.scheduler import HandOver, PendingAnswer
 from crossdraft.errors import CrossdraftError
@@ -59,7 +60,7 @@ class PrefillCheck:
             self._max_time = prepared.max_time
             try:
                 for way in () if self._over else ways:
-                    asked = replace(shadow, prefill=way, event_features=prepared.event_features)
+                    asked = replace(shadow, extras={**prepared.extras, CHECK: way})
                     self._shadows.append(self._ask(asked))
             except CrossdraftError:  # the engine is being closed
                 log.info("A speculative prefill is not checked.", exc_info=True)

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from crossdraft.api import Engine, Options, Request
 from crossdraft.checks import whole
-from crossdraft.compressions import COMPRESSION, COMPRESSIONS, READ_WHOLE, compressed, settings_of
+from crossdraft.compressions import CHECK, COMPRESSION, COMPRESSIONS, READ_WHOLE, compressed, settings_of
 from crossdraft.drawing.charts import ChartCurve, below_one_another, curves
 from crossdraft.drawing.shapes import Drawing
 from crossdraft.engine.cost_model import CostModel
@@ -243,4 +243,4 @@ class _ChosenChecks:
 
 
 def _read_as(item: Item, prefill: object) -> Item:
-    return replace(item, request=replace(item.request, prefill=prefill))
+    return replace(item, request=replace(item.request, extras={CHECK: prefill}))

@@ -245,9 +245,7 @@ class ProcessDrafter:
         state = ProcessState(next(self._keys), request.sampling.certain, self._launches)
         needs = self.needs
         features: VisualFuture | None = request.visual_features if needs.visual else None
-        sent = replace(
-            request, visual_features=None, prompt_ids=None, event_features=None, prefill=None, content=None, known=False
-        )
+        sent = replace(request, visual_features=None, prompt_ids=None, extras={}, content=None, known=False)
         sent = sent if self.needs.video else sent.without_pixels()
         packed, arrays = pack_request(sent)
         self._states[state.key] = state
