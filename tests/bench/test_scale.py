@@ -145,9 +145,9 @@ def test_bad_input(tmp_path):
     for wrong, part in (("7b", "neither"), (str(broken), "no configuration"), (str(other), "'llama'")):
         with pytest.raises(CrossdraftError, match=part):
             shape_of(wrong, TARGETS)
-    with pytest.raises(CrossdraftError, match="cannot be used"):
+    with pytest.raises(CrossdraftError, match="--device is 'nowhere', which cannot be used here"):
         main(["--config", "0.5b", "--device", "nowhere"])
-    with pytest.raises(CrossdraftError, match="neither a CPU nor a CUDA GPU"):
+    with pytest.raises(CrossdraftError, match="--device is 'meta', which cannot be used here"):
         main(["--config", "0.5b", "--device", "meta"])
     with pytest.raises(CrossdraftError, match="Cannot write"):
         main(["--config", "0.5b", "--device", "cpu", "--json-out", str(tmp_path)])

@@ -3,9 +3,7 @@
 Imports nothing heavy: a command refuses a bad file name before it loads a model.
 """
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from crossdraft.checks import did_you_mean, whole
@@ -94,13 +92,6 @@ def check_repeats(repeats: int, what: str = "pair") -> None:
     """
     if repeats < 1:
         raise CrossdraftError(f"The number of repeats is {repeats}; run each {what} at least once.")
-
-
-def add_output_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a command's output: `json`, `json_out` and `force`, as the options of the other benches."""
-    parser.add_argument("--json", action="store_true", help="JSON on stdout; the rest then goes to stderr")
-    parser.add_argument("--json-out", type=Path, metavar="FILE", help="write the result as JSON into a file, too")
-    parser.add_argument("--force", action="store_true", help="overwrite a file that exists")
 
 
 def table(title: str | None, first: str, heads: Sequence[str], caption: str | None = None) -> "Table":

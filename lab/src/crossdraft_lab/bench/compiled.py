@@ -4,18 +4,14 @@ Runs where only torch, transformers and numpy are installed: `python -m crossdra
 video-llava-7b`. A config other than `reference` gets random weights.
 """
 
-import argparse
 import copy
-import sys
 import time
 from collections.abc import Sequence
 
 import torch
-from transformers.utils import logging
 
-from crossdraft.cli.outputs import check_outputs, write_json
+from crossdraft.dtypes import dtype_name
 from crossdraft.engine.cache import KVCache
-from crossdraft.engine.devices import resolve
 from crossdraft.engine.passes import Chunk, PassRow
 from crossdraft.engine.prefill import prefill
 from crossdraft.engine.prompt import Prompt
@@ -23,9 +19,8 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.bench.common import add_output_arguments
 from crossdraft_lab.bench.environment import environment
-from crossdraft_lab.bench.scale import DTYPES, dtype_name
+from crossdraft_lab.bench.scale import DTYPES, parsed, parser_of, publish, run_program
 from crossdraft_lab.bench.scale_measure import Json, bandwidth, bound_of
 from crossdraft_lab.bench.scale_models import TARGETS, random_target, shape_of
 from crossdraft_lab.bench.statistics import Interval, median_ratio, quartiles
@@ -123,22 +118,13 @@ def main(argv: Sequence[str], prog: str = "crossdraft_lab.bench.compiled") -> No
     Raises:
         CrossdraftError: bad input, or nothing can be compiled here.
     """
-    logging.set_verbosity_error()
-    parser = argparse.ArgumentParser(prog=prog, description="Compiled decode passes against the executor `fast`.")
-    parser.add_argument("--config", default="reference", help=f"reference, {', '.join(TARGETS)}, or a config.json")
-    parser.add_argument("--device", help="CUDA if there is a GPU, else cpu")
-    parser.add_argument("--dtype", choices=DTYPES, help="bfloat16 on a GPU, float32 on a CPU")
+    parser = parser_of(prog, "Compiled decode passes against the executor `fast`.", "reference")
     parser.add_argument("--repeats", type=int, default=100, help="runs of each pass")
-    add_output_arguments(parser)
-    given = parser.parse_args(argv)
-    check_outputs(given.json_out, force=given.force)
+    given, device, dtype = parsed(parser, argv)
     if given.repeats < 1:
         raise CrossdraftError(f"--repeats is {given.repeats}; run each pass at least once.")
-    device = resolve(given.device)
-    dtype = given.dtype or ("bfloat16" if device.type == "cuda" else "float32")
     result = compare_passes(_target(given.config, device, dtype), given.config, given.repeats)
-    (sys.stderr if given.json else sys.stdout).write("\n".join(lines(result)) + "\n")
-    write_json(result, given.json_out, stdout=given.json)
+    publish(given, result, lines(result))
 
 
 def _target(config: str, device: torch.device, dtype: str) -> Target:
@@ -150,8 +136,4 @@ def _target(config: str, device: torch.device, dtype: str) -> Target:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except CrossdraftError as error:
-        sys.stderr.write(f"crossdraft: {error}\n")
-        sys.exit(2)
+    run_program(main)

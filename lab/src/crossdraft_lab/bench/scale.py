@@ -7,29 +7,31 @@ Runs where only torch, transformers and numpy are installed: `python -m crossdra
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 from transformers.utils import logging
 
 from crossdraft.cli.cores import Cores, choose_cores
 from crossdraft.cli.outputs import check_outputs, write_json
+from crossdraft.dtypes import dtype_name
+from crossdraft.engine.devices import usable_device
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.bench.common import add_output_arguments
 from crossdraft_lab.bench.environment import environment, memory
+from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.scale_measure import (
     NODES,
     Json,
-    Say,
     bandwidth,
     bound_of,
     measure_drafter,
     measure_passes,
     measure_prefill,
 )
-from crossdraft_lab.bench.scale_models import DRAFTERS, TARGETS, parameters, random_target, shape_of
+from crossdraft_lab.bench.scale_models import DRAFTERS, TARGETS, random_target, shape_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DESCRIPTION = "Measure shapes of any size with random weights: times do not depend on them."
@@ -61,7 +63,7 @@ class Scale:
     compile: bool = False
 
 
-def run_scale(scale: Scale, say: Say) -> Json:
+def run_scale(scale: Scale, say: Tick) -> Json:
     """Measure, target first, then one drafter after the other; plain values, times in milliseconds.
 
     Raises:
@@ -71,7 +73,7 @@ def run_scale(scale: Scale, say: Say) -> Json:
         return _run(scale, say)
 
 
-def _run(scale: Scale, say: Say) -> Json:
+def _run(scale: Scale, say: Tick) -> Json:
     found = environment()  # before this process itself is the load
     say("memory bandwidth")
     speed = bandwidth(scale.device, scale.budget_s)
@@ -90,7 +92,7 @@ def _run(scale: Scale, say: Say) -> Json:
     for name in scale.drafters:
         where = scale.draft_device, scale.dtype, cores
         try:
-            one = measure_drafter(target, name, *where, scale.budget_s, say, compiled=scale.compile)
+            one = measure_drafter(target, name, where, scale.budget_s, say, compiled=scale.compile)
             drafters.append(one | {"c": round(one["step_ms"]["median"] / step, 4)})
         except CrossdraftError as error:
             drafters.append({"skipped": f"{name}: {error}"})
@@ -99,7 +101,7 @@ def _run(scale: Scale, say: Say) -> Json:
         "environment": found,
         "workload": {
             "config": scale.config,
-            "parameters": parameters(target.model),
+            "parameters": target.model.num_parameters(),
             "prompt_tokens": prompt,
             "device": str(scale.device),
             "draft_device": str(scale.draft_device),
@@ -115,35 +117,75 @@ def _run(scale: Scale, say: Say) -> Json:
     }
 
 
+def parser_of(prog: str, description: str, config: str) -> argparse.ArgumentParser:
+    """The options of both programs that run where nothing reads options but argparse.
+
+    Args:
+        prog, description: of the program.
+        config: the config by default; empty where one must be named.
+    """
+    parser = argparse.ArgumentParser(prog=prog, description=description)
+    named = ", ".join([config, *TARGETS] if config else TARGETS)
+    parser.add_argument("--config", required=not config, default=config, help=f"{named}, or the path of a config.json")
+    parser.add_argument("--device", help="CUDA if there is a GPU, else cpu")
+    parser.add_argument("--dtype", choices=DTYPES, help="bfloat16 on a GPU, float32 on a CPU")
+    parser.add_argument("--json", action="store_true", help="JSON on stdout; the rest then goes to stderr")
+    parser.add_argument("--json-out", type=Path, metavar="FILE", help="write the result as JSON into a file, too")
+    parser.add_argument("--force", action="store_true", help="overwrite a file that exists")
+    return parser
+
+
+def parsed(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.Namespace, torch.device, str]:
+    """The options as they were given, the device, and the dtype's name; nothing is logged from here on.
+
+    Raises:
+        CrossdraftError: an unknown device, or a file that cannot be written.
+    """
+    logging.set_verbosity_error()
+    given = parser.parse_args(argv)
+    check_outputs(given.json_out, force=given.force)
+    device = _device(given.device, "--device")
+    return given, device, given.dtype or ("bfloat16" if device.type == "cuda" else "float32")
+
+
+def publish(given: argparse.Namespace, result: Json, said: Sequence[str]) -> None:
+    """Write a result: its lines on stdout, or JSON instead and the lines on stderr."""
+    (sys.stderr if given.json else sys.stdout).write("\n".join(said) + "\n")
+    write_json(result, given.json_out, stdout=given.json)
+
+
+def run_program(main: Callable[[Sequence[str]], None]) -> None:
+    """Run a module's `main` as a program: bad input is a sentence on stderr, and exit status 2."""
+    try:
+        main(sys.argv[1:])
+    except CrossdraftError as error:
+        sys.stderr.write(f"crossdraft: {error}\n")
+        sys.exit(2)
+
+
 def read_arguments(argv: Sequence[str], prog: str) -> tuple[Scale, argparse.Namespace]:
     """The command line as a `Scale`, and as it was given.
 
     Raises:
         CrossdraftError: an unknown device or core, or a file that cannot be written.
     """
-    parser = argparse.ArgumentParser(prog=prog, description=DESCRIPTION)
-    parser.add_argument("--config", required=True, help=f"{', '.join(TARGETS)}, or the path of a config.json")
+    parser = parser_of(prog, DESCRIPTION, "")
     parser.add_argument("--drafter", action="append", help=f"{', '.join(DRAFTERS)} (both by default), or a path")
-    parser.add_argument("--device", help="CUDA if there is a GPU, else cpu")
     parser.add_argument("--draft-device", help="the second GPU if there is one, else the target's device")
-    parser.add_argument("--dtype", choices=DTYPES, help="bfloat16 on a GPU, float32 on a CPU")
     parser.add_argument("--budget", type=float, default=3.0, metavar="S", help="seconds for each measurement")
     parser.add_argument("--target-cores", help="CPU cores of the target, as 0 or 0-3; by default all but one")
     parser.add_argument("--draft-cores", help="CPU cores of a drafter's process; by default one")
     parser.add_argument("--compile", action="store_true", help="compile decode passes: minutes the first time")
     parser.add_argument("--seed", type=int, default=0, help="of the random weights")
-    add_output_arguments(parser)
-    given = parser.parse_args(argv)
-    check_outputs(given.json_out, force=given.force)
-    device = _device(given.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    given, device, dtype = parsed(parser, argv)
     second = device if device.type == "cpu" or torch.cuda.device_count() < 2 else torch.device("cuda:1")
     on_cpu = device.type == "cpu" or given.target_cores or given.draft_cores
     scale = Scale(
         config=given.config,
         drafters=tuple(given.drafter or DRAFTERS),
         device=device,
-        draft_device=_device(given.draft_device) if given.draft_device else second,
-        dtype=DTYPES[given.dtype or ("bfloat16" if device.type == "cuda" else "float32")],
+        draft_device=_device(given.draft_device, "--draft-device") if given.draft_device else second,
+        dtype=DTYPES[dtype],
         budget_s=given.budget,
         cores=choose_cores(given.target_cores, given.draft_cores, all_target=True) if on_cpu else None,
         seed=given.seed,
@@ -152,15 +194,11 @@ def read_arguments(argv: Sequence[str], prog: str) -> tuple[Scale, argparse.Name
     return scale, given
 
 
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        if device.type not in ("cpu", "cuda"):
-            raise CrossdraftError(f"Device '{name}' is neither a CPU nor a CUDA GPU; scale measures only these.")
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise CrossdraftError(f"Device '{name}' cannot be used here; try --device cpu.") from error
-    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
+def _device(name: str | None, option: str) -> torch.device:
+    device = usable_device(name, option)
+    if device.type not in ("cpu", "cuda"):
+        raise CrossdraftError(f"Device '{name}' is neither a CPU nor a CUDA GPU; scale measures only these.")
+    return device
 
 
 def main(argv: Sequence[str], prog: str = "crossdraft_lab.bench.scale") -> None:
@@ -169,7 +207,6 @@ def main(argv: Sequence[str], prog: str = "crossdraft_lab.bench.scale") -> None:
     Raises:
         CrossdraftError: bad input.
     """
-    logging.set_verbosity_error()
     scale, given = read_arguments(argv, prog)
     start = time.perf_counter()
 
@@ -177,8 +214,7 @@ def main(argv: Sequence[str], prog: str = "crossdraft_lab.bench.scale") -> None:
         sys.stderr.write(f"{time.perf_counter() - start:7.1f} s  {what}\n")
 
     measured = run_scale(scale, say)
-    (sys.stderr if given.json else sys.stdout).write("\n".join(lines(measured)) + "\n")
-    write_json(measured, given.json_out, stdout=given.json)
+    publish(given, measured, lines(measured))
 
 
 def lines(measured: Json) -> list[str]:
@@ -228,14 +264,5 @@ def _ms(times: Json) -> str:
     return f"{times['median']:.1f} ms"
 
 
-def dtype_name(dtype: torch.dtype) -> str:
-    """A dtype as options name it."""
-    return str(dtype).removeprefix("torch.")
-
-
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except CrossdraftError as error:
-        sys.stderr.write(f"crossdraft: {error}\n")
-        sys.exit(2)
+    run_program(main)

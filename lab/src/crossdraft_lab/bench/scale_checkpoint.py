@@ -31,7 +31,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder
 from crossdraft.models.eventgpt import EventGPTConfig
 from crossdraft.models.eventgpt.layout import official_name
-from crossdraft_lab.bench.scale_models import DRAFTERS, FRAMES, IMAGE, TARGETS, VIDEO
+from crossdraft_lab.bench.scale_models import DRAFTERS, FRAMES, TARGETS, video_llava
 
 UNK, BOS, EOS, PAD = "<unk>", "<s>", "</s>", "<pad>"
 SPACE = "▁"  # how SentencePiece writes a space
@@ -51,7 +51,6 @@ VIDEO_LLAVA_NAMES = (  # ours in transformers 5 -> the hub's
 DTYPE = torch.bfloat16
 ROOM = 100_000_000  # bytes that stay free on the disk, settings and tokenizer included
 PATTERN = "model{suffix}.safetensors"
-OnBytes = Callable[[str, int], None]
 
 
 def llama_tokenizer(size: int, added: Sequence[str] = ()) -> Tokenizer:
@@ -178,10 +177,8 @@ def _text(vocabulary: int) -> LlamaConfig:
 def _small_video_llava() -> VideoLlavaConfig:
     """0.26 B parameters: a drafter's language model under the vision encoders of the 0.5B target."""
     drafter, target = DRAFTERS["small"](), TARGETS["0.5b"]()
-    text = LlamaConfig(**(drafter.text_config.to_dict() | {"vocab_size": target.text_config.vocab_size}))
-    return VideoLlavaConfig(
-        vision_config=drafter.vision_config, text_config=text, image_token_index=IMAGE, video_token_index=VIDEO
-    )
+    text = drafter.text_config.to_dict() | {"vocab_size": target.text_config.vocab_size}
+    return video_llava(LlamaConfig(**text), drafter.vision_config)
 
 
 def _tiny_video_llava() -> VideoLlavaConfig:
@@ -304,9 +301,6 @@ def _write_generation(folder: Path, pad: int, version: str) -> None:
     )
 
 
-"""Called with a file's name and how many bytes of its weights were just drawn."""
-
-
 @dataclass(frozen=True, slots=True)
 class RandomCheckpoint:
     """Contents of a written checkpoint: `bytes` of weights in so many `shards`."""
@@ -319,21 +313,6 @@ class RandomCheckpoint:
     shards: int
 
 
-@dataclass(frozen=True, slots=True)
-class ShardPlan:
-    """Which tensor goes where: file -> its tensors, by their names on disk, as shapes without memory."""
-
-    files: Mapping[str, Mapping[str, Tensor]]
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        return [tensor for file in self.files.values() for tensor in file.values()]
-
-    @property
-    def bytes(self) -> int:
-        return sum(tensor.numel() for tensor in self.tensors) * DTYPE.itemsize
-
-
 def write_checkpoint(
     name: str,
     destination: Path,
@@ -341,7 +320,7 @@ def write_checkpoint(
     seed: int = 0,
     force: bool = False,
     start: Callable[[int], object] = lambda total: None,
-    on_bytes: OnBytes = lambda file, count: None,
+    on_bytes: Callable[[str, int], None] = lambda file, count: None,
 ) -> RandomCheckpoint:
     """Write a checkpoint folder, whole or not at all.
 
@@ -358,24 +337,25 @@ def write_checkpoint(
         raise CrossdraftError(f"Unknown config '{name}'; choose one of {', '.join(SHAPES)}.")
     _check_destination(destination, force=force)
     layout = layout_of(name)
-    plan = planned(layout)
-    _check_room(destination, plan.bytes)
-    start(plan.bytes)
+    files = planned(layout)
+    every = [tensor for tensors in files.values() for tensor in tensors.values()]
+    size = sum(tensor.numel() for tensor in every) * DTYPE.itemsize
+    _check_room(destination, size)
+    start(size)
     generator = torch.Generator().manual_seed(seed)
     with atomic_folder(destination) as folder:
         layout.write_settings(folder)
-        for file, tensors in plan.files.items():
+        for file, tensors in files.items():
             drawn = dict[str, Tensor]()
             for key, tensor in tensors.items():
                 drawn[key] = random_weight(key, tuple(tensor.shape), generator)
                 on_bytes(file, drawn[key].nbytes)
             save_file(drawn, folder / file, metadata={"format": "pt"})
-        if len(plan.files) > 1:
-            where = {key: file for file, tensors in plan.files.items() for key in tensors}
-            index = {"metadata": {"total_size": plan.bytes}, "weight_map": dict(sorted(where.items()))}
+        if len(files) > 1:
+            where = {key: file for file, tensors in files.items() for key in tensors}
+            index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(where.items()))}
             write_json_file(folder / INDEX, index)
-    parameters = sum(tensor.numel() for tensor in plan.tensors)
-    return RandomCheckpoint(str(destination), name, len(plan.tensors), parameters, plan.bytes, len(plan.files))
+    return RandomCheckpoint(str(destination), name, len(every), size // DTYPE.itemsize, size, len(files))
 
 
 def _check_destination(destination: Path, *, force: bool) -> None:
@@ -399,8 +379,12 @@ def _check_room(destination: Path, wanted: int) -> None:
         )
 
 
-def planned(layout: Layout) -> ShardPlan:
-    """The model's tensors, cut into shards as `save_pretrained` cuts them."""
+def planned(layout: Layout) -> dict[str, dict[str, Tensor]]:
+    """Which tensor goes where, as `save_pretrained` cuts shards.
+
+    Returns:
+        By file its tensors, by their names on disk, as shapes without memory.
+    """
     with torch.device("meta"):
         model: Any = AutoModelForImageTextToText.from_config(layout.config, dtype=DTYPE)
     tensors = {layout.rename(key): tensor for key, tensor in model.state_dict().items()}
@@ -410,7 +394,7 @@ def planned(layout: Layout) -> ShardPlan:
         filename_pattern=PATTERN,
         max_shard_size=layout.shard,
     )
-    return ShardPlan({file: {key: tensors[key] for key in keys} for file, keys in split.filename_to_tensors.items()})
+    return {file: {key: tensors[key] for key in keys} for file, keys in split.filename_to_tensors.items()}
 
 
 def random_weight(key: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

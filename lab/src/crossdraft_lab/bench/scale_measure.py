@@ -28,8 +28,9 @@ from crossdraft.engine.runner.runner import DrafterLost, DraftRunner
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.gpu import GpuSampler
-from crossdraft_lab.bench.scale_models import cache_bytes, decode_bytes, parameters, random_drafter
+from crossdraft_lab.bench.scale_models import cache_bytes, decode_bytes, random_drafter
 from crossdraft_lab.bench.statistics import Quartiles, quartiles
 
 LEAST, MOST = 3, 50
@@ -37,7 +38,6 @@ MIB = 2**20
 NEW_TOKENS, NODES, REPEATS, STEPS = 16, 4, 3, 8  # of an answer with a drafter; steps of a drafter alone
 WARM_UPS = 3
 SAMPLED_S = 1.5  # of answers for NVML
-Say = Callable[[str], None]
 Json = dict[str, Any]
 
 
@@ -137,11 +137,9 @@ def bound_of(target: Target, step_s: float, speed: float, tokens: int | None = N
 def measure_drafter(
     target: Target,
     name: str,
-    device: torch.device,
-    dtype: torch.dtype,
-    cores: tuple[int, ...] | None,
+    where: tuple[torch.device, torch.dtype, tuple[int, ...] | None],
     budget_s: float,
-    say: Say,
+    say: Tick,
     *,
     compiled: bool,
 ) -> Json:
@@ -150,8 +148,7 @@ def measure_drafter(
     Args:
         target: that it drafts for.
         name: of its shape.
-        device, dtype: its own.
-        cores: of a process of its own.
+        where: its device and dtype, and the cores of a process of its own.
         budget_s: time for each single measurement.
         say: told what is measured.
         compiled: its passes are compiled functions.
@@ -159,6 +156,7 @@ def measure_drafter(
     Raises:
         CrossdraftError: its weights do not fit.
     """
+    device, dtype, cores = where
     banned = tuple(sorted(target.reserved))
     factory = partial(random_drafter, name, str(device), dtype, banned, compiled=compiled)
     say(f"{name}: making its weights")
@@ -170,7 +168,8 @@ def measure_drafter(
         )
     say(f"{name}: alone")
     read, step = _alone(drafter, budget_s)
-    found = {"name": name, "parameters": parameters(drafter.model.model), "read_ms": read.ms(), "step_ms": step.ms()}
+    size = drafter.model.model.num_parameters()
+    found = {"name": name, "parameters": size, "read_ms": read.ms(), "step_ms": step.ms()}
     placements = list[Json]()
     for placement, hidden in (("before", "before"), ("thread", "beside")):
         say(f"{name}: {placement}")

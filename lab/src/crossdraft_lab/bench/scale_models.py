@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from transformers import (
     CLIPVisionConfig,
     LlamaConfig,
     PretrainedConfig,
-    PreTrainedModel,
     VideoLlavaConfig,
 )
 
@@ -21,7 +19,6 @@ from crossdraft.checkpoints.memory import free_memory
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.fast.packed_linear import PrepackedLinear
 from crossdraft.engine.prompt import Prompt
-from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.eventgpt import EventGPTConfig
@@ -32,37 +29,23 @@ BEFORE, AFTER = 6, 30  # text tokens in front of the clip and after it
 SPARE = 1.1  # room for activations and caches, relative to the weights
 
 
-def clip_large() -> CLIPVisionConfig:
-    """CLIP ViT-L/14."""
+def _clip(hidden: int, layers: int, patch: int, projection: int) -> CLIPVisionConfig:
+    """CLIP's ViT on 224 x 224."""
     return CLIPVisionConfig(
-        hidden_size=1024,
-        intermediate_size=4096,
-        num_hidden_layers=24,
-        num_attention_heads=16,
+        hidden_size=hidden,
+        intermediate_size=4 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // 64,
         image_size=224,
-        patch_size=14,
-        projection_dim=768,
+        patch_size=patch,
+        projection_dim=projection,
     )
 
 
-def _clip_base() -> CLIPVisionConfig:
-    """CLIP ViT-B/16."""
-    return CLIPVisionConfig(
-        hidden_size=768,
-        intermediate_size=3072,
-        num_hidden_layers=12,
-        num_attention_heads=12,
-        image_size=224,
-        patch_size=16,
-        projection_dim=512,
-    )
-
-
-def _video_llava(text: LlamaConfig) -> VideoLlavaConfig:
-    """Eight frames of 224 x 224: 8 x 257 visual tokens."""
-    return VideoLlavaConfig(
-        vision_config=clip_large(), text_config=text, image_token_index=IMAGE, video_token_index=VIDEO
-    )
+def video_llava(text: LlamaConfig, vision: CLIPVisionConfig | None = None) -> VideoLlavaConfig:
+    """Eight frames of 224 x 224, of CLIP ViT-L/14 by default: 8 x 257 visual tokens."""
+    seen = vision or _clip(1024, 24, 14, 768)
+    return VideoLlavaConfig(vision_config=seen, text_config=text, image_token_index=IMAGE, video_token_index=VIDEO)
 
 
 def _small_llama(hidden: int, layers: int, vocabulary: int) -> LlamaConfig:
@@ -78,12 +61,12 @@ def _small_llama(hidden: int, layers: int, vocabulary: int) -> LlamaConfig:
 
 
 TARGETS: dict[str, Callable[[], PretrainedConfig]] = {
-    "video-llava-7b": lambda: _video_llava(LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=4096)),
-    "0.5b": lambda: _video_llava(_small_llama(1024, 24, VOCABULARY)),
+    "video-llava-7b": lambda: video_llava(LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=4096)),
+    "0.5b": lambda: video_llava(_small_llama(1024, 24, VOCABULARY)),
 }
 DRAFTERS: dict[str, Callable[[], PretrainedConfig]] = {
     "eventgpt-7b": EventGPTConfig,
-    "small": lambda: EventGPTConfig(vision_config=_clip_base(), text_config=_small_llama(512, 8, 32001)),
+    "small": lambda: EventGPTConfig(vision_config=_clip(768, 12, 16, 512), text_config=_small_llama(512, 8, 32001)),
 }
 
 
@@ -123,16 +106,6 @@ def random_prompt(config: Any, seed: int) -> Prompt:
     return Prompt(torch.cat([text[:BEFORE], clip, text[BEFORE:]]), {"pixel_values_videos": pixels})
 
 
-@dataclass(frozen=True, slots=True)
-class FixedPrompt:
-    """A `prepare` that has one prompt for every request."""
-
-    prompt: Prompt
-
-    def __call__(self, request: Request) -> Prompt:
-        return self.prompt
-
-
 def random_target(config: PretrainedConfig, device: torch.device, dtype: torch.dtype, seed: int = 0) -> Target:
     """A model with random weights behind our adapter. It never ends an answer by itself.
 
@@ -145,7 +118,8 @@ def random_target(config: PretrainedConfig, device: torch.device, dtype: torch.d
     torch.manual_seed(seed)
     with torch.device(device):
         model = AutoModelForImageTextToText.from_config(config, dtype=dtype, attn_implementation="sdpa")
-    return Target(model.requires_grad_(False), FixedPrompt(random_prompt(config, seed)), no_text, eos=())
+    prompt = random_prompt(config, seed)
+    return Target(model.requires_grad_(False), lambda _: prompt, lambda _: "", eos=())  # random weights write no text
 
 
 def random_drafter(
@@ -162,27 +136,17 @@ def random_drafter(
     return IndependentDrafter(target, banned)
 
 
-def no_text(tokens: Sequence[int]) -> str:
-    """Random weights write no text."""
-    return ""
-
-
 def check_memory(config: PretrainedConfig, device: torch.device, dtype: torch.dtype) -> None:
     """Refuse a model that cannot fit, before hours of swapping."""
     with torch.device("meta"):
         model = AutoModelForImageTextToText.from_config(config, dtype=dtype)
-    needed = sum(parameter.numel() for parameter in model.parameters()) * dtype.itemsize * SPARE
+    needed = model.num_parameters() * dtype.itemsize * SPARE
     free = free_memory(device)
     if needed > free:
         raise CrossdraftError(
             f"The {config.model_type} needs {needed / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, {device} has "
             f"{free / 1e9:.1f} GB free; choose a smaller --config, another --dtype or another --device."
         )
-
-
-def parameters(model: PreTrainedModel) -> int:
-    """Number of parameters of a model."""
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def decode_bytes(model: Any) -> int:
