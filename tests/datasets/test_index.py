@@ -10,9 +10,8 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.datasets.export import export
-from crossdraft_lab.datasets.fill import fill
 from crossdraft_lab.datasets.index import PairIndex
+from crossdraft_lab.datasets.pairs import export, fill
 from crossdraft_lab.datasets.sample import DatasetSample, Problem
 from crossdraft_lab.datasets.split import SplitPlan, count_splits, divide, leaks
 

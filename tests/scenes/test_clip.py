@@ -9,7 +9,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.events import read_events
 from crossdraft.video import iter_frames, probe
 from crossdraft_lab.scenes import KINDS, attributes, make_scene, render, score, simulate_events, wordings, write_clip
-from crossdraft_lab.scenes.sheet import contact_sheet
+from crossdraft_lab.scenes.clip import contact_sheet
 
 SCENE = make_scene(2_000_010)
 

@@ -12,8 +12,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft_lab.datasets.sample import counted
 
 if TYPE_CHECKING:
-    from crossdraft_lab.datasets.check import DatasetCheck
-    from crossdraft_lab.datasets.fill import FilledParts
+    from crossdraft_lab.datasets.pairs import DatasetCheck, FilledParts
     from crossdraft_lab.datasets.recorded import ClipPlan
 
 app = typer.Typer(
@@ -38,8 +37,8 @@ def check(
     if _lists(dataset, as_json):
         return
     from crossdraft.cli.reporting import report, track
-    from crossdraft_lab.datasets.check import check_dataset, check_index
     from crossdraft_lab.datasets.index import FILE
+    from crossdraft_lab.datasets.pairs import check_dataset, check_index
 
     if dataset is None and (folder / FILE).is_file():
         found = check_index(folder)
@@ -94,9 +93,8 @@ def pairs(
     from crossdraft.cli.reporting import report, track
     from crossdraft.files import only_process
     from crossdraft_lab.datasets.catalogue import DATASETS, dataset_in, open_dataset
-    from crossdraft_lab.datasets.export import export
-    from crossdraft_lab.datasets.fill import fill
     from crossdraft_lab.datasets.index import PairIndex
+    from crossdraft_lab.datasets.pairs import export, fill
 
     name = dataset_in(folder, dataset)
     plan, record = clips.plan(out), DATASETS[name]
@@ -163,8 +161,8 @@ def split(
     """Divide an index into train, validation and test, by sequence and if wanted by question; refuses to leak."""
     from crossdraft.cli.reporting import report
     from crossdraft.files import only_process
-    from crossdraft_lab.datasets.export import export
     from crossdraft_lab.datasets.index import PairIndex
+    from crossdraft_lab.datasets.pairs import export
     from crossdraft_lab.datasets.split import SPLITS, SplitPlan, divide
 
     plan = SplitPlan(validation, test, questions, seed, by_part)

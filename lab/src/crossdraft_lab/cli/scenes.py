@@ -85,7 +85,7 @@ def _draw(scene: "Scene", out: Path) -> None:
     import cv2
 
     from crossdraft.files import atomic_path
-    from crossdraft_lab.scenes.sheet import contact_sheet
+    from crossdraft_lab.scenes.clip import contact_sheet
 
     encoded, picture = cv2.imencode(".png", contact_sheet(scene)[..., ::-1])
     if not encoded:

@@ -108,13 +108,8 @@ class Dsec(RecordedReader):
     """
 
     def __init__(self, root: Path, plan: ClipPlan) -> None:
-        super().__init__(plan)
-        self._folders = {folder.name: folder for folder in subfolders(root) if is_sequence(folder)}
-        if not self._folders:
-            raise CrossdraftError(f"{root} holds no sequence of DSEC, a folder with events/left/events.h5.")
-
-    def parts(self) -> list[str]:
-        return sorted(self._folders)
+        folders = {folder.name: folder for folder in subfolders(root) if is_sequence(folder)}
+        super().__init__(plan, folders, f"{root} holds no sequence of DSEC, a folder with events/left/events.h5.")
 
     def sequence(self, part: str) -> FrameSequence:
         return self._sequence(part)
@@ -130,7 +125,7 @@ class Dsec(RecordedReader):
                 yield Problem(part, str(error))
 
     def _sequence(self, part: str) -> DsecSequence:
-        return DsecSequence(self._folders[part], self.plan.aligned)
+        return DsecSequence(self.paths[part], self.plan.aligned)
 
 
 def drive_of(sequence: str) -> str:

@@ -5,6 +5,7 @@ N-Caltech101 (Orchard et al. 2015): `Caltech101/<class>/image_0001.bin`, 0.3 s e
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -104,16 +105,11 @@ class E2vid(EventsReader):
     """
 
     def __init__(self, root: Path, plan: ClipPlan) -> None:
-        super().__init__(plan)
-        self._paths = {path.stem: path for path in text_recordings(root)}
-        if not self._paths:
-            raise CrossdraftError(f"{root} holds no recording of E2VID, a .zip or .txt of lines t x y p.")
-
-    def parts(self) -> list[str]:
-        return sorted(self._paths)
+        paths = {path.stem: path for path in text_recordings(root)}
+        super().__init__(plan, paths, f"{root} holds no recording of E2VID, a .zip or .txt of lines t x y p.")
 
     def sequence(self, part: str) -> FrameSequence:
-        path, folder = self._paths[part], self.plan.folder
+        path, folder = self.paths[part], self.plan.folder
         if folder is None:
             return EventSequence(path, self.video)
         indexed = folder / part / "events.h5"
@@ -122,10 +118,7 @@ class E2vid(EventsReader):
         return EventSequence(indexed, self.video)
 
     def samples(self, part: str) -> Iterator[DatasetSample]:
-        for sample in super().samples(part):
-            yield DatasetSample(
-                sample.id, part, sample.question, (), sample.video, sample.events, sample.start_s, sample.end_s
-            )
+        return (replace(sample, group="") for sample in super().samples(part))
 
 
 class NCaltech101(EventsReader):
@@ -136,13 +129,8 @@ class NCaltech101(EventsReader):
     """
 
     def __init__(self, root: Path, plan: ClipPlan) -> None:
-        super().__init__(plan)
-        self._folders = {path.name: path for path in subfolders(root) if any(path.glob("image_*.bin"))}
-        if not self._folders:
-            raise CrossdraftError(f"{root} holds no class of N-Caltech101, a folder with image_0001.bin.")
-
-    def parts(self) -> list[str]:
-        return sorted(self._folders)
+        folders = {path.name: path for path in subfolders(root) if any(path.glob("image_*.bin"))}
+        super().__init__(plan, folders, f"{root} holds no class of N-Caltech101, a folder with image_0001.bin.")
 
     def sequence(self, part: str) -> FrameSequence:
         return EventSequence(next(iter(self._recordings(part))), self.video)
@@ -167,7 +155,7 @@ class NCaltech101(EventsReader):
                 yield Problem(f"{part}/{path.name}", str(error))
 
     def _recordings(self, part: str) -> list[Path]:
-        return sorted(self._folders[part].glob("image_*.bin"))
+        return sorted(self.paths[part].glob("image_*.bin"))
 
 
 def class_name(folder: str) -> str:

@@ -15,9 +15,8 @@ from typing import Any, Self
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import make_folder
-from crossdraft_lab.datasets.questions import fault_of
 from crossdraft_lab.datasets.recorded import relative
-from crossdraft_lab.datasets.sample import DatasetReader, DatasetSample, wording
+from crossdraft_lab.datasets.sample import DatasetReader, DatasetSample, fault_of, wording
 
 FILE = "pairs.sqlite"
 ROWS_AT_ONCE = 5000

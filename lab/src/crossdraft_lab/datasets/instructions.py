@@ -20,10 +20,9 @@ from crossdraft.events.read import iter_events
 from crossdraft.events.stream import Sensor
 from crossdraft_lab.datasets.dsec import drive_of
 from crossdraft_lab.datasets.files import VIDEOS, inside, is_file, subfolders
-from crossdraft_lab.datasets.questions import fault_of
 from crossdraft_lab.datasets.recorded import ClipPlan
 from crossdraft_lab.datasets.rows import json_rows
-from crossdraft_lab.datasets.sample import DatasetSample, Problem
+from crossdraft_lab.datasets.sample import DatasetReader, DatasetSample
 from crossdraft_lab.datasets.video_qa import cut_from
 
 PLACEHOLDERS = re.compile(r"\s*<(event|video|image|ev_start|ev_end)>\s*")
@@ -39,7 +38,7 @@ SENSORS: Mapping[str, Sensor] = {**HD, **VGA, **DAVIS}
 TYPE_FIELDS = ("event_data_type", "data_type")
 
 
-class Instructions:
+class Instructions(DatasetReader):
     """Every file of conversations in a folder, or right below it.
 
     Raises:
@@ -49,28 +48,17 @@ class Instructions:
     def __init__(self, root: Path, plan: ClipPlan) -> None:
         self._folders, self._plan = subfolders(root, 1), plan
         found = (path for folder in self._folders for path in sorted(folder.glob("*.json*")))
-        self._files = {path.relative_to(root).as_posix(): path for path in found if has_conversations(path)}
-        if not self._files:
-            raise CrossdraftError(f'{root} holds no list of conversations, a .json of {{"conversations": […]}}.')
-
-    def parts(self) -> list[str]:
-        return sorted(self._files)
+        super().__init__(
+            {path.relative_to(root).as_posix(): path for path in found if has_conversations(path)},
+            f'{root} holds no list of conversations, a .json of {{"conversations": […]}}.',
+        )
 
     def samples(self, part: str) -> Iterator[DatasetSample]:
-        for number, row in enumerate(json_rows(self._files[part])):
+        for number, row in enumerate(json_rows(self.paths[part])):
             name = str(row.get("event_data") or row.get("event") or "")
             turns = list(turns_of(row)) or [(question, None) for question in self._plan.questions]
             for turn, (question, answer) in enumerate(turns[:MOST_TURNS]):
                 yield self._sample(f"{part}/{number}/{turn}", name, row, question, answer)
-
-    def problems(self, part: str) -> Iterator[Problem]:
-        last = ""
-        for sample in self.samples(part):
-            if sample.missing and sample.missing != last:
-                last = sample.missing
-                yield Problem(sample.missing, "the recording is missing")
-            if (fault := fault_of(sample)) is not None:
-                yield Problem(part, fault)
 
     def _sample(self, key: str, name: str, row: Mapping[str, Any], question: str, answer: str | None) -> DatasetSample:
         events = self._find(name, (".npy", ".npz", ".h5"))

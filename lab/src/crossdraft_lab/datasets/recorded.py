@@ -1,7 +1,8 @@
 """Clips out of long recordings: frames and events of one moment, cut into files of their own that everything reads."""
 
 import os
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.excerpt import Excerpt
-from crossdraft_lab.datasets.sample import DatasetSample, Problem
+from crossdraft_lab.datasets.sample import DatasetReader, DatasetSample, Problem
 
 # Of driving; none of them can be answered without looking.
 QUESTIONS = (
@@ -89,15 +90,16 @@ class FrameSequence(Protocol):
         ...
 
 
-class RecordedReader:
+class RecordedReader(DatasetReader):
     """Samples of a data set of recordings: its sequences are cut into clips, each with the plan's questions."""
 
-    def __init__(self, plan: ClipPlan) -> None:
+    def __init__(self, plan: ClipPlan, paths: Mapping[str, Path], lacking: str) -> None:
+        super().__init__(paths, lacking)
         self.plan = plan
 
+    @abstractmethod
     def sequence(self, part: str) -> FrameSequence:
         """A sequence by its name."""
-        raise NotImplementedError
 
     def samples(self, part: str) -> Iterator[DatasetSample]:
         """Cuts each clip unless it is there, and yields the questions about it; clips without events are left out."""

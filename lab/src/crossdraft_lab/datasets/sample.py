@@ -1,10 +1,14 @@
 """One question about one clip of a data set, with the answers that count as right."""
 
 import re
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+
+from crossdraft.errors import CrossdraftError
+
+HALVES = re.compile("[\ud800-\udfff]")  # of surrogate pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +53,54 @@ class Problem:
     what: str
 
 
-class DatasetReader(Protocol):
-    """A data set in its own layout. Nothing is held beyond one part's table of names."""
+class DatasetReader(ABC):
+    """A data set in its own layout. Nothing is held beyond one part's table of names.
+
+    Args:
+        paths: of the parts that are read one after another: annotation files, or sequences.
+        lacking: says so if there are none.
+        shows: what a question is about, for `problems`.
+
+    Raises:
+        CrossdraftError: there are none.
+    """
+
+    def __init__(self, paths: Mapping[str, Path], lacking: str, shows: str = "recording") -> None:
+        if not paths:
+            raise CrossdraftError(lacking)
+        self.paths, self._shows = paths, shows
 
     def parts(self) -> list[str]:
-        """List what is read one after another: annotation files, or sequences.
+        """Names of the parts."""
+        return sorted(self.paths)
 
-        Raises:
-            CrossdraftError: there are none.
-        """
-        ...
-
+    @abstractmethod
     def samples(self, part: str) -> Iterator[DatasetSample]:
         """The samples of a part, the same ones in the same order every time.
 
         Raises:
             CrossdraftError: an annotation or a recording that cannot be read.
         """
-        ...
 
     def problems(self, part: str) -> Iterator[Problem]:
         """Yield what is missing or broken in a part; nothing if it is whole."""
-        ...
+        last = ""
+        for sample in self.samples(part):
+            if sample.missing and sample.missing != last:
+                last = sample.missing
+                yield Problem(sample.missing, f"the {self._shows} is missing")
+            if (fault := fault_of(sample)) is not None:
+                yield Problem(part, fault)
+
+
+def fault_of(sample: DatasetSample) -> str | None:
+    """Why a question cannot be asked, as a part of a sentence; `None` = it can."""
+    if not sample.question.strip():
+        return f"the question {sample.id!a} is empty"
+    texts = (sample.id, sample.question, sample.sequence, sample.kept_together, sample.kind, *sample.answers)
+    if HALVES.search(" ".join(texts)):
+        return f"the question {sample.id!a}, or what belongs to it, is no text: it has half of a surrogate pair"
+    return None
 
 
 def wording(question: str) -> str:

@@ -99,17 +99,12 @@ class StereoHdf5(RecordedReader):
     """
 
     def __init__(self, root: Path, plan: ClipPlan, layout: str) -> None:
-        super().__init__(plan)
+        paths = {sequence_name(path): path for path in data_files(root, layout)}
+        super().__init__(plan, paths, f"{root} holds no sequence of {layout.upper()}, a file …{SUFFIX[layout]}.")
         self._layout = layout
-        self._paths = {sequence_name(path): path for path in data_files(root, layout)}
-        if not self._paths:
-            raise CrossdraftError(f"{root} holds no sequence of {layout.upper()}, a file …{SUFFIX[layout]}.")
-
-    def parts(self) -> list[str]:
-        return sorted(self._paths)
 
     def sequence(self, part: str) -> FrameSequence:
-        return Hdf5Sequence(self._paths[part], self._layout)
+        return Hdf5Sequence(self.paths[part], self._layout)
 
 
 SUFFIX: Mapping[str, str] = {"mvsec": "_data.hdf5", "m3ed": "_data.h5"}

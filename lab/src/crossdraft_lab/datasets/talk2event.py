@@ -14,14 +14,13 @@ from typing import Any
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.datasets.dsec import drive_of
 from crossdraft_lab.datasets.files import inside, is_file, subfolders
-from crossdraft_lab.datasets.questions import fault_of
 from crossdraft_lab.datasets.rows import field, json_rows
-from crossdraft_lab.datasets.sample import DatasetSample, Problem
+from crossdraft_lab.datasets.sample import DatasetReader, DatasetSample
 
 QUESTION = "Where is this: {}"
 
 
-class Talk2Event:
+class Talk2Event(DatasetReader):
     """All expressions of all splits.
 
     Raises:
@@ -30,20 +29,16 @@ class Talk2Event:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._files = {
+        files = {
             f"{path.parent.name}/{path.stem}": path
             for folder in sorted(root.glob("meta_data*"))
             for below in subfolders(folder, 1)
             for path in sorted(below.glob("*.json"))
         }
-        if not self._files:
-            raise CrossdraftError(f"{root} holds no meta_data_v10/<split>/<sequence>.json of Talk2Event.")
-
-    def parts(self) -> list[str]:
-        return sorted(self._files)
+        super().__init__(files, f"{root} holds no meta_data_v10/<split>/<sequence>.json of Talk2Event.", "image")
 
     def samples(self, part: str) -> Iterator[DatasetSample]:
-        path = self._files[part]
+        path = self.paths[part]
         for number, row in enumerate(json_rows(path)):
             captions = row.get("captions")
             if not isinstance(captions, list) or not all(isinstance(caption, str) for caption in captions):
@@ -62,15 +57,6 @@ class Talk2Event:
                     group=drive_of(path.stem),
                     missing="" if there else name,
                 )
-
-    def problems(self, part: str) -> Iterator[Problem]:
-        seen = ""
-        for sample in self.samples(part):
-            if sample.missing and sample.missing != seen:
-                seen = sample.missing
-                yield Problem(sample.missing, "the image is missing")
-            if (fault := fault_of(sample)) is not None:
-                yield Problem(part, fault)
 
 
 def box_of(row: Mapping[str, Any], path: Path) -> str:

@@ -16,17 +16,16 @@ from typing import Any
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import parse_json
 from crossdraft_lab.datasets.files import FileFinder, one_folder_with, subfolders
-from crossdraft_lab.datasets.on_disk import TextsOnDisk
-from crossdraft_lab.datasets.questions import QuestionCheck
+from crossdraft_lab.datasets.questions import QuestionCheck, TextsOnDisk
 from crossdraft_lab.datasets.rows import field, json_rows
-from crossdraft_lab.datasets.sample import DatasetSample, Problem
+from crossdraft_lab.datasets.sample import DatasetReader, DatasetSample, Problem
 
 # ActivityNet-QA's question types 0 to 2, and its answer types of free questions.
 ACTIVITYNET_KINDS = ("motion", "spatial", "temporal", "yes/no", "colour", "object", "location", "number", "other")
 QUESTION_WORDS = ("what", "who", "how", "when", "where")  # MSRVTT-QA's and MSVD-QA's kinds (Xu et al. 2017)
 
 
-class VideoQa:
+class VideoQa(DatasetReader):
     """Common base of the three readers.
 
     Raises:
@@ -36,17 +35,15 @@ class VideoQa:
     def __init__(self, root: Path) -> None:
         self.folder = one_folder_with(root, "*_q*.json")
         self._videos = FileFinder(dict.fromkeys([*subfolders(root), *subfolders(self.folder, 1)]))
-
-    def parts(self) -> list[str]:
-        names = sorted(path.name for path in chain(self.folder.glob("*_qa.json"), self.folder.glob("*_q.json")))
-        return list(dict.fromkeys(re.sub(r"_qa?\.json$", "", name) for name in names))
+        together = {path.name.removesuffix("_qa.json"): path for path in self.folder.glob("*_qa.json")}
+        questions = {path.name.removesuffix("_q.json"): path for path in self.folder.glob("*_q.json")}
+        super().__init__(questions | together, f"{self.folder} holds no *_qa.json and no *_q.json.", "video")
 
     def samples(self, part: str) -> Iterator[DatasetSample]:
-        together, questions = self.folder / f"{part}_qa.json", self.folder / f"{part}_q.json"
-        path = together if together.is_file() else questions
+        path = self.paths[part]
         answered = self.folder / f"{part}_a.json"
         # ActivityNet-QA's test answers were held back at first.
-        separate = path == questions and answered.is_file()
+        separate = path.name.endswith("_q.json") and answered.is_file()
         with closing(AnswersOnDisk(answered)) if separate else nullcontext() as answers:
             for number, row in enumerate(json_rows(path)):
                 key = str(row.get("question_id", row.get("id", number)))

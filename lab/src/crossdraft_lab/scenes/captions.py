@@ -33,13 +33,6 @@ _EGO_TAIL = {
     "turning left": "all things move to the right",
     "turning right": "all things move to the left",
 }
-_LEAD = {
-    "keeping": "keeping its distance",
-    "closer": "getting closer",
-    "away": "pulling away",
-    "left lane": "moving to the left lane",
-    "right lane": "moving to the right lane",
-}
 _LEAD_TAIL = {
     "keeping": "the distance is the same in the whole clip",
     "closer": "the distance is going down",
@@ -91,9 +84,9 @@ def _lead(scene: Scene, style: Style, colour: bool = False) -> Sentence:
         text = "there is no vehicle ahead in the open lane"
         return Sentence(text if style == "a" else "the lane is open with no vehicle ahead", ("lead.type",))
     noun, motion = say.with_article(f"{scene.lead_colour} {scene.lead}" if colour else scene.lead), scene.lead_motion
-    text = f"there is {noun} in front, which is {_LEAD[motion]}"
+    text = f"there is {noun} in front, which is {say.LEAD[motion]}"
     slots = ("lead.type", "lead.motion", *(("lead.colour",) if colour else ()))
-    return Sentence(text if style == "a" else f"{noun} is in front, now {_LEAD[motion]}", slots)
+    return Sentence(text if style == "a" else f"{noun} is in front, now {say.LEAD[motion]}", slots)
 
 
 def _lead_gap(scene: Scene, style: Style) -> Sentence:

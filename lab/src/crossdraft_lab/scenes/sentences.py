@@ -39,7 +39,7 @@ _EGO_TAIL = {
     "turning left": "the whole view swings to the right",
     "turning right": "the whole view swings to the left",
 }
-_LEAD = {
+LEAD = {
     "keeping": "keeping its distance",
     "closer": "getting closer",
     "away": "pulling away",
@@ -121,8 +121,8 @@ def lead(scene: Scene, style: Style, colour: bool = False) -> Sentence:
     noun = with_article(f"{scene.lead_colour} {scene.lead}" if colour else scene.lead)
     slots = ("lead.type", "lead.motion", *(("lead.colour",) if colour else ()))
     if style == "a":
-        return Sentence(f"{capital(noun)} is ahead of us, and it is {_LEAD[scene.lead_motion]}.", slots)
-    return Sentence(f"Ahead of us there is {noun} that is {_LEAD[scene.lead_motion]}.", slots)
+        return Sentence(f"{capital(noun)} is ahead of us, and it is {LEAD[scene.lead_motion]}.", slots)
+    return Sentence(f"Ahead of us there is {noun} that is {LEAD[scene.lead_motion]}.", slots)
 
 
 def lead_gap(scene: Scene) -> Sentence:

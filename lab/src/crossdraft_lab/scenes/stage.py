@@ -5,13 +5,10 @@ from numpy.typing import NDArray
 
 from crossdraft_lab.scenes.camera import FOCAL, SPEED_M_PER_S, Camera, camera_at
 from crossdraft_lab.scenes.palette import PAINT, air_of
-from crossdraft_lab.scenes.people import draw_cyclist, draw_person
 from crossdraft_lab.scenes.scene import COLOURS, DURATION_S, Scene
-from crossdraft_lab.scenes.scenery import draw_ground, draw_sides
-from crossdraft_lab.scenes.signals import draw_light, draw_sign
+from crossdraft_lab.scenes.scenery import draw_falling, draw_ground, draw_heavens, draw_sides
 from crossdraft_lab.scenes.sketch import Anchor, Painting, Sketch
-from crossdraft_lab.scenes.vehicles import draw_vehicle
-from crossdraft_lab.scenes.weather import draw_falling, draw_heavens
+from crossdraft_lab.scenes.things import draw_cyclist, draw_light, draw_person, draw_sign, draw_vehicle
 
 _SIGN = {"left": -1.0, "right": 1.0}
 _WAY = {"to the left": -1.0, "to the right": 1.0}

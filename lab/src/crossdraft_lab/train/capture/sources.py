@@ -33,7 +33,7 @@ from crossdraft_lab.train.reference.clips import clip_seed, sample_times
 SPLITS = ("train", "validation")
 MOST_PROMPTS = 512  # of one scene
 KEYS = {"video", "prompt", "events"}  # of a line
-# What else `crossdraft_lab.datasets.export` writes into one.
+# What else `crossdraft_lab.datasets.pairs` writes into one.
 ABOUT = {"answers", "kinds", "ids", "sequence", "start_s", "end_s", "dataset", "licence"}
 FROM, TO = "start_s", "end_s"  # of these, a part's times
 LATEST_S = 1e12
