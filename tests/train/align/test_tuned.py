@@ -15,7 +15,6 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.load import load_output_head, target_fingerprint
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
-from crossdraft_lab.train.align.merge import write_changed
 from crossdraft_lab.train.align.tuned import (
     PROVENANCE,
     RECIPE,
@@ -25,7 +24,7 @@ from crossdraft_lab.train.align.tuned import (
     closest_projection,
     saved_figures,
 )
-from crossdraft_lab.train.align.tuned_drafter import TunedDrafter
+from crossdraft_lab.train.align.tuned_drafter import TunedDrafter, write_changed
 from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.recipe import read_section
 from crossdraft_lab.train.core.trainer import Trainer

@@ -41,7 +41,9 @@ def test_what_is_kept_comes_back_in_any_order_and_leaves_no_file(tmp_path):
 
 
 def test_a_disk_is_not_filled_beyond_what_is_left_free(tmp_path, monkeypatch):
-    size = sum(tensor.nbytes for tensor in some(0))
+    states = StateFile(tmp_path, spare=0)
+    states.keep(0, some(0))
+    size = states._end
     disk = SimpleNamespace(f_bavail=100 + size, f_frsize=1)
     monkeypatch.setattr(state_file.os, "fstatvfs", lambda file: disk)
     for spare, fits in ((100, True), (101, False)):
@@ -94,12 +96,12 @@ def test_a_disk_that_fails_is_one_sentence(tmp_path):
     states = StateFile(tmp_path, spare=0)
     states.keep(0, some(0))
     states._file.close()
-    states._file = SimpleNamespace(seek=lambda begin: None, readinto=_failing)
+    states._file = SimpleNamespace(seek=lambda begin: None, read=_failing)
     with pytest.raises(CrossdraftError, match="cannot be read; check the disk"):
         states.read(0)
 
 
-def _failing(space: memoryview) -> int:
+def _failing(size: int) -> bytes:
     raise OSError(errno.EIO, "Input/output error")
 
 

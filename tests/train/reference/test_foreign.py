@@ -21,9 +21,8 @@ from crossdraft_lab.train.reference.batches import QAPair
 from crossdraft_lab.train.reference.clips import clip_seed
 from crossdraft_lab.train.reference.foreign import hidden_draft
 from crossdraft_lab.train.reference.models import build_drafter
-from crossdraft_lab.train.reference.phases import load_vision_encoder
 from crossdraft_lab.train.reference.recipe import load_recipe
-from crossdraft_lab.train.reference.run import ReferenceRun
+from crossdraft_lab.train.reference.run import ReferenceRun, load_vision_encoder
 from crossdraft_lab.train.reference.stages import run_stages
 from crossdraft_lab.train.reference.tokenizer import EVENT, PromptCodec, load_tokenizer
 

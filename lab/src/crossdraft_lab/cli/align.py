@@ -133,8 +133,7 @@ def align(
     from crossdraft.engine.devices import resolve
     from crossdraft_lab.bench.align import check_drafters
     from crossdraft_lab.bench.align_rows import KeptRows
-    from crossdraft_lab.train.align.checks import DRAFTER, check_pair, check_shares
-    from crossdraft_lab.train.align.pair import begin_anew, check_begun, open_splits
+    from crossdraft_lab.train.align.pair import DRAFTER, begin_anew, check_begun, check_pair, check_shares, open_splits
     from crossdraft_lab.train.align.tuned import TuneInputs, tune_drafter
     from crossdraft_lab.train.core.dist import init_distributed
     from crossdraft_lab.train.core.provenance import write_json
@@ -232,7 +231,7 @@ def _rows(drafter: str, out: Path, capture: Path) -> "Mapping[str, str]":
         CrossdraftError: a path that would be read as something else in a spec.
     """
     from crossdraft.specs import Spec, parse
-    from crossdraft_lab.train.align.checks import DRAFTER
+    from crossdraft_lab.train.align.pair import DRAFTER
 
     aligned, memory = Spec(str(out / DRAFTER)), Spec("memory", settings={"seed": str(capture)})
     found: dict[str, str] = {}
@@ -270,8 +269,7 @@ def _measured(
     from crossdraft_lab.bench.align_rows import KeptRows
     from crossdraft_lab.bench.assembly import Models
     from crossdraft_lab.bench.study import terminal_table
-    from crossdraft_lab.train.align.checks import DRAFTER
-    from crossdraft_lab.train.align.pair import learned_answers, questions_of
+    from crossdraft_lab.train.align.pair import DRAFTER, learned_answers, questions_of
 
     if splits.test is None:
         each = which.prompts or PROMPTS

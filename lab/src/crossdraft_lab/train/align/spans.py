@@ -34,18 +34,17 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder, fingerprint
 from crossdraft.heads.networks.objective import PREFIX, PREFIXES
 from crossdraft.load import load_output_head, load_target, target_fingerprint, text_folder, tokenizer_of
-from crossdraft_lab.train.align.checks import DRAFTER
+from crossdraft_lab.train.align.pair import DRAFTER
 from crossdraft_lab.train.capture.sources import ClipSource
 from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.dist import LossFn, full_batch
 from crossdraft_lab.train.core.finite import require_finite
 from crossdraft_lab.train.core.log import say
 from crossdraft_lab.train.core.provenance import write_provenance
-from crossdraft_lab.train.core.recipe import Optim, Section
 from crossdraft_lab.train.core.trainer import Stage, Trainer
 from crossdraft_lab.train.heads.batches import EpochSampler
 from crossdraft_lab.train.heads.joint import copy_settings
-from crossdraft_lab.train.heads.recipe import Measure
+from crossdraft_lab.train.heads.recipe import MAY_CHANGE, TrainingRecipe
 from crossdraft_lab.train.heads.task import (
     captured_source,
     check_of,
@@ -65,15 +64,11 @@ tokenizers share, in {minutes:.0f} minutes. It drafts for that target: `--drafte
 """
 
 
-class SpanRecipe(Section):
+class SpanRecipe(TrainingRecipe):
     """Everything that `crossdraft train ctpd` does."""
 
     span: float = Field(default=1.0, ge=0, description="weight of the divergence over spans")
     cross_entropy: float = Field(default=0.1, ge=0, description="weight of the cross-entropy of its own tokens")
-    seed: int = 0
-    threads: int = Field(default=2, gt=0)
-    optim: Optim = Field(description="`clips` counts answers")
-    measure: Measure = Measure()
 
     def check(self) -> None:
         """Refuse what cannot learn.
@@ -113,7 +108,7 @@ class SpanInputs:
             "drafter": fingerprint(text_folder(self.model)),
             "capture": self.store.index.asked_sha256,
             **recipe.model_dump(include={"span", "cross_entropy", "seed"}),
-            "optim": recipe.optim.model_dump(exclude={"checkpoint_every", "watch", "patience"}),
+            "optim": recipe.optim.model_dump(exclude=MAY_CHANGE),
         }
 
 

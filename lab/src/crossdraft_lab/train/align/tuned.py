@@ -43,19 +43,18 @@ from crossdraft.load import (
     target_folder,
     vocabulary_of,
 )
-from crossdraft_lab.train.align.checks import DRAFTER, check_pair, check_shares
+from crossdraft_lab.train.align.pair import DRAFTER, check_pair, check_shares
 from crossdraft_lab.train.align.tuned_drafter import Base, TunedDrafter, closest_projection, load_tuned
 from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.dist import SINGLE, Distributed, LossFn, MicroBatch, rank_mesh
 from crossdraft_lab.train.core.finite import require_finite, require_finite_tensor
 from crossdraft_lab.train.core.log import say
 from crossdraft_lab.train.core.provenance import write_provenance
-from crossdraft_lab.train.core.recipe import Optim, Section
 from crossdraft_lab.train.core.trainer import Stage, Trainer, require_figure
 from crossdraft_lab.train.heads.align_task import TargetHead, alignment_loss
 from crossdraft_lab.train.heads.clip_answers import PairedAnswers, paired_answers
 from crossdraft_lab.train.heads.joint import copy_settings
-from crossdraft_lab.train.heads.recipe import Measure
+from crossdraft_lab.train.heads.recipe import MAY_CHANGE, TrainingRecipe
 from crossdraft_lab.train.heads.task import (
     CHECKED,
     answer_ids,
@@ -71,7 +70,6 @@ RECIPE, WHOLE_RECIPE = (Path(__file__).parents[1] / "recipes" / name for name in
 TRAINING = "train"  # in a training's folder: its stage
 PROVENANCE = "provenance.json"
 CHECKS = ("right_0", "tau", "prefix")  # figures of a validation check, besides the losses
-MAY_CHANGE = {"checkpoint_every", "watch", "patience", "accumulate", "parallel"}  # of `Optim`, in a run that is resumed
 CARD = """\
 # A drafter tuned to its target
 
@@ -83,7 +81,7 @@ sees is what it saw before.
 """
 
 
-class TuneRecipe(Section):
+class TuneRecipe(TrainingRecipe):
     """Everything that `crossdraft train l6` does."""
 
     rank: int = Field(default=16, ge=0, description="of the additions to its attention; 0: its whole language model")
@@ -98,10 +96,6 @@ class TuneRecipe(Section):
         min_length=1, description="losses of logits or labels by name, and their weights; of features with head=target"
     )
     most: int = Field(default=0, ge=0, description="only so many of the most frequent ids are drafted; 0: all")
-    seed: int = 0
-    threads: int = Field(default=2, gt=0)
-    optim: Optim = Field(description="`clips` counts answers")
-    measure: Measure = Measure()
 
     def check(self) -> None:
         """Refuse what cannot learn.

@@ -32,13 +32,12 @@ from crossdraft_lab.train.capture.sources import ClipSource, SceneSource
 from crossdraft_lab.train.core.dist import Distributed, init_distributed
 from crossdraft_lab.train.core.log import say
 from crossdraft_lab.train.core.provenance import sha256, write_provenance
-from crossdraft_lab.train.core.recipe import RECIPES, Optim, Section
+from crossdraft_lab.train.core.recipe import RECIPES
 from crossdraft_lab.train.core.trainer import Stage, Trainer
 from crossdraft_lab.train.heads.batches import CLIPS, cycled, describe_cycled
 from crossdraft_lab.train.heads.joint import HEADS_WEIGHT, RANK, JointModel, PromptAnswer, save_joint
 from crossdraft_lab.train.heads.measure import DraftFigures, figures_json, measure_methods, methods_of
-from crossdraft_lab.train.heads.recipe import Measure
-from crossdraft_lab.train.heads.run import MAY_CHANGE
+from crossdraft_lab.train.heads.recipe import MAY_CHANGE, Measure, TrainingRecipe
 from crossdraft_lab.train.heads.task import CHECKED, LONGEST, Check, check_of
 
 
@@ -220,17 +219,13 @@ class OnPolicyData:
 JOINT_RECIPE = RECIPES / "medusa2.yaml"
 
 
-class JointRecipe(Section):
+class JointRecipe(TrainingRecipe):
     """Everything that `crossdraft train medusa2` does; the head's shape is its own."""
 
     loss: dict[str, float] = Field(min_length=1, description="losses of the head by name, and their weights")
     step_weight: float = Field(default=1.0, gt=0, le=1, description="weight of a step, relative to the one before")
     rank: int = Field(default=RANK, gt=0, description="of the additions to the target's attention")
     heads_weight: float = Field(default=HEADS_WEIGHT, ge=0, description="of the head's loss beside the target's")
-    seed: int = 0
-    threads: int = Field(default=2, gt=0)
-    optim: Optim = Field(description="`clips` counts answers")
-    measure: Measure = Measure()
 
 
 def train_medusa2(

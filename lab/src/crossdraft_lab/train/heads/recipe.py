@@ -26,6 +26,7 @@ from crossdraft.heads.networks.medusa import HydraConfig
 from crossdraft_lab.train.capture.plan import default_layers
 from crossdraft_lab.train.core.recipe import Optim, Section, read_section
 
+MAY_CHANGE = {"checkpoint_every", "watch", "patience", "accumulate", "parallel"}  # of `Optim`, in a run that is resumed
 RECIPES = Path(__file__).parents[1] / "recipes" / "heads"
 
 
@@ -45,7 +46,16 @@ class Measure(Section):
     ranks: int = Field(default=5, gt=0, description="tokens of a level that are counted")
 
 
-class HeadRecipe(Section):
+class TrainingRecipe(Section):
+    """Settings of every training of a drafter on a target's answers."""
+
+    seed: int = 0
+    threads: int = Field(default=2, gt=0)
+    optim: Optim = Field(description="`clips` counts answers")
+    measure: Measure = Measure()
+
+
+class HeadRecipe(TrainingRecipe):
     """Everything that `crossdraft train METHOD` does with a head."""
 
     network: str
@@ -59,11 +69,7 @@ class HeadRecipe(Section):
     feature_steps: int = Field(
         default=0, ge=0, description="of an adapter on the vision side: first steps in which only features are compared"
     )
-    seed: int = 0
-    threads: int = Field(default=2, gt=0)
     vocabulary: Vocabulary = Vocabulary()
-    optim: Optim = Field(description="`clips` counts answers")
-    measure: Measure = Measure()
 
 
 def recipe_names() -> list[str]:

@@ -27,7 +27,7 @@ from crossdraft_lab.train.heads.align_task import AlignTask
 from crossdraft_lab.train.heads.event_task import EventTask
 from crossdraft_lab.train.heads.feature_task import FeatureTask
 from crossdraft_lab.train.heads.pass_task import PassTask
-from crossdraft_lab.train.heads.recipe import HeadRecipe, sizes_of
+from crossdraft_lab.train.heads.recipe import MAY_CHANGE, HeadRecipe, sizes_of
 from crossdraft_lab.train.heads.task import Check, HeadTask, TaskData, TaskInputs, checked_on, refuse_shared_clips
 from crossdraft_lab.train.heads.vision_task import PackerTask, VisionTask
 
@@ -40,7 +40,6 @@ TASKS: Mapping[str, type[HeadTask]] = {
     "vision": VisionTask,
     "packing": PackerTask,
 }
-MAY_CHANGE = {"checkpoint_every", "watch", "patience", "accumulate", "parallel"}  # of `Optim`, in a run that is resumed
 CARD = """\
 ---
 license: apache-2.0

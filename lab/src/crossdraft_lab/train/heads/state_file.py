@@ -3,25 +3,16 @@
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
-import torch
+from safetensors.torch import load, save
 from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
 
 SPARE = 1 << 30  # bytes of a disk that are left to others
-
-
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """Location of a tensor in the file, with its shape and type."""
-
-    begin: int
-    shape: torch.Size
-    dtype: torch.dtype
 
 
 class StateFile:
@@ -40,7 +31,7 @@ class StateFile:
         self._spare = spare
         self._file: BinaryIO | None = None
         self._end = 0
-        self._spans: dict[int, tuple[_Span, ...]] = {}
+        self._spans: dict[int, tuple[int, int]] = {}  # by number: where its tensors begin; bytes
 
     def __contains__(self, number: int) -> bool:
         return number in self._spans
@@ -49,17 +40,15 @@ class StateFile:
         """Write them, if there is room."""
         if number in self:
             return
-        spans, end = list[_Span](), self._end
+        content = save({f"{place:04d}": one.detach().cpu().contiguous() for place, one in enumerate(tensors)})
         try:
-            if not self._has_room(sum(tensor.nbytes for tensor in tensors)):
+            if not self._has_room(len(content)):
                 return
-            for tensor in tensors:
-                spans.append(_Span(end, tensor.shape, tensor.dtype))
-                self._write(end, tensor)
-                end += tensor.nbytes
+            self._write(self._end, memoryview(content))
         except OSError:  # somebody else took the room; what is there of it will be written over
             return
-        self._spans[number], self._end = tuple(spans), end
+        self._spans[number] = self._end, len(content)
+        self._end += len(content)
 
     def read(self, number: int) -> tuple[Tensor, ...]:
         """Load the tensors of a number that is kept, on the CPU, in memory of their own.
@@ -67,7 +56,17 @@ class StateFile:
         Raises:
             CrossdraftError: the disk does not give them back.
         """
-        return tuple(map(self._read, self._spans[number]))
+        begin, size = self._spans[number]
+        file, content = cast("BinaryIO", self._file), b""
+        with suppress(OSError):
+            file.seek(begin)
+            content = file.read(size)
+        if len(content) < size:
+            raise CrossdraftError(
+                f"The states kept in {self._folders[0]} cannot be read; check the disk, and run this again to go on."
+            )
+        found = load(content)
+        return tuple(found[name] for name in sorted(found))
 
     def _has_room(self, size: int) -> bool:
         if self._file is None:
@@ -87,30 +86,8 @@ class StateFile:
                 self._folders.pop(0)
         return None
 
-    def _write(self, begin: int, tensor: Tensor) -> None:
-        file, content = cast("BinaryIO", self._file), memoryview(_bytes(tensor.detach().cpu().contiguous()))
+    def _write(self, begin: int, content: memoryview) -> None:
+        file = cast("BinaryIO", self._file)
         file.seek(begin)
         while content:
             content = content[file.write(content) :]
-
-    def _read(self, span: _Span) -> Tensor:
-        file, found = cast("Any", self._file), torch.empty(span.shape, dtype=span.dtype)
-        space = memoryview(_bytes(found))
-        file.seek(span.begin)
-        while space:
-            try:
-                count = file.readinto(space)
-            except OSError:
-                count = 0
-            if not count:
-                raise CrossdraftError(
-                    f"The states kept in {self._folders[0]} cannot be read; check the disk, and run this again to go "
-                    "on."
-                )
-            space = space[count:]
-        return found
-
-
-def _bytes(tensor: Tensor) -> Any:
-    """The bytes of a contiguous tensor on the CPU, [n]; not a copy."""
-    return tensor.reshape(-1).view(torch.uint8).numpy().data

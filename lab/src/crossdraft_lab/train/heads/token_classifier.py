@@ -15,6 +15,7 @@ logits W h:  w · h = u · (W h)  with  u = W (WᵀW)⁻¹ w,  and u [V] is what
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,10 +35,11 @@ from crossdraft_lab.rules.classifier import BIAS, FILE, ROW, TARGET
 from crossdraft_lab.scenes import QA
 from crossdraft_lab.train.core.log import say
 from crossdraft_lab.train.core.provenance import origin, write_json
+from crossdraft_lab.train.reference.answers import AnsweringModel
 from crossdraft_lab.train.reference.batches import draw_questions, pack
 from crossdraft_lab.train.reference.clips import ClipCache, clip_seed, render_rgb, to_pixels
 from crossdraft_lab.train.reference.models import TrainableEventGPT, TrainableVideoLlava
-from crossdraft_lab.train.reference.packed import Prefix, greedy_decode, read_prefix, run_branches
+from crossdraft_lab.train.reference.packed import Prefix
 from crossdraft_lab.train.reference.tokenizer import EVENT, VIDEO, PromptCodec
 
 LONGEST = 112
@@ -276,11 +278,13 @@ class _Pair:
     """The reference pair, as training reads it."""
 
     def __init__(self) -> None:
-        tokenizer = tokenizer_of("reference")
-        self.target = TrainableVideoLlava(load_target("reference", "cpu", "float32", packed=False).model)  # pyright: ignore[reportArgumentType]
-        self.event = TrainableEventGPT(load_drafter("event", "cpu", "float32", packed=False).model.model)  # pyright: ignore[reportArgumentType]
-        self.codec, self.event_codec = PromptCodec(tokenizer, VIDEO), PromptCodec(tokenizer, EVENT)  # pyright: ignore[reportArgumentType]
+        tokenizer: Any = tokenizer_of("reference")
+        target: Any = load_target("reference", "cpu", "float32", packed=False).model
+        event: Any = load_drafter("event", "cpu", "float32", packed=False).model.model
         self.cache = ClipCache(Path())
+        self.target = AnsweringModel(TrainableVideoLlava(target), PromptCodec(tokenizer, VIDEO), self.cache, "rgb")
+        self.event = AnsweringModel(TrainableEventGPT(event), PromptCodec(tokenizer, EVENT), self.cache, "events")
+        self.codec = self.target.codec
 
     def label(self, recipe: ClassifierRecipe, asked: SceneRange, clips: Sequence[int]) -> list[Labelled]:
         """The tokens of some clips."""
@@ -289,7 +293,8 @@ class _Pair:
         seeds = [clip_seed(split, clip) for clip in clips]
         prefix, rows = self._read(seeds), [qa for some in questions for qa in some]
         ids = [self.codec.question_ids(qa.question) for qa in rows]
-        answers = self._answers(prefix, ids, [self.codec.answer_ids(qa.answer) for qa in rows])
+        expected = [self.codec.answer_ids(qa.answer) for qa in rows]
+        answers = self.target.decode(prefix, ids, expected, LONGEST)
         generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + clips[0])
         drawn = self._drawn(seeds, ids, answers, generator)
         by_clip: list[list[_TriedToken]] = [[] for _ in clips]
@@ -305,37 +310,21 @@ class _Pair:
 
     def _labelled(self, prefix: Prefix, index: int, rows: Sequence[_TriedToken], clips: Sequence[int]) -> Labelled:
         """Label these tokens by how a clip's answers go on after them."""
-        own = Prefix(
-            tuple(key[index : index + 1] for key in prefix.keys),
-            tuple(value[index : index + 1] for value in prefix.values),
-            prefix.hidden[index : index + 1],
-            prefix.end,
-        )
+        own = prefix.of_clips(torch.tensor([index]))
         starts = [[*row.question, *row.written] for row in rows]
-        rests = self._answers(own, starts, [row.rest for row in rows])
+        rests = self.target.decode(own, starts, [row.rest for row in rows], LONGEST)
         ended = [row.written[-1] == self.codec.eos_id for row in rows]
         whole = [
             row.written if over else [*row.written, *rest] for row, rest, over in zip(rows, rests, ended, strict=True)
         ]
         packed = pack([(start, []) for start in starts], self.codec.pad_id)
-        states = run_branches(self.target.llama, own, self.target.llama.embed_tokens(packed.tokens))
-        features = states[torch.arange(len(rows)), packed.answer_start]
+        features = self.target.states(own, packed)[torch.arange(len(rows)), packed.answer_start]
         harmless = [self._right(row.qa, tokens) >= row.right for row, tokens in zip(rows, whole, strict=True)]
         return Labelled(features.float(), torch.tensor(harmless), torch.full((len(rows),), clips[index]))
 
     def _read(self, seeds: Sequence[int]) -> Prefix:
         frames = torch.stack([torch.from_numpy(render_rgb(seed, self.cache)) for seed in seeds])
-        visual = self.target.visual_tokens(self.target.patches(to_pixels(frames)))
-        return read_prefix(self.target.llama, self.target.prefix_embeds(self.codec.prefix_ids(), visual))
-
-    def _answers(
-        self, prefix: Prefix, starts: Sequence[Sequence[int]], drafts: Sequence[Sequence[int]]
-    ) -> list[list[int]]:
-        """The target's greedy continuations."""
-        target, eos = self.target, self.codec.eos_id
-        return greedy_decode(
-            target.llama, target.head, prefix, starts, drafts, eos_id=eos, max_new_tokens=LONGEST
-        )[0]  # fmt: skip
+        return self.target.read_pixels(to_pixels(frames))
 
     def _drawn(
         self,
@@ -346,11 +335,9 @@ class _Pair:
     ) -> list[list[int]]:
         """Tokens that the event drafter draws along the answers, temperature 1, each after the answer's own."""
         seen = [eventgpt_frames(scenes.simulate_events(scenes.make_scene(seed))) for seed in seeds]
-        event = self.event
-        visual = event.visual_tokens(event.patches(to_pixels(torch.from_numpy(np.stack(seen)))))
-        prefix = read_prefix(event.llama, event.prefix_embeds(self.event_codec.prefix_ids(), visual))
+        prefix = self.event.read_pixels(to_pixels(torch.from_numpy(np.stack(seen))))
         packed = pack(list(zip(questions, answers, strict=True)), self.codec.pad_id)
-        logits = event.head(run_branches(event.llama, prefix, event.llama.embed_tokens(packed.tokens)))
+        logits = self.event.vlm.head(self.event.states(prefix, packed))
         found = []
         for row, (start, answer) in enumerate(zip(packed.answer_start.tolist(), answers, strict=True)):
             probs = logits[row, start : start + len(answer)].softmax(-1)

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from crossdraft.cli.bars import progress_bar
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
 from crossdraft_lab import scenes
 from crossdraft_lab.train.core.log import complete_lines, say
-from crossdraft_lab.train.reference.batches import blank_pixels, draw_questions, pack
+from crossdraft_lab.train.reference.batches import Branches, blank_pixels, draw_questions, pack
 from crossdraft_lab.train.reference.clips import ClipCache, Kind, to_pixels
 from crossdraft_lab.train.reference.losses import autocast
 from crossdraft_lab.train.reference.models import TrainableVLM
@@ -87,22 +88,32 @@ class AnsweringModel:
             pixels = blank_pixels(self.cache).expand(len(clips), -1, -1, -1, -1)
         else:
             pixels = to_pixels(self.cache.read(self.kind, split, clips))
+        return self.read_pixels(pixels)
+
+    def read_pixels(self, pixels: Tensor) -> Prefix:
+        """The prefixes of clips that look so, [clips, F, 3, h, w]."""
         visual = self.vlm.visual_tokens(self.vlm.patches(pixels.to(self.vlm.model.dtype)))
         return read_prefix(self.vlm.llama, self.vlm.prefix_embeds(self.codec.prefix_ids(), visual))
+
+    def states(self, prefix: Prefix, rows: Branches) -> Tensor:
+        """[rows, length, d] last hidden states of rows after the prefixes of their clips."""
+        return run_branches(self.vlm.llama, prefix, self.vlm.llama.embed_tokens(rows.tokens))
+
+    def decode(
+        self, prefix: Prefix, questions: Sequence[Sequence[int]], drafts: Sequence[Sequence[int]], max_new_tokens: int
+    ) -> list[list[int]]:
+        """Greedy continuations of the rows; see `greedy_decode`."""
+        llama, head, eos = self.vlm.llama, self.vlm.head, self.codec.eos_id
+        return greedy_decode(llama, head, prefix, questions, drafts, eos_id=eos, max_new_tokens=max_new_tokens)[0]
 
     def answer(self, split: str, by_clip: Sequence[Sequence[ClipQuestion]], max_new_tokens: int) -> list[ClipAnswer]:
         """Greedy answers to the same number of questions about each of some clips."""
         rows = [question for questions in by_clip for question in questions]
+        questions = [self.codec.question_ids(row.question) for row in rows]
+        drafts = [self.codec.answer_ids(row.expected) for row in rows]
         with torch.inference_mode(), autocast():
-            answers, _ = greedy_decode(
-                self.vlm.llama,
-                self.vlm.head,
-                self.read(split, [questions[0].clip for questions in by_clip]),
-                [self.codec.question_ids(row.question) for row in rows],
-                [self.codec.answer_ids(row.expected) for row in rows],
-                eos_id=self.codec.eos_id,
-                max_new_tokens=max_new_tokens,
-            )
+            prefix = self.read(split, [questions[0].clip for questions in by_clip])
+            answers = self.decode(prefix, questions, drafts, max_new_tokens)
         return [
             ClipAnswer(row.clip, row.kind, row.question, self.codec.text(ids), ids[-1] == self.codec.eos_id)
             for row, ids in zip(rows, answers, strict=True)
@@ -210,14 +221,14 @@ def agreement(
     a word in other pieces, the figures are about the tokenizer's pieces, not the target's.
     """
     clips = [answers[i].clip for i in range(0, len(answers), questions)]
-    rows, vlm = answer_rows(drafter.codec, answers), drafter.vlm
+    rows = answer_rows(drafter.codec, answers)
     matches: list[list[bool]] = []
     for start in range(0, len(clips), batch):
         some = rows[start * questions : (start + batch) * questions]
         packed = pack(some, drafter.codec.pad_id)
         with autocast():
             prefix = drafter.read(split, clips[start : start + batch])
-            predicted = vlm.head(run_branches(vlm.llama, prefix, vlm.llama.embed_tokens(packed.tokens))).argmax(-1)
+            predicted = drafter.vlm.head(drafter.states(prefix, packed)).argmax(-1)
         for row, (question, answer) in enumerate(some):
             span = predicted[row, len(question) - 1 : len(question) - 1 + len(answer)]
             matches.append((span == torch.tensor(answer)).tolist())

@@ -29,8 +29,7 @@ from crossdraft_lab.train.reference.answers import (
 from crossdraft_lab.train.reference.clips import clip_seed
 from crossdraft_lab.train.reference.losses import ground_truth_qa
 from crossdraft_lab.train.reference.models import TrainableEventGPT, build_drafter, to_bf16
-from crossdraft_lab.train.reference.phases import train_vlm
-from crossdraft_lab.train.reference.run import WEIGHTS, WORDINGS, ReferenceRun
+from crossdraft_lab.train.reference.run import WEIGHTS, WORDINGS, ReferenceRun, train_vlm
 from crossdraft_lab.train.reference.ship import answers_path, write_model
 from crossdraft_lab.train.reference.tokenizer import PromptCodec
 

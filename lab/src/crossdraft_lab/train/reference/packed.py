@@ -32,6 +32,11 @@ class Prefix:
     end: int
     """The position after it, where branches start."""
 
+    def of_clips(self, clips: Tensor) -> "Prefix":
+        """The prefixes of these clips."""
+        keys, values = (tuple(part[clips] for part in parts) for parts in (self.keys, self.values))
+        return Prefix(keys, values, self.hidden[clips], self.end)
+
 
 def read_prefix(llama: LlamaModel, embeds: Tensor, positions: Tensor | None = None, end: int | None = None) -> Prefix:
     """Run the prefix [clips, P, d] causally; the last layer only gives keys and values.
@@ -168,13 +173,7 @@ class BranchCache:
 
     def narrow(self, rows: Tensor) -> None:
         """Keep `rows` only, each from now on with a prefix of its own."""
-        clips = rows // (self.rows // self.prefix.keys[0].shape[0])
-        self.prefix = Prefix(
-            tuple(key[clips] for key in self.prefix.keys),
-            tuple(value[clips] for value in self.prefix.values),
-            self.prefix.hidden[clips],
-            self.prefix.end,
-        )
+        self.prefix = self.prefix.of_clips(rows // (self.rows // self.prefix.keys[0].shape[0]))
         self.keys = [key[rows] for key in self.keys]
         self.values = [value[rows] for value in self.values]
         self.rows = len(rows)

@@ -22,8 +22,7 @@ from crossdraft_lab.train.reference.models import (
     build_target,
     to_bf16,
 )
-from crossdraft_lab.train.reference.phases import save_model, train_vision_encoder, train_vlm
-from crossdraft_lab.train.reference.run import ReferenceRun
+from crossdraft_lab.train.reference.run import ReferenceRun, save_model, train_vision_encoder, train_vlm
 from crossdraft_lab.train.reference.ship import run_evaluate, run_ship
 from crossdraft_lab.train.reference.text_drafter import run_text
 from crossdraft_lab.train.reference.tokenizer import token_ids, train_tokenizer
