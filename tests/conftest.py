@@ -65,6 +65,14 @@ def _server_logs() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    """What a test, such as one that trains, computes with is no matter of the next one: on a busy core it is slow."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
 def _seeds() -> None:
     """Seeds are explicit everywhere; whatever forgets to be is at least the same every time."""
     seed_everything()

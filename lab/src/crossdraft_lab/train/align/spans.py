@@ -37,7 +37,7 @@ from crossdraft.load import load_output_head, load_target, target_fingerprint, t
 from crossdraft_lab.train.align.pair import DRAFTER
 from crossdraft_lab.train.capture.sources import ClipSource
 from crossdraft_lab.train.capture.store import CaptureStore
-from crossdraft_lab.train.core.dist import LossFn, full_batch
+from crossdraft_lab.train.core.dist import LossFn, full_batch, use_threads
 from crossdraft_lab.train.core.finite import require_finite
 from crossdraft_lab.train.core.log import say
 from crossdraft_lab.train.core.provenance import write_provenance
@@ -223,7 +223,7 @@ def tune_by_spans(inputs: SpanInputs) -> dict[str, Any]:
     recipe, store = inputs.recipe, inputs.store
     recipe.check()
     refuse_shared_clips(store, inputs.validation)
-    torch.set_num_threads(recipe.threads)
+    use_threads(recipe.threads)
     torch.manual_seed(recipe.seed)
     head = load_output_head(inputs.target, "cpu", "float32")
     tokenizer: PreTrainedTokenizerBase = tokenizer_of(inputs.target)

@@ -46,7 +46,7 @@ from crossdraft.load import (
 from crossdraft_lab.train.align.pair import DRAFTER, check_pair, check_shares
 from crossdraft_lab.train.align.tuned_drafter import Base, TunedDrafter, closest_projection, load_tuned
 from crossdraft_lab.train.capture.store import CaptureStore
-from crossdraft_lab.train.core.dist import SINGLE, Distributed, LossFn, MicroBatch, rank_mesh
+from crossdraft_lab.train.core.dist import SINGLE, Distributed, LossFn, MicroBatch, rank_mesh, use_threads
 from crossdraft_lab.train.core.finite import require_finite, require_finite_tensor
 from crossdraft_lab.train.core.log import say
 from crossdraft_lab.train.core.provenance import write_provenance
@@ -195,7 +195,7 @@ def tune_drafter(inputs: TuneInputs, ranks: Distributed = SINGLE) -> dict[str, A
     if saved is not None:
         return saved
     objective = Objective(recipe.loss)
-    torch.set_num_threads(recipe.threads)
+    use_threads(recipe.threads)
     torch.manual_seed(recipe.seed)
     where = inputs.device or "cpu"
     head = load_output_head(inputs.target, where, "float32")

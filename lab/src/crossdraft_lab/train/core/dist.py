@@ -192,6 +192,11 @@ def worker_pool(workers: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread)
 
 
+def use_threads(most: int) -> None:
+    """Compute with at most so many threads from now on, and with no more than this process computes with."""
+    torch.set_num_threads(min(most, torch.get_num_threads()))
+
+
 def _one_thread() -> None:
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"

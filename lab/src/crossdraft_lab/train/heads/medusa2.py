@@ -29,7 +29,7 @@ from crossdraft.load import load_target, target_fingerprint
 from crossdraft_lab.train.capture.recorder import FeatureRecorder
 from crossdraft_lab.train.capture.shard import CaptureSpec
 from crossdraft_lab.train.capture.sources import ClipSource, SceneSource
-from crossdraft_lab.train.core.dist import Distributed, init_distributed
+from crossdraft_lab.train.core.dist import Distributed, init_distributed, use_threads
 from crossdraft_lab.train.core.log import say
 from crossdraft_lab.train.core.provenance import sha256, write_provenance
 from crossdraft_lab.train.core.recipe import RECIPES
@@ -250,7 +250,7 @@ def train_medusa2(
     inputs = JointInputs.of(source, head, online)
     network = read_config(inputs.head).network
     methods_of(network)
-    torch.set_num_threads(recipe.threads)
+    use_threads(recipe.threads)
     with init_distributed(device or ("cuda" if torch.cuda.is_available() else "cpu")) as (ranks, own):
         torch.manual_seed(recipe.seed)
         joint, figures = _train(recipe, inputs, out, own, ranks)

@@ -19,7 +19,7 @@ from crossdraft.heads.registry import NETWORKS
 from crossdraft.load import load_target, target_fingerprint
 from crossdraft_lab.networks import task_of
 from crossdraft_lab.train.capture.store import CaptureStore
-from crossdraft_lab.train.core.dist import SINGLE, Distributed, init_distributed, require_one_piece
+from crossdraft_lab.train.core.dist import SINGLE, Distributed, init_distributed, require_one_piece, use_threads
 from crossdraft_lab.train.core.log import say
 from crossdraft_lab.train.core.provenance import sha256, write_provenance
 from crossdraft_lab.train.core.trainer import Stage, Trainer, load_weights
@@ -149,7 +149,7 @@ def train_head(run: HeadRun, ranks: Distributed = SINGLE) -> dict[str, Any]:
         CrossdraftError: the recipe asks for what the network or the capture does not have, or the training stopped.
     """
     recipe, task = run.recipe, run.task
-    torch.set_num_threads(recipe.threads)
+    use_threads(recipe.threads)
     torch.manual_seed(recipe.seed)
     config = head_config(recipe, task)
     chosen_by = checked_on(recipe.optim, run.validation)

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
 from transformers.utils import logging as hf_logging
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder, make_folder
+from crossdraft_lab.train.core.dist import use_threads
 from crossdraft_lab.train.core.log import say
 from crossdraft_lab.train.core.provenance import sha256, write_provenance
 from crossdraft_lab.train.reference.answers import clip_questions, record_answers
@@ -143,7 +143,7 @@ def run_stages(run: ReferenceRun, stages: Sequence[str]) -> None:
     unknown = [stage for stage in stages if stage not in _STAGES]
     if unknown:
         raise CrossdraftError(f"Unknown stage '{unknown[0]}'; choose from {', '.join(STAGES)}.")
-    torch.set_num_threads(run.recipe.threads)
+    use_threads(run.recipe.threads)
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
     make_folder(run.out)
