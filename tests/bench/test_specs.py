@@ -11,7 +11,7 @@ from crossdraft.cli.cores import Cores
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import parse
-from crossdraft_lab.bench.assembly import EngineMethod, Models, close_all, cores_of, make_methods, parallel_of
+from crossdraft_lab.bench.assembly import EngineMethod, Models, close_all, cores_of, parallel_of
 from crossdraft_lab.bench.measure import measure
 from crossdraft_lab.bench.specs import (
     ALL_METHODS,
@@ -25,6 +25,7 @@ from crossdraft_lab.bench.specs import (
     usual_methods,
 )
 from crossdraft_lab.bench.suite import Suite, placement_of
+from crossdraft_lab.bench.variants import make_methods
 from crossdraft_lab.bench.workload import Workload, items
 
 

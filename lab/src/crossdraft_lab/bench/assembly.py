@@ -3,17 +3,15 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from crossdraft.api import Engine, new_loop
-from crossdraft.assembly import assemble
 from crossdraft.cli.cores import Cores
 from crossdraft.drafters.event.load import load_drafter
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.ledger import READING
@@ -22,24 +20,13 @@ from crossdraft.engine.runner.parallel import policy_for
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.target import Target
 from crossdraft.engine.timeline import Timeline, covered
-from crossdraft.load import load_target, tokenizer_of, vocabulary_of
+from crossdraft.load import load_target, vocabulary_of
 from crossdraft.methods import build_spec
 from crossdraft.options import Options
 from crossdraft.records import DrafterContext
 from crossdraft.specs import Spec, renamed
-from crossdraft_lab.bench.baselines import Assistant, HFBaseline, blank_window
 from crossdraft_lab.bench.measure import BenchMethod, Run
-from crossdraft_lab.bench.specs import (
-    ALONE,
-    HUGGING_FACE,
-    ON_TARGETS_CORES,
-    POLICIES,
-    check_methods,
-    is_blind,
-    needs_no_process,
-    runs_in_process,
-    spec_of,
-)
+from crossdraft_lab.bench.specs import ON_TARGETS_CORES, POLICIES, runs_in_process, spec_of
 from crossdraft_lab.bench.workload import Item
 
 
@@ -198,46 +185,6 @@ def busy(timeline: Timeline) -> dict[str, float]:
     }
 
 
-def make_methods(
-    names: Sequence[str], target: Target, models: Models, cores: Cores | None, specs: Sequence[str] = ()
-) -> dict[str, BenchMethod]:
-    """The methods by name, in the order given, then those that are named by their specs. Close them all when done.
-
-    Args:
-        names: out of `ALL_METHODS`.
-        target: what ours share; Hugging Face gets one of its own.
-        models: the checkpoints.
-        cores: of the pair: each method gets those that its name says.
-        specs: further drafters.
-
-    Raises:
-        CrossdraftError: as `check_methods`, or a model cannot be loaded.
-    """
-    check_methods(names, specs)
-    made: dict[str, BenchMethod] = {}
-    try:
-        plain = target if HUGGING_FACE.isdisjoint(names) else models.load_target(packed=False)
-        for name in (*names, *specs):
-            own = plain if name in HUGGING_FACE else target
-            made[name] = make_method(name, own, models, cores)
-    except BaseException:
-        close_all(made.values())
-        raise
-    return made
-
-
-def make_method(
-    name: str, target: Target, models: Models, cores: Cores | None, cache_bytes: int | None = 0
-) -> BenchMethod:
-    """The method of a name in `ALL_METHODS`, or a drafter under its spec; close it when done.
-
-    `cache_bytes` as in `Options`: usually the same clips are read by every method, and again in every repetition.
-    """
-    if name in HUGGING_FACE:
-        return _hf(name, target, models, cores)
-    return make_engine_method(name, target, models, cores, cache_bytes)
-
-
 def close_all(methods: Iterable[BenchMethod]) -> None:
     """Stop every method."""
     for method in methods:
@@ -277,30 +224,3 @@ def parallel_of(name: str, models: Models, cores: Cores | None = None) -> str:
     """Policy of a drafter of that name in its own process while the target verifies, if it drafts alone."""
     own = cores is not None and bool(cores.draft)
     return POLICIES.get(name) or policy_for(models.device, models.draft_device, own_cores=own)
-
-
-def _hf(name: str, plain: Target, models: Models, cores: Cores | None) -> BenchMethod:
-    """Hugging Face's `generate`, with the layers as it loads them."""
-    own, tokenizer = cores_of(name, cores), tokenizer_of(models.target)
-    if name == "hf-assisted":
-        twin = models.drafter(models.blind, plain)(packed=False)
-        return HFBaseline(plain, own, assistant=Assistant(plain, twin), tokenizer=tokenizer)
-    return HFBaseline(plain, own, lookup=name == "hf-lookup", tokenizer=tokenizer)
-
-
-def make_engine_method(
-    name: str, target: Target, models: Models, cores: Cores | None, cache_bytes: int | None = 0
-) -> EngineMethod:
-    """As `make_method`, of ours alone."""
-    inline = name == "event-inline"
-    drafter = "event" if inline else name
-    own, cost = cores_of(name, cores), CostModel()
-    if name in ALONE:
-        alone = replace(options_of(name, models, cores, process=False), cache_bytes=cache_bytes)
-        return EngineMethod(Engine(target, None, alone, cost), cores=own)
-    spec = spec_of(drafter)
-    options = options_of(name, models, cores, process=not inline and not needs_no_process(spec))
-    options = replace(options, cache_bytes=cache_bytes)
-    runner = assemble(models.spec(drafter), models.context(target), target, options)
-    engine = Engine(target, runner, options, cost)
-    return EngineMethod(engine, blank_window(models.blind), blind=is_blind(spec), cores=own)

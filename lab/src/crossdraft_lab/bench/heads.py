@@ -17,7 +17,7 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import Spec
-from crossdraft_lab.bench.assembly import Models, close_all, make_methods
+from crossdraft_lab.bench.assembly import Models, close_all
 from crossdraft_lab.bench.baselines import blank_window
 from crossdraft_lab.bench.environment import environment
 from crossdraft_lab.bench.experiments.record import FigureTable, Tick
@@ -30,6 +30,7 @@ from crossdraft_lab.bench.specs import ALONE, is_blind
 from crossdraft_lab.bench.statistics import AcceptanceFigures, Interval, acceptance_figures, tau_ratio
 from crossdraft_lab.bench.study import FigureColumn, bar, figure_table, plain, shown
 from crossdraft_lab.bench.summary import fastest_alone
+from crossdraft_lab.bench.variants import make_methods
 from crossdraft_lab.bench.workload import Workload, describe, items
 
 BATCH = {"tree": 4, "chain": 1}  # answers in a pass: the target's own tokens must come out either way

@@ -17,7 +17,7 @@ from crossdraft.engine.runner.forks import ForkedChild, fork_server, forking
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import METHODS as DRAFTERS
-from crossdraft_lab.bench.assembly import Models, close_all, cores_of, make_method, make_methods, parallel_of
+from crossdraft_lab.bench.assembly import Models, close_all, cores_of, parallel_of
 from crossdraft_lab.bench.common import check_repeats
 from crossdraft_lab.bench.environment import environment, peak_cuda_mib, peak_rss_of
 from crossdraft_lab.bench.experiments.record import Tick
@@ -25,6 +25,7 @@ from crossdraft_lab.bench.measure import Results, Run, answer_once, measure
 from crossdraft_lab.bench.specs import HUGGING_FACE, METHODS, POLICIES, check_methods, runs_in_process, spec_of
 from crossdraft_lab.bench.summary import MethodSummary, mean_tokens, summarise
 from crossdraft_lab.bench.traces import Trace
+from crossdraft_lab.bench.variants import Variant, make_methods, make_variant
 from crossdraft_lab.bench.workload import Item, Workload, describe, items, workload_in_words
 
 WARM_UPS = 3
@@ -280,7 +281,7 @@ def _footprint(name: str, models: Models, cores: Cores | None, item: Item) -> Fo
     logging.set_verbosity_error()
     with pinned(None if cores is None else cores.pair):
         target = models.load_target(packed=name not in HUGGING_FACE)
-        method = make_method(name, target, models, cores)
+        method = make_variant(Variant(name), target, models, cores)
         try:
             answer_once(method, item)
             # The kernel's peak of each program since its start. `getrusage` would also count what a child shared with

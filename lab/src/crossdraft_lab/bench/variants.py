@@ -11,10 +11,11 @@ from crossdraft.compressions import compressed
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.runner.runner import DraftRunner, Worker
 from crossdraft.engine.target import Target
-from crossdraft_lab.bench.assembly import EngineMethod, Models, cores_of, make_method, options_of
-from crossdraft_lab.bench.baselines import blank_window
+from crossdraft.load import tokenizer_of
+from crossdraft_lab.bench.assembly import EngineMethod, Models, close_all, cores_of, options_of
+from crossdraft_lab.bench.baselines import Assistant, HFBaseline, blank_window
 from crossdraft_lab.bench.measure import BenchMethod
-from crossdraft_lab.bench.specs import ALONE, is_blind, needs_no_process, spec_of
+from crossdraft_lab.bench.specs import ALONE, HUGGING_FACE, check_methods, is_blind, needs_no_process, spec_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def fixed(name: str, drafts: str, nodes: int, compress: str | None = None, **opt
 
 
 class KeptCore:
-    """A worker that lends its cores to nobody."""
+    """A worker that lends its cores to nobody; all else as `Worker`."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -87,33 +88,68 @@ class KeptCore:
 def make_variant(variant: Variant, target: Target, models: Models, cores: Cores | None) -> BenchMethod:
     """Make the method of a variant; close it when done.
 
+    Caches are off unless an option says otherwise: usually the same clips are read by every method, and again in every
+    repetition.
+
     Raises:
         CrossdraftError: a model cannot be loaded, or the target cannot be compressed so.
     """
     if variant.make is not None:
         return variant.make(target, models)
-    if not variant.options and variant.compress is None and variant.lends and not variant.one_core:
-        return make_method(variant.drafts, target, models, cores)
+    if variant.drafts in HUGGING_FACE:
+        return _hf(variant.drafts, target, models, cores)
+    return make_engine(variant, target, models, cores)
+
+
+def make_engine(variant: Variant, target: Target, models: Models, cores: Cores | None) -> EngineMethod:
+    """As `make_variant`, of ours alone."""
+    name, inline = variant.drafts, variant.drafts == "event-inline"
     own = target if variant.compress is None else compressed(target, variant.compress)
-    shared = None if cores is None else Cores(cores.target, cores.target)
-    found = shared if variant.one_core else cores
-    if variant.drafts in ALONE:
-        return _alone(variant, own, models, found)
-    spec = spec_of(variant.drafts)
-    options = options_of(variant.drafts, models, found, process=not needs_no_process(spec))
-    options = replace(options, **variant.options)
+    found = Cores(cores.target, cores.target) if variant.one_core and cores is not None else cores
+    spec = None if name in ALONE else spec_of("event" if inline else name)
+    process = spec is not None and not inline and not needs_no_process(spec)
+    options = replace(options_of(name, models, found, process=process), **variant.options)
+    if spec is None:
+        return EngineMethod(Engine(own, None, options, CostModel()), cores=cores_of(name, found))
     runner = assemble(models.named(spec), models.context(own), own, options)
     if not variant.lends:
-        runner = DraftRunner(runner.drafter, runner.hidden, None, _kept(runner.workers))
+        runner = DraftRunner(runner.drafter, runner.hidden, None, [KeptCore(worker) for worker in runner.workers])
     engine = Engine(own, runner, options, CostModel())
-    return EngineMethod(engine, blank_window(models.blind), blind=is_blind(spec), cores=cores_of(variant.drafts, found))
+    return EngineMethod(engine, blank_window(models.blind), blind=is_blind(spec), cores=cores_of(name, found))
 
 
-def _alone(variant: Variant, target: Target, models: Models, cores: Cores | None) -> EngineMethod:
-    """Without a drafter, on its own core or on all of them."""
-    options = replace(options_of(variant.drafts, models, cores, process=False), **variant.options)
-    return EngineMethod(Engine(target, None, options, CostModel()), cores=cores_of(variant.drafts, cores))
+def _hf(name: str, plain: Target, models: Models, cores: Cores | None) -> BenchMethod:
+    """Hugging Face's `generate`, with the layers as it loads them."""
+    own, tokenizer = cores_of(name, cores), tokenizer_of(models.target)
+    if name == "hf-assisted":
+        twin = models.drafter(models.blind, plain)(packed=False)
+        return HFBaseline(plain, own, assistant=Assistant(plain, twin), tokenizer=tokenizer)
+    return HFBaseline(plain, own, lookup=name == "hf-lookup", tokenizer=tokenizer)
 
 
-def _kept(workers: Sequence[Worker]) -> list[Worker]:
-    return [KeptCore(worker) for worker in workers]
+def make_methods(
+    names: Sequence[str], target: Target, models: Models, cores: Cores | None, specs: Sequence[str] = ()
+) -> dict[str, BenchMethod]:
+    """The methods by name, in the order given, then those that are named by their specs. Close them all when done.
+
+    Args:
+        names: out of `ALL_METHODS`.
+        target: what ours share; Hugging Face gets one of its own.
+        models: the checkpoints.
+        cores: of the pair: each method gets those that its name says.
+        specs: further drafters.
+
+    Raises:
+        CrossdraftError: as `check_methods`, or a model cannot be loaded.
+    """
+    check_methods(names, specs)
+    made: dict[str, BenchMethod] = {}
+    try:
+        plain = target if HUGGING_FACE.isdisjoint(names) else models.load_target(packed=False)
+        for name in (*names, *specs):
+            own = plain if name in HUGGING_FACE else target
+            made[name] = make_variant(Variant(name), own, models, cores)
+    except BaseException:
+        close_all(made.values())
+        raise
+    return made

@@ -35,12 +35,13 @@ from crossdraft.streams import (
 from crossdraft.streams.summary import percentiles_ms
 from crossdraft.video import write_mp4
 from crossdraft_lab import scenes
-from crossdraft_lab.bench.assembly import EngineMethod, Models, close_all, cores_of, make_engine_method
+from crossdraft_lab.bench.assembly import EngineMethod, Models, close_all, cores_of
 from crossdraft_lab.bench.common import check_repeats
 from crossdraft_lab.bench.experiments.record import FigureTable, Tick
 from crossdraft_lab.bench.specs import ALONE, check_methods
 from crossdraft_lab.bench.statistics import Interval, ratio, ratio_of_some, ratio_per_token
 from crossdraft_lab.bench.study import FigureColumn, figure_table, rows_json, shown
+from crossdraft_lab.bench.variants import Variant, make_engine
 
 WARM_UP_WINDOWS = 3
 TRIES = 2  # of a rate that fails: what else the machine does may cost a window
@@ -179,7 +180,7 @@ def prepared(plan: StreamBench, tick: Tick = lambda _: None) -> Iterator[Watched
         plan = replace(plan, windowing=replace(plan.windowing, frames=frames))
         try:
             for name in plan.names:
-                made[name] = make_engine_method(name, target, plan.models, plan.cores)
+                made[name] = make_engine(Variant(name), target, plan.models, plan.cores)
             for name in plan.names:
                 watch_once(plan, made[name], files, plan.asked[0], "warm-up", most=WARM_UP_WINDOWS)
                 tick(name)
