@@ -18,8 +18,7 @@ from crossdraft.heads.files import save_head
 from crossdraft.heads.glance.frame_encoder import PIXELS
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.load import load_target, target_fingerprint
-from crossdraft_lab.align.drafter import AlignedDrafter, AlignedOptions
-from crossdraft_lab.align.fused_drafter import FusedDrafter
+from crossdraft_lab.align.drafter import AlignedDrafter, AlignedOptions, FusedDrafter
 from crossdraft_lab.align.load import aligned_drafter, load_adapter
 from crossdraft_lab.align.networks import attention
 from crossdraft_lab.align.networks.attention import PastAttention

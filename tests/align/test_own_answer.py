@@ -15,7 +15,7 @@ from crossdraft.heads.networks.objective import Objective, score
 from crossdraft.heads.registry import NETWORKS
 from crossdraft_lab.align.load import aligned_drafter
 from crossdraft_lab.align.networks.own_answer import FLOOR, IndexedBatch, OwnAnswer
-from crossdraft_lab.align.own_answer_drafter import OwnAnswerDrafter
+from crossdraft_lab.align.token_drafter import OwnAnswerDrafter
 from crossdraft_lab.networks import ANSWER_ADAPTERS, task_of
 from tests.align.small import IDS, some_adapter
 

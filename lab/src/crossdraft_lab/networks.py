@@ -32,8 +32,8 @@ ADAPTERS: Mapping[str, HeadRecord] = {
             "ParallelPrefillAdapter of xifan-zhang/EventGPT",
         ),
         _adapter("l5", "attention.AutoregressiveAdapter", "l4 with positions, tokens and its own outputs", LEVELS),
-        _adapter("b1", "fused.TargetAdapter", "l5 on the target's features alone: the ceiling", LEVELS),
-        _adapter("l5f", "fused.GatedAdapter", "l5 on a gated mean of both models' features", LEVELS),
+        _adapter("b1", "attention.TargetAdapter", "l5 on the target's features alone: the ceiling", LEVELS),
+        _adapter("l5f", "attention.GatedAdapter", "l5 on a gated mean of both models' features", LEVELS),
         _adapter("token", "token.TokenAdapter", "rewrites the drafter's own answer, token by token", LEVELS),
         _adapter("levels", "pointwise.FusedAdapter", "fuses several layers of the drafter", "EAGLE-3: Li 2025"),
     )

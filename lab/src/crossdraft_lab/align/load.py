@@ -10,15 +10,13 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import load_head, read_config
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.load import event_fingerprint, load_embeddings, target_fingerprint
-from crossdraft_lab.align.drafter import PLAIN, AlignedDrafter, AlignedOptions
-from crossdraft_lab.align.fused_drafter import FusedDrafter
+from crossdraft_lab.align.drafter import PLAIN, AlignedDrafter, AlignedOptions, FusedDrafter
+from crossdraft_lab.align.networks.attention import TargetAdapter
 from crossdraft_lab.align.networks.base import Adapter
-from crossdraft_lab.align.networks.fused import TargetAdapter
 from crossdraft_lab.align.networks.own_answer import OwnAnswerAdapter
 from crossdraft_lab.align.networks.token import TokenAdapter
 from crossdraft_lab.align.networks.visual import VisualAdapter
-from crossdraft_lab.align.own_answer_drafter import OwnAnswerDrafter
-from crossdraft_lab.align.token_drafter import TokenDrafter
+from crossdraft_lab.align.token_drafter import OwnAnswerDrafter, TokenDrafter
 from crossdraft_lab.align.visual_drafter import VisualDrafter
 from crossdraft_lab.networks import ALIGNED
 

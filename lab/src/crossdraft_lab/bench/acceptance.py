@@ -3,14 +3,14 @@
 Does seeing help: the event drafter against its blind twin. Is the whole more than its parts: a union against them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.experiments.record import FigureTable
 from crossdraft_lab.bench.specs import spec_of
-from crossdraft_lab.bench.statistics import AcceptanceFigures, Interval, acceptance_figures, of_kind, tau_ratio
+from crossdraft_lab.bench.statistics import Interval, acceptance_figures, of_kind, tau_ratio
 from crossdraft_lab.bench.study import Answers, Study, plain
 from crossdraft_lab.bench.variants import fixed
 from crossdraft_lab.bench.workload import Workload
@@ -40,16 +40,16 @@ def compare(found: Answers) -> dict[str, Any]:
     """All drafters, and the ratio of the first one's τ to the best of the others', over all and by kind."""
     kinds = [pair["kind"] for pair in found.pairs]
     counts = {name: [(len(run.tokens), run.rounds) for run in found.results.of(name)] for name in found.names}
-    drafters: dict[str, AcceptanceFigures] = {
+    drafters = {
         name: acceptance_figures(counts[name], [run.accepted_at for run in own], [run.offered_at for run in own], kinds)
         for name in found.names
         for own in [found.results.of(name)]
     }
     first, *others = drafters
-    best = max(others, key=lambda name: drafters[name].tau.value)
+    best = max(others, key=lambda name: drafters[name]["tau"])
 
     def against(kind: str) -> Interval:
-        strongest = max(others, key=lambda name: drafters[name].by_kind[kind].value)
+        strongest = max(others, key=lambda name: drafters[name]["by_kind"][kind]["tau"])
         return tau_ratio(*(of_kind(counts[name], kinds, kind) for name in (first, strongest)))
 
     return {
@@ -62,16 +62,18 @@ def compare(found: Answers) -> dict[str, Any]:
 
 def compared_table(found: dict[str, Any]) -> FigureTable:
     """A row for each kind of question, and for all."""
-    drafters: dict[str, AcceptanceFigures] = found["drafters"]
-    each = [
-        (kind, *(str(one.by_kind[kind]) for one in drafters.values()), str(ratio))
-        for kind, ratio in found["ratio_by_kind"].items()
-    ]
-    every = ("all", *(str(one.tau) for one in drafters.values()), str(found["ratio"]))
-    depth = ("depth of a draft", *(f"{one.depth:.2f}" for one in drafters.values()), "")
+    drafters: dict[str, Any] = found["drafters"]
+
+    def taus(of: Callable[[dict[str, Any]], dict[str, Any]]) -> list[str]:
+        return [str(Interval.from_json(of(one), "tau")) for one in drafters.values()]
+
+    each = [(kind, *taus(lambda one, kind=kind: one["by_kind"][kind]), str(over)) for kind, over in
+            found["ratio_by_kind"].items()]  # fmt: skip
+    every = ("all", *taus(lambda one: one), str(found["ratio"]))
+    depth = ("depth of a draft", *(f"{one['depth']:.2f}" for one in drafters.values()), "")
     return FigureTable("", ("kind", *(f"τ {spec}" for spec in drafters), "first / best other"), (*each, every, depth))
 
 
 def compared_json(found: dict[str, Any]) -> dict[str, Any]:
     """Plain values."""
-    return plain(found | {"drafters": {name: one.to_json() for name, one in found["drafters"].items()}})
+    return plain(found)

@@ -11,8 +11,7 @@ from crossdraft.engine.passes import Chunk, PassRow
 from crossdraft.engine.prefill import prefill
 from crossdraft.engine.target import Target
 from crossdraft.heads.networks.base import SharedWeights
-from crossdraft_lab.align.drafter import AlignedDrafter, AlignedState
-from crossdraft_lab.align.fused_drafter import FusedState
+from crossdraft_lab.align.drafter import AlignedDrafter, AlignedState, FusedState
 from crossdraft_lab.bench.figure import Figure
 from crossdraft_lab.bench.identity import ReferenceAnswer
 

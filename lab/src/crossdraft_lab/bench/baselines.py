@@ -68,18 +68,19 @@ def seconds_in(spans: Sequence[tuple[float, float]], until: float = float("inf")
     return sum(end - start for start, end in spans if end <= until)
 
 
-class FirstToken(BaseStreamer):
-    """Notes when `generate` handed out its first new token: the second `put`, the first is the prompt."""
+class TokenTimes(BaseStreamer):
+    """When `generate` handed out each step's tokens; its first `put` is the prompt's."""
 
     def __init__(self) -> None:
-        self.puts = 0
-        self.at = 0.0
+        self.at: list[float] = []
+        self._prompt = True
 
     def put(self, value: Tensor) -> None:
         """Called by `generate`."""
-        self.puts += 1
-        if self.puts == 2:
-            self.at = time.perf_counter()
+        if self._prompt:
+            self._prompt = False
+        else:
+            self.at.append(time.perf_counter())
 
     def end(self) -> None:
         """Called by `generate`."""
@@ -117,7 +118,7 @@ class HFBaseline:
         start = time.perf_counter()
         prompt = self.target.prepare(item.request)
         prepared = time.perf_counter()
-        first = FirstToken()
+        times = TokenTimes()
         request = self.target.defaults.resolve(item.request)
         config = self.config(request, len(prompt))
         if request.sampling.seed is not None:
@@ -128,7 +129,7 @@ class HFBaseline:
                 **self.inputs(prompt),
                 generation_config=config,
                 assistant_model=self.assistant,
-                streamer=first,
+                streamer=times,
                 tokenizer=self.tokenizer if config.stop_strings else None,
             )
         end = time.perf_counter()
@@ -142,7 +143,7 @@ class HFBaseline:
             "verify": seconds_in(passes) - seconds_in(passes, first_pass),
         }
         stages["other"] = end - start - sum(stages.values())
-        return Run(tokens=tokens, total_s=end - start, ttft_s=first.at - start, stages_s=stages, rounds=len(passes))
+        return Run(tokens=tokens, total_s=end - start, ttft_s=times.at[0] - start, stages_s=stages, rounds=len(passes))
 
     def close(self) -> None:
         """Nothing else runs."""

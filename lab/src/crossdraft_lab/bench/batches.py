@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers.generation.streamers import BaseStreamer
 
 from crossdraft.api import new_loop
 from crossdraft.cli.cores import Cores
@@ -18,7 +17,7 @@ from crossdraft.engine.request import Origin, Piece
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
 from crossdraft.options import Options
-from crossdraft_lab.bench.baselines import HFBaseline, saying_nothing
+from crossdraft_lab.bench.baselines import HFBaseline, TokenTimes, saying_nothing
 from crossdraft_lab.bench.workload import Item
 
 
@@ -130,24 +129,6 @@ def run_batch(loop: DecodeLoop, items: Sequence[Item]) -> BatchRun:
             for number, (ticket, answer) in enumerate(zip(tickets, answers, strict=True))
         )
     )
-
-
-class TokenTimes(BaseStreamer):
-    """When `generate` handed out each step's tokens; its first `put` is the prompt's."""
-
-    def __init__(self) -> None:
-        self.at: list[float] = []
-        self._prompt = True
-
-    def put(self, value: Tensor) -> None:
-        """Called by `generate`."""
-        if self._prompt:
-            self._prompt = False
-        else:
-            self.at.append(time.perf_counter())
-
-    def end(self) -> None:
-        """Called by `generate`."""
 
 
 class PaddedBatch:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,21 +68,6 @@ class Timing:
     reach_ms: float | None
     peak_mb: float | None = None
     reach_mb: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ReadTiming:
-    """From a file to a drafter's five frames.
-
-    Args:
-        ms: time of each run.
-        events: of the window.
-        peak_mb: peak resident memory of the process; None where this system does not tell.
-    """
-
-    ms: list[float]
-    events: int
-    peak_mb: float | None
 
 
 def run_events(recording: Path | None, seconds: float, repeats: int, tick: Callable[[str], None]) -> list[Timing]:
@@ -136,8 +122,8 @@ def real_size(folder: Path, repeats: int) -> Iterator[Timing]:
         path = folder / "real.h5"
         write(path, repeated(late, REAL_S))
         found = time_in_process(path, repeats)
-        ms = quartiles(found.ms)
-        yield Timing(f"{name} of {REAL_S:g} s, file to 5 frames", found.events, ms, 60, found.peak_mb, 300)
+        row = f"{name} of {REAL_S:g} s, file to 5 frames"
+        yield Timing(row, found["events"], quartiles(found["ms"]), 60, found["peak_mb"], 300)
         path.unlink()
 
 
@@ -224,8 +210,12 @@ def _texture(rng: np.random.Generator) -> NDArray[np.uint8]:
     return np.clip(110 + 55 * noise / noise.std(), 5, 250).astype(np.uint8)
 
 
-def time_frames(path: Path, runs: int) -> ReadTiming:
-    """Read and paint the window so many times, after one run that does not count."""
+def time_frames(path: Path, runs: int) -> dict[str, Any]:
+    """Read and paint the window so many times, after one run that does not count.
+
+    Returns:
+        `ms` of each run, `events` of the window, and `peak_mb` of this process; None where the system does not tell.
+    """
     times, events = [], 0
     for _ in range(runs + 1):
         start = time.perf_counter()
@@ -233,10 +223,10 @@ def time_frames(path: Path, runs: int) -> ReadTiming:
         eventgpt_frames(window)
         events = len(window)
         times.append((time.perf_counter() - start) * 1e3)
-    return ReadTiming(times[1:], events, _peak_mb())
+    return {"ms": times[1:], "events": events, "peak_mb": _peak_mb()}
 
 
-def time_in_process(path: Path, runs: int) -> ReadTiming:
+def time_in_process(path: Path, runs: int) -> dict[str, Any]:
     """`time_frames` in a fresh process.
 
     Raises:
@@ -246,7 +236,7 @@ def time_in_process(path: Path, runs: int) -> ReadTiming:
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     if found.returncode:
         raise CrossdraftError(f"Reading {path} failed: {found.stderr.strip().splitlines()[-1]}.")
-    return ReadTiming(**json.loads(found.stdout))
+    return json.loads(found.stdout)
 
 
 def write_plain_dsec(path: Path, chunks: Iterable[Events]) -> None:
@@ -270,4 +260,4 @@ def _peak_mb() -> float | None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(time_frames(Path(sys.argv[1]), int(sys.argv[2])))))  # noqa: T201 - that is its answer
+    print(json.dumps(time_frames(Path(sys.argv[1]), int(sys.argv[2]))))  # noqa: T201 - that is its answer

@@ -27,7 +27,7 @@ from crossdraft_lab.bench.identity import ReferenceAnswer, reference_answers, wi
 from crossdraft_lab.bench.measure import Divergence, find_divergence, measure
 from crossdraft_lab.bench.report import FEW_PAIRS, INTERVALS
 from crossdraft_lab.bench.specs import ALONE, is_blind
-from crossdraft_lab.bench.statistics import AcceptanceFigures, Interval, acceptance_figures, tau_ratio
+from crossdraft_lab.bench.statistics import Interval, acceptance_figures, tau_ratio
 from crossdraft_lab.bench.study import FigureColumn, bar, figure_table, plain, shown
 from crossdraft_lab.bench.summary import fastest_alone
 from crossdraft_lab.bench.variants import make_methods
@@ -184,7 +184,7 @@ def _run(heads: HeadsBench, tick: Tick) -> Json:
             "name": name,
             **facts[name].to_json(),
             "drafting": drafts.get(name),
-            "accepted": [{**asdict(at), **figures_of(found, kinds).to_json()} for at, found in own.stats.items()],
+            "accepted": [{**asdict(at), **figures_of(found, kinds)} for at, found in own.stats.items()],
             "identical": own.identical,
             "divergences": [divergence.to_json() for divergence in own.divergences],
             "speedup": plain(speedups.get(name)),
@@ -302,7 +302,7 @@ def counts_of(stats: Sequence[AcceptanceStats]) -> list[tuple[int, int]]:
     return [(each.emitted, each.passes) for each in stats]
 
 
-def figures_of(stats: Sequence[AcceptanceStats], kinds: Sequence[str]) -> AcceptanceFigures:
+def figures_of(stats: Sequence[AcceptanceStats], kinds: Sequence[str]) -> Json:
     """The figures of one drafter's answers, one for each pair, and the kind of question each was about."""
     return acceptance_figures(
         counts_of(stats), [each.kept_at for each in stats], [each.offered_at for each in stats], kinds

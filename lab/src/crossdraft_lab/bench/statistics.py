@@ -239,47 +239,29 @@ def per_position(accepted: Sequence[Sequence[int]], offered: Sequence[Sequence[i
     return [float(got / tried) for got, tried in totals.T if tried]
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptanceFigures:
-    """Acceptance of a drafter: τ with its interval, by kind of question, and the share at each depth.
-
-    `depth` is how deep its drafts were, on average over verify passes.
-    """
-
-    tau: Interval
-    by_kind: Mapping[str, Interval]
-    per_position: tuple[float, ...]
-    depth: float
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        return {
-            **self.tau.to_json("tau"),
-            "by_kind": {kind: tau.to_json("tau") for kind, tau in self.by_kind.items()},
-            "accepted_per_position": [round(share, 3) for share in self.per_position],
-            "depth": round(self.depth, 3),
-        }
-
-
 def acceptance_figures(
     counts: Sequence[tuple[int, int]],
     accepted: Sequence[Sequence[int]],
     offered: Sequence[Sequence[int]],
     kinds: Sequence[str],
-) -> AcceptanceFigures:
-    """The figures of one drafter's answers, one for each pair.
+) -> dict[str, Any]:
+    """Acceptance of a drafter over its answers, one for each pair, as plain values.
+
+    τ with its interval, by kind of question too; the share accepted at each depth; `depth`: how deep its drafts were,
+    on average over verify passes.
 
     Args:
         counts: tokens and verify passes.
         accepted, offered: as `per_position`.
         kinds: the kind of question each was about.
     """
-    return AcceptanceFigures(
-        acceptance_length(counts),
-        {kind: acceptance_length(of_kind(counts, kinds, kind)) for kind in dict.fromkeys(kinds)},
-        tuple(per_position(accepted, offered)),
-        sum(map(sum, offered)) / max(1, sum(passes for _, passes in counts)),
-    )
+    taus = {kind: acceptance_length(of_kind(counts, kinds, kind)) for kind in dict.fromkeys(kinds)}
+    return {
+        **acceptance_length(counts).to_json("tau"),
+        "by_kind": {kind: tau.to_json("tau") for kind, tau in taus.items()},
+        "accepted_per_position": [round(share, 3) for share in per_position(accepted, offered)],
+        "depth": round(sum(map(sum, offered)) / max(1, sum(passes for _, passes in counts)), 3),
+    }
 
 
 def of_kind(counts: Sequence[tuple[int, int]], kinds: Sequence[str], kind: str) -> list[tuple[int, int]]:

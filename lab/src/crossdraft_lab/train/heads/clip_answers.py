@@ -28,7 +28,7 @@ from crossdraft.load import event_fingerprint
 from crossdraft.models.eventgpt import EventGPTProcessor
 from crossdraft_lab.align.networks.base import TARGET
 from crossdraft_lab.align.networks.own_answer import IndexedBatch, OwnAnswer
-from crossdraft_lab.align.own_answer_drafter import own_answer_of
+from crossdraft_lab.align.token_drafter import own_answer_of
 from crossdraft_lab.train.capture.sources import ClipSource
 from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.dist import MicroBatch

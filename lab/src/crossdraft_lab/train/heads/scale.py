@@ -22,8 +22,8 @@ from crossdraft.heads.files import WEIGHTS, config_of, load_head, make, save_hea
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.heads.registry import NETWORKS
+from crossdraft_lab.align.networks.attention import TargetAdapter
 from crossdraft_lab.align.networks.base import TARGET, Adapter
-from crossdraft_lab.align.networks.fused import TargetAdapter
 from crossdraft_lab.align.networks.own_answer import IndexedBatch, OwnAnswer, OwnAnswerAdapter
 from crossdraft_lab.align.networks.token import TokenAdapter
 from crossdraft_lab.align.networks.vision import VisionAdapter
