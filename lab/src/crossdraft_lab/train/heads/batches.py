@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,18 +19,6 @@ from crossdraft_lab.train.core.dist import MicroBatch
 CLIPS, ANSWERS = 8, 8  # clips kept in memory; answers decoded in one batch
 FULL = MicroBatch()
 POOL = 16  # batches whose answers are sorted by length together, so that little is padding
-
-
-class BatchSource(Protocol):
-    """Answers of a target, step by step; see `StoredBatches` and `OnlineBatches`."""
-
-    def batch(self, step: int, count: int, share: MicroBatch) -> TrainBatch:
-        """The share's part of the step's `count` answers."""
-        ...
-
-    def describe(self, step: int, count: int) -> str:
-        """Describe the data of a step in words."""
-        ...
 
 
 class EpochSampler:
@@ -68,10 +55,12 @@ class StoredBatches:
         self._sizes = store.piece_lengths() if self.visual_layers else (0,) * len(self._lengths)
 
     def batch(self, step: int, count: int, share: MicroBatch) -> TrainBatch:
+        """The share's part of the step's `count` answers."""
         return self.store.batch(share.take(self.indices(step, count)), self.layers, self.visual_layers)
 
     def describe(self, step: int, count: int) -> str:
-        return f"answers {', '.join(map(str, self.indices(step, count)))} of {self.store.folder}"
+        """Describe the data of a step in words."""
+        return describe_answers(self.indices(step, count), self.store)
 
     def indices(self, step: int, count: int) -> list[int]:
         """Numbers of a step's answers."""
@@ -139,10 +128,19 @@ class OnlineBatches:
         return self.recorder.record([self.source.read(clip)])[0]
 
 
+BatchSource = StoredBatches | OnlineBatches
+"""Answers of a target, step by step."""
+
+
 def cycled(source: ClipSource, step: int, count: int) -> list[tuple[int, int]]:
     """(clip, question) of a step's `count` answers: step 0 has the first, and after the last comes the first again."""
     numbers = range(step * count, (step + 1) * count)
     return [source.locate(number % source.answers) for number in numbers]
+
+
+def describe_answers(numbers: Sequence[int], store: CaptureStore) -> str:
+    """Answers of a capture, for people."""
+    return f"answers {', '.join(map(str, numbers))} of {store.folder}"
 
 
 def describe_cycled(step: int, count: int) -> str:

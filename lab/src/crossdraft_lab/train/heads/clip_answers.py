@@ -32,6 +32,7 @@ from crossdraft_lab.align.token_drafter import own_answer_of
 from crossdraft_lab.train.capture.sources import ClipSource
 from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.dist import MicroBatch
+from crossdraft_lab.train.heads.batches import describe_answers
 from crossdraft_lab.train.heads.clip_features import ClipFeatures, event_features, seen_events
 from crossdraft_lab.train.heads.state_file import StateFile
 from crossdraft_lab.train.heads.task import captured_source, question_of
@@ -147,11 +148,6 @@ class PairedAnswers(ClipAnswers):
     def question(self, number: int) -> list[int]:
         """A question's ids in the drafter's prompt."""
         return self.codec.question_ids(self.question_of(number))
-
-
-def describe_answers(numbers: Sequence[int], store: CaptureStore) -> str:
-    """Answers of a capture, for people."""
-    return f"answers {', '.join(map(str, numbers))} of {store.folder}"
 
 
 def clip_answers(

@@ -31,7 +31,7 @@ from crossdraft.heads.pass_.drafter import PassDrafter
 from crossdraft.heads.pass_.network import LookaheadEmbeddings
 from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.dist import LossFn, MicroBatch
-from crossdraft_lab.train.heads.batches import EpochSampler
+from crossdraft_lab.train.heads.batches import EpochSampler, describe_answers
 from crossdraft_lab.train.heads.measure import figures_json, measure
 from crossdraft_lab.train.heads.task import (
     HeadTask,
@@ -211,8 +211,7 @@ class PassTask(HeadTask):
         loss, sampler = self._loss(head, self.store)
 
         def describe(step: int) -> str:
-            numbers = sampler.numbers(step, self.inputs.recipe.optim.clips)
-            return f"answers {', '.join(map(str, numbers))} of {self.store.folder}"
+            return describe_answers(sampler.numbers(step, self.inputs.recipe.optim.clips), self.store)
 
         return TaskData(loss, describe, None if validation is None else check_of(self._loss(head, validation)[0]))
 
