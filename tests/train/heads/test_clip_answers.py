@@ -1,5 +1,8 @@
 """What adapters learn from: both models at the same token of the same answer, and how far a draft along it would go."""
 
+import gc
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -12,7 +15,14 @@ from crossdraft_lab.align.networks.base import TARGET
 from crossdraft_lab.train.core.dist import MicroBatch
 from crossdraft_lab.train.heads import clip_answers
 from crossdraft_lab.train.heads.align_task import TargetHead, alignment_loss, prefix_figures
-from crossdraft_lab.train.heads.clip_answers import AlignmentData, EventPromptCodec, drafter_states, train_batch
+from crossdraft_lab.train.heads.clip_answers import (
+    AlignmentData,
+    EventPromptCodec,
+    OwnAnswerData,
+    drafter_states,
+    own_answers,
+    train_batch,
+)
 from crossdraft_lab.train.heads.state_file import StateFile
 from crossdraft_lab.train.reference.tokenizer import EVENT, PromptCodec
 from tests.train.heads.conftest import WIDTH
@@ -63,8 +73,20 @@ def test_states_are_the_models_own_and_are_read_once(paired, monkeypatch):
     assert drafter_states is not clip_answers.drafter_states
 
 
-def test_states_are_the_same_bits_kept_or_read_anew(paired, tmp_path, monkeypatch):
-    """Of a step of one clip or of both, with one answer about each or with both.
+OWN, TOP = 6, 5
+
+
+def state_data(answers, kept):
+    return AlignmentData(answers, answers.features.vlm, (2,), kept=kept)
+
+
+def own_answer_data(answers, kept):
+    return OwnAnswerData(answers, answers.features.vlm, OWN, TOP, kept=kept)
+
+
+@pytest.mark.parametrize("data_of", [state_data, own_answer_data])
+def test_tensors_are_the_same_bits_kept_or_found_out_anew(paired, tmp_path, monkeypatch, data_of):
+    """Of a step of one clip or of both, with one answer about each or with both; what is kept is not found out again.
 
     Products round as their sizes are: larger models' more than these, so that here every call rounds in its own way.
     """
@@ -75,16 +97,54 @@ def test_states_are_the_same_bits_kept_or_read_anew(paired, tmp_path, monkeypatc
 
     monkeypatch.setattr(clip_answers, "drafter_states", rounding)
     kept, none = StateFile(tmp_path, spare=0), StateFile(tmp_path, spare=1 << 60)
-    found: dict[int, torch.Tensor] = {}
+    found: dict[int, Sequence[torch.Tensor]] = {}
     for where, clips, each in ((kept, 1, 2), (none, 1, 2), (none, 2, 2), (none, 2, 1)):
-        data = AlignmentData(replace(paired, clips=clips, each=each), paired.features.vlm, (2,), kept=where)
+        data = data_of(replace(paired, clips=clips, each=each), where)
         for step in range(8):
-            batch, numbers = data.batch(step)[0], data.answers.numbers(step)
-            for row, number in enumerate(numbers):
-                states = batch.hidden[2][row, : int(batch.lengths[row])]
-                assert found.setdefault(number, states).equal(states), (number, step, clips)
+            numbers = data.answers.numbers(step)
+            for number, tensors in zip(numbers, data._tensors(step, numbers), strict=True):
+                for one, other in zip(found.setdefault(number, tensors), tensors, strict=True):
+                    assert one.equal(other), (number, step, clips)
     assert len(found) == 4
     assert all(number in kept and number not in none for number in found)
+    monkeypatch.setattr(clip_answers, "drafter_states", lambda *_: pytest.fail("found out again"))
+    data_of(paired, kept).batch(0)
+
+
+@torch.no_grad()
+def test_the_drafters_own_answer_is_greedy_with_what_each_token_came_from(paired):
+    batch, _ = own_answer_data(paired, StateFile()).batch(0)
+    own, model = batch.own, paired.features.vlm.model
+    assert own is not None
+    said = own_answers(paired.features.vlm, paired, paired.visual(0), paired.numbers(0), OWN)
+    for row, number in enumerate(paired.numbers(0)):
+        length = min(len(said[row]), batch.tokens.shape[1])
+        assert own.tokens[row].tolist() == [*said[row][:length], *[0] * (own.tokens.shape[1] - length)], number
+        assert int(own.lengths[row]) == length
+        log_probs = model.get_output_embeddings()(own.states[row, :length]).log_softmax(-1)
+        assert log_probs.argmax(-1).tolist() == said[row][:length]
+        best = log_probs.topk(TOP, -1)
+        assert own.ids[row, :length].equal(best.indices)
+        assert own.log_probs[row, :length].allclose(best.values, atol=1e-6)
+
+
+@pytest.mark.parametrize("spare", [0, 1 << 60])
+def test_nothing_stays_in_memory_after_its_step(paired, tmp_path, spare, monkeypatch):
+    """The drafter's own answers are on the disk, or found out anew where that has no room."""
+    made: list[weakref.ref[torch.Tensor]] = []
+    keep = StateFile.keep
+
+    def watched(states, number, tensors):
+        made.extend(weakref.ref(tensor if tensor._base is None else tensor._base) for tensor in tensors)
+        keep(states, number, tensors)
+
+    monkeypatch.setattr(StateFile, "keep", watched)
+    some = own_answer_data(paired, StateFile(tmp_path, spare))
+    for step in range(4):
+        some.batch(step)
+        gc.collect()
+        assert made
+        assert not [one for one in made if one() is not None], step
 
 
 def test_every_answer_has_the_frames_of_its_clip(paired):

@@ -41,14 +41,16 @@ Change = Callable[[str, Tensor], Tensor]
 
 
 def write_changed(
-    source: Path, folder: Path, names: Collection[str], change: Change, added: Mapping[str, Tensor] = NOTHING
+    source: Path, folder: Path | None, names: Collection[str], change: Change, added: Mapping[str, Tensor] = NOTHING
 ) -> None:
     """Write the weights of a checkpoint into another folder, in bf16, changed where they have changed.
 
     Memory: one file of the checkpoint, and one weight.
 
     Args:
-        source, folder: of the checkpoint, and where it goes.
+        source: of the checkpoint.
+        folder: where it goes; without one `change` is called in the same order, and nothing is written. Where ranks
+            share weights, it puts one together, for which all of them are needed.
         names: of the weights that have changed.
         change: called for each of them.
         added: weights that it shall have besides; they go into its last file, instead of any of the same name.
@@ -58,21 +60,22 @@ def write_changed(
     """
     files, written, size = weight_files(source), {}, 0
     for path in files:
-        more = added if path == files[-1] else NOTHING
-        tensors = {name: weight.detach().cpu().to(torch.bfloat16).contiguous() for name, weight in more.items()}
-        for name, weight in tensors.items():
-            written[name] = path.name
-            size += weight.nbytes
+        tensors = dict(added) if path == files[-1] else {}
         with safe_open(path, "pt") as kept:
             for name in kept.keys():  # noqa: SIM118 - it is no dict
-                if name in added:
+                if name in added or (folder is None and name not in names):
                     continue
                 weight = kept.get_tensor(name)
-                changed = change(name, weight).detach().cpu() if name in names else weight
-                tensors[name] = (changed.to(torch.bfloat16) if changed.is_floating_point() else changed).contiguous()
-                written[name] = path.name
-                size += tensors[name].nbytes
+                tensors[name] = change(name, weight).detach().cpu() if name in names else weight
+        if folder is None:
+            continue
+        for name, weight in tensors.items():
+            tensors[name] = (weight.to(torch.bfloat16) if weight.is_floating_point() else weight).cpu().contiguous()
+        written |= dict.fromkeys(tensors, path.name)
+        size += sum(weight.nbytes for weight in tensors.values())
         save_file(tensors, folder / path.name, {"format": "pt"})
+    if folder is None:
+        return
     lacking = sorted(set(names) - written.keys())
     if lacking:
         raise CrossdraftError(
@@ -82,18 +85,6 @@ def write_changed(
     if len(files) > 1:
         index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(written.items()))}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-
-
-def follow_changed(source: Path, names: Collection[str], change: Change) -> None:
-    """Call `change` as `write_changed` does on another rank, in the same order, and write nothing.
-
-    Where ranks share weights, `change` puts one together, for which all of them are needed.
-    """
-    for path in weight_files(source):
-        with safe_open(path, "pt") as kept:
-            for name in kept.keys():  # noqa: SIM118 - it is no dict
-                if name in names:
-                    change(name, kept.get_tensor(name))
 
 
 def write_untied(source: Path, folder: Path) -> None:
@@ -231,11 +222,8 @@ class TunedDrafter(nn.Module):
             CrossdraftError: as `write_changed`.
         """
         added = {LM_HEAD: self.changed(LM_HEAD, read_weight(source, HEADS))} if self.unties else {}
-        if folder is None:
-            follow_changed(source, self.names, self.changed)
-            return
         write_changed(source, folder, self.names, self.changed, added)
-        if self.unties:
+        if self.unties and folder is not None:
             write_untied(source, folder)
 
     @torch.no_grad()

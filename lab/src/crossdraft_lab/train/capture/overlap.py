@@ -7,7 +7,7 @@ overlap in time (a list's `sequence`, `start_s`, `end_s`, as `crossdraft data pa
 import filecmp
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -68,28 +68,17 @@ def _refuse_scenes(sources: Mapping[str, SceneSource]) -> None:
                 )
 
 
-@dataclass
-class _Files:
-    """Files that were seen, and the first line that named each."""
-
-    _known: dict[tuple[str, str], list[tuple[Path, _Line]]] = field(default_factory=dict)
-
-    def first(self, kind: str, path: Path, line: _Line) -> _Line:
-        """The first line that named a file of this content, which may be this one."""
-        same = self._known.setdefault((kind, _ends(path)), [])
-        for other, owner in same:
-            if other == path or filecmp.cmp(other, path, shallow=False):
-                return owner
-        same.append((path, line))
-        return line
-
-
 def _refuse_files(lines: list[_Line]) -> None:
-    seen = _Files()
+    """Refuse files of the same content in two splits."""
+    known: dict[tuple[str, str], list[tuple[Path, _Line]]] = {}  # the first line that named each file
     for line in lines:
         for kind, path in line.files:
-            other = seen.first(kind, path, line)
-            if other.split != line.split:
+            alike = known.setdefault((kind, _ends(path)), [])
+            same = (one for file, one in alike if file == path or filecmp.cmp(file, path, shallow=False))
+            other = next(same, None)
+            if other is None:
+                alike.append((path, line))
+            elif other.split != line.split:
                 raise CrossdraftError(f"The splits overlap: {line} and {other} name the same {kind}, {path}; {MEND}.")
 
 
