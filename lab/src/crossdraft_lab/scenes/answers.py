@@ -10,9 +10,9 @@ from crossdraft_lab.scenes.sentences import (
     WHERE,
     Answer,
     AnswerTable,
+    Phrasing,
     Sentence,
     Style,
-    Voice,
     capital,
     same,
 )
@@ -60,7 +60,7 @@ _SKY_TAIL = {
 }
 _WHEN = {"day": "On", "dusk": "In", "night": "On"}
 
-VOICE = Voice(
+PHRASING = Phrasing(
     clauses={
         "road": ("We are {ego} {where}.", "Right now we are {ego} {where}.", "ego layout"),
         "layout": (
@@ -132,12 +132,12 @@ VOICE = Voice(
         "weather": "we cannot see far in the fog",
         "none": "nothing is in our way",
     },
-    beside="on",
+    preposition="on",
 )  # fmt: skip
 
 
 def _say(scene: Scene, style: Style, *parts: str) -> Answer:
-    return [Sentence(capital(one.text), one.slots) for one in VOICE.say(scene, style, *parts)]
+    return [Sentence(capital(one.text), one.slots) for one in PHRASING.say(scene, style, *parts)]
 
 
 def _of(*parts: str) -> Callable[[Scene, Style, str], Answer]:
@@ -146,7 +146,7 @@ def _of(*parts: str) -> Callable[[Scene, Style, str], Answer]:
 
 
 def _key_elements(scene: Scene, style: Style, item: str) -> Answer:
-    words = VOICE.words(scene)
+    words = PHRASING.words(scene)
     things: list[tuple[str, str]] = []
     if scene.lead != "none":
         things.append((f"{words['a_coloured_lead']} ahead", "lead.type lead.colour"))

@@ -14,9 +14,9 @@ from crossdraft_lab.scenes.sentences import (
     WHERE,
     Answer,
     AnswerTable,
+    Phrasing,
     Sentence,
     Style,
-    Voice,
     capital,
     people_side,
     same,
@@ -66,7 +66,7 @@ _SKY_TAIL = {
     "snow": "the road is white",
 }
 
-VOICE = Voice(
+PHRASING = Phrasing(
     clauses={
         "road": ("the driver is {ego} {where}", "{where}, the driver is {ego}", "ego layout"),
         "layout": (
@@ -137,7 +137,7 @@ VOICE = Voice(
         "weather": "far things are out of view in the fog",
         "none": "the whole way is free",
     },
-    beside="to",
+    preposition="to",
 )  # fmt: skip
 
 
@@ -152,11 +152,11 @@ def _caption(style: Style, parts: Answer) -> Answer:
 
 def _of(*parts: str) -> Callable[[Scene, Style, str], Answer]:
     """A kind whose caption is always of the same parts."""
-    return lambda scene, style, item: _caption(style, VOICE.say(scene, style, *parts))
+    return lambda scene, style, item: _caption(style, PHRASING.say(scene, style, *parts))
 
 
 def _key_elements(scene: Scene, style: Style, item: str) -> Answer:
-    words = VOICE.words(scene)
+    words = PHRASING.words(scene)
     things = [(words[name], name) for name in ("sign", "light") if getattr(scene, name) != "none"]
     things += [
         (words[f"{side}_thing"], words[f"{side}_slots"])
@@ -168,7 +168,7 @@ def _key_elements(scene: Scene, style: Style, item: str) -> Answer:
     listed = " and ".join(noun for noun, _ in things)
     text = f"the main things are {listed}" if style == "a" else f"in view are {listed}"
     elements = Sentence(text, tuple(slot for _, some in things for slot in some.split()))
-    return _caption(style, [*VOICE.say(scene, style, "layout"), elements])
+    return _caption(style, [*PHRASING.say(scene, style, "layout"), elements])
 
 
 def _count(scene: Scene, style: Style, item: str) -> Answer:

@@ -73,7 +73,7 @@ def people_side(scene: Scene) -> str:
 
 
 @dataclass(frozen=True)
-class Voice:
+class Phrasing:
     """A way to put things: its clauses, and its words for what is to be seen.
 
     Args:
@@ -81,13 +81,13 @@ class Voice:
             is not there, "coat" for the coat of one person.
         phrases: word -> the attribute of a scene that it follows, and the words for its values.
         reasons: why the driver should do what `driver_action` says, by its reason.
-        beside: in front of the side of a vehicle that does not drive ahead: "on" or "to".
+        preposition: in front of the side of a vehicle that does not drive ahead: "on" or "to".
     """
 
     clauses: Mapping[str, Clause]
     phrases: Mapping[str, tuple[str, Mapping[str, str]]]
     reasons: Mapping[str, str]
-    beside: str
+    preposition: str
 
     def say(self, scene: Scene, style: Style, *parts: str) -> Answer:
         """The clauses of these parts, in their order; of coats only if somebody wears one."""
@@ -132,7 +132,7 @@ class Voice:
         """The thing on a side, as a noun with its side."""
         thing = scene.thing_at(side)
         if thing == "vehicle":
-            return f"{'an oncoming' if side == 'left' else 'a parked'} vehicle {self.beside} the {side}"
+            return f"{'an oncoming' if side == 'left' else 'a parked'} vehicle {self.preposition} the {side}"
         return f"{NUMBER[scene.people] if thing == 'people' else 'a cyclist'} on the {side}"
 
     def _filled(self, clause: Clause, style: Style, words: Mapping[str, str]) -> Sentence:
