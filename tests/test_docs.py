@@ -101,9 +101,7 @@ def parse(arguments: list[str]) -> None:
         if not arguments:  # a group that does something by itself
             assert command.invoke_without_command
             return
-        name, *arguments = arguments
-        command = command.get_command(context, name)
-        assert command is not None, f"there is no command '{name}'"
+        name, command, arguments = command.resolve_command(context, arguments)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 import crossdraft as cd
@@ -52,7 +51,7 @@ def engine(request, pair):
     drafter, options = WAYS[request.param]
     if drafter is not None:
         drafter = drafter.replace("event", str(pair.event))
-    options = cd.Options(adaptive=False, max_batch=2, drafter_timeout_s=60, **options)
+    options = cd.Options(adaptive=False, max_batch=2, **options)
     with cd.Engine.load(str(pair.target), drafter, options) as engine:
         yield engine
 
@@ -312,33 +311,6 @@ def test_a_full_queue_refuses_and_takes_requests_again_when_it_is_not(pair, requ
         assert engine.generate(requests[3]).tokens == alone[3]
 
 
-@pytest.mark.parametrize("limit", ["max_queue_tokens", "max_queue_bytes"])
-def test_a_queue_is_bounded_by_tokens_and_by_bytes(pair, requests, alone, limit):
-    """Two requests fit, a third does not; one that is alone is taken, however large it is."""
-    held, free = threading.Event(), threading.Event()
-
-    def hold(piece):
-        held.set()
-        free.wait(60)
-
-    asked = [replace(one, max_new_tokens=8, inputs=None, image=None) for one in requests[:3]]
-    frames = np.zeros((4, 16, 16, 3), dtype=np.uint8)
-    asked = [replace(one, video=frames + number) for number, one in enumerate(asked)]
-    assert asked[0].nbytes >= frames.nbytes
-    most = {"max_queue_tokens": 16, "max_queue_bytes": sum(one.nbytes for one in asked[:2])}[limit]
-    with cd.Engine.load(str(pair.target), None, cd.Options(**{limit: most})) as engine:
-        first = engine.submit(asked[0], on_piece=hold)
-        assert held.wait(60)
-        second = engine.submit(asked[1])
-        with pytest.raises(cd.QueueFullError, match=rf"wait or run, and no more than {most:,} may.*{limit}=…"):
-            engine.submit(asked[2])
-        free.set()
-        found = [one.result(60).tokens for one in (first, second)]
-        assert found == [engine.generate(one).tokens for one in asked[:2]]
-    with cd.Engine.load(str(pair.target), None, cd.Options(**{limit: 1})) as engine:
-        assert engine.generate(asked[0]).tokens == found[0]
-
-
 @encodes_clips
 def test_a_drafter_that_wants_the_targets_features_drafts_for_all_of_a_batch(tmp_path):
     """Prompts are read while others are answered: the drafter's process waits for no features, and loses no request."""
@@ -370,12 +342,11 @@ def hold():
 
 
 def load_of(engine):
-    return {name: count for name, count in engine._scheduler._load.items() if count}
+    return engine._scheduler._count
 
 
-@pytest.mark.parametrize("limit", [{"max_queue": 1}, {"max_queue_tokens": 40}])
-def test_a_batch_that_is_longer_than_the_queue_waits_for_room(pair, requests, alone, limit):
-    with cd.Engine.load(str(pair.target), None, cd.Options(**limit)) as engine:
+def test_a_batch_that_is_longer_than_the_queue_waits_for_room(pair, requests, alone):
+    with cd.Engine.load(str(pair.target), None, cd.Options(max_queue=1)) as engine:
         assert [answer.tokens for answer in engine.generate(requests)] == alone
         assert not load_of(engine)
 
@@ -386,7 +357,7 @@ def test_a_batch_that_waits_for_room_ends_with_the_engine(pair, requests, hold):
         first = engine.submit(requests[0], on_piece=hold)
         assert hold.held.wait(60)
         batch = pool.submit(engine.generate, requests[1:4])  # one has room, the next waits
-        while load_of(engine)["requests"] < 2:
+        while load_of(engine) < 2:
             time.sleep(0.01)
         time.sleep(0.1)
         closing = pool.submit(engine.close)

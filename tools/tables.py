@@ -11,7 +11,8 @@ from textwrap import fill
 from crossdraft.compressions import COMPRESSIONS
 from crossdraft.engine.rules import RULES
 from crossdraft.methods import METHODS
-from crossdraft.serve.settings import ServerSettings
+from crossdraft.options import OPTIONS
+from crossdraft.serve.settings import all_settings
 from crossdraft_lab.datasets.catalogue import DATASETS
 
 PAGES = Path(__file__).parents[1] / "docs"
@@ -44,10 +45,20 @@ def compressions() -> Iterator[Entry]:
 
 def settings() -> Iterator[Entry]:
     """Every setting of the server, with its default."""
-    for name, field in ServerSettings.model_fields.items():
-        default = {True: "on", False: "off"}.get(field.default) if isinstance(field.default, bool) else field.default
-        shown = "" if default in (None, (), {}, "") else f" (default {default})"
-        yield name, f"{field.description or ''}{shown}"
+    for name, field in all_settings().items():
+        yield name, f"{field.description or ''}{_default(field.default)}"
+
+
+def options() -> Iterator[Entry]:
+    """Every option of the engine, with its default, and its flag where that is named otherwise, or there is none."""
+    for name, option in OPTIONS.items():
+        flag = f" · `--{option.flag}`" if option.flag else " · no flag of `ask`" if option.shared else ""
+        yield name, f"{option.sentence}{_default(option.default)}{flag}"
+
+
+def _default(value: object) -> str:
+    shown = {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+    return "" if shown in (None, (), {}, "") else f" (default {shown})"
 
 
 def datasets() -> Iterator[Entry]:
@@ -64,6 +75,7 @@ TABLES: Mapping[str, Callable[[], Iterator[Entry]]] = {
     "drafters": drafters,
     "rules": rules,
     "compressions": compressions,
+    "options": options,
     "settings": settings,
     "datasets": datasets,
 }

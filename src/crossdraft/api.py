@@ -33,13 +33,13 @@ from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.pinning import one_thread, pinned
 from crossdraft.engine.fast.static_cache import hand_back
 from crossdraft.engine.loop import DecodeLoop
-from crossdraft.engine.pass_times import calibrate, learn_pass_times
+from crossdraft.engine.pass_times import calibrate
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.request import Answer, Request, listed, single
 from crossdraft.engine.request_state import OnPiece
 from crossdraft.engine.rules import check_rule, check_target
 from crossdraft.engine.runner.runner import DraftRunner
-from crossdraft.engine.scheduler import PendingAnswer, QueueLimits, Scheduler
+from crossdraft.engine.scheduler import PendingAnswer, Scheduler
 from crossdraft.engine.stepped import SteppedLoop
 from crossdraft.engine.target import Target
 from crossdraft.errors import BatchError, CrossdraftError
@@ -96,8 +96,7 @@ class Engine:
         self.prefixes = PrefixCache(cache_bytes(options, target.device) if target.keeps_prefixes else 0)
         self._make = partial(new_loop, target, drafter, options, cost, self.prefixes)
         most = None if options.max_queue is None else options.max_batch + options.max_queue
-        limits = QueueLimits(most, options.max_queue_tokens, options.max_queue_bytes)
-        self._scheduler = Scheduler(self._make, options.target_cores, limits, target.defaults.most(target.context))
+        self._scheduler = Scheduler(self._make, options.target_cores, most)
         self._finalizer = weakref.finalize(self, _close, os.getpid(), self._scheduler, drafter, release)
 
     @property
@@ -249,8 +248,6 @@ class Engine:
                 runner.close()
             release()
             raise
-        if options.measure:
-            engine._scheduler.call(partial(learn_pass_times, loaded, cost))
         if runner is not None and options.adaptive:  # where passes will run
             engine._scheduler.call(partial(calibrate, loaded, cost, options.max_batch, runner.spare_cores))
         return engine
@@ -264,7 +261,7 @@ class Engine:
             provisional: whether it is told provisional pieces.
 
         Raises:
-            QueueFullError: as much waits as `Options.max_queue`, `max_queue_tokens` and `max_queue_bytes` allow.
+            QueueFullError: as many wait as `Options.max_queue` allows.
             CrossdraftError: the engine is closed.
         """
         return self._submit(single(request), on_piece, provisional=provisional)
@@ -285,7 +282,7 @@ class Engine:
     def generate(self, requests: Request | Sequence[Request]) -> Answer | list[Answer]:
         """Answer one request or several; an empty list has an empty list of answers. Ctrl-C cancels them.
 
-        Of several, as many are queued as the limits of the queue allow, the others as there is room; so a batch may be
+        Of several, as many are queued as there may be, the others as there is room; so a batch may be
         longer than `Options.max_queue`.
 
         Raises:

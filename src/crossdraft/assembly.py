@@ -65,7 +65,6 @@ def assemble(
         worker = ProcessDrafter(
             partial(build_spec, part, context),
             cores,
-            options.drafter_timeout_s,
             parallel=parallel,
             lent_cores=options.target_cores if _on_cpu(options.draft_device or options.device) else None,
         )

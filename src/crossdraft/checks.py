@@ -1,12 +1,16 @@
 """Checks of values that a user gives from Python or on the command line, each with one sentence of complaint."""
 
 import operator
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
+from itertools import count
 from typing import Any, Self
 
 from crossdraft.errors import CrossdraftError
+
+MOST_SPANS, MOST_LETTERS = 8, 40  # of a list in an error message
 
 
 def whole(name: str, value: Any, least: int = 1) -> int:
@@ -109,15 +113,17 @@ class NamedFields:
 
 
 def core_numbers(name: str, value: Any, allowed: Iterable[int], *, none: str = "all of them") -> tuple[int, ...] | None:
-    """Core numbers from any collection of whole numbers; `None`, which means what `none` says, stays `None`.
+    """Core numbers from text or any collection of whole numbers; `None`, which means what `none` says, stays `None`.
 
     Raises:
-        CrossdraftError: it is no such collection, is empty, or names a core that is not `allowed`.
+        CrossdraftError: it is neither, is empty, or names a core that is not `allowed`.
     """
     if value is None:
         return None
     usable = tuple(allowed)
-    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+    if isinstance(value, str):
+        return parse_cores(value, usable)
+    if isinstance(value, bytes) or not isinstance(value, Iterable):
         raise CrossdraftError(f"{name} is {_shown(value)}; give the numbers of cores, such as ({usable[0]},).")
     cores = tuple(whole(f"A core in {name}", core, least=0) for core in value)
     if not cores:
@@ -128,6 +134,55 @@ def core_numbers(name: str, value: Any, allowed: Iterable[int], *, none: str = "
             f"{name} names core {absent[0]}, but this process may use only {', '.join(map(str, usable))}."
         )
     return cores
+
+
+def parse_cores(text: str, allowed: Sequence[int]) -> tuple[int, ...]:
+    """Core numbers such as `0`, `0,2` or `0-3`.
+
+    Raises:
+        CrossdraftError: not a list of numbers, or a core that is not in `allowed`.
+    """
+    cores: set[int] = set()
+    for part in text.split(","):
+        first, last = _ends(part, text)
+        cores.update(core for core in allowed if first <= core <= last)
+        # Counted up from the first, so that a range of a billion cores is refused as soon as one is absent.
+        absent = next(core for core in count(first) if core > last or core not in allowed)
+        if absent <= last:
+            raise CrossdraftError(
+                f"'{_cut(text)}' names core {absent}, but this process may use only {spans(allowed)}."
+            )
+    return tuple(sorted(cores))
+
+
+def spans(cores: Sequence[int]) -> str:
+    """Cores for people, neighbours drawn together, and no more of them than can be read.
+
+    >>> spans((0, 1, 2, 5))
+    '0-2, 5'
+    """
+    runs: list[list[int]] = []
+    for core in sorted(cores):
+        if runs and core == runs[-1][-1] + 1:
+            runs[-1].append(core)
+        else:
+            runs.append([core])
+    shown = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    more = f" … ({len(cores)} in all)" if len(shown) > MOST_SPANS else ""
+    return ", ".join(shown[:MOST_SPANS]) + more
+
+
+def _ends(part: str, text: str) -> tuple[int, int]:
+    """First and last core of `3` or `0-3`."""
+    found = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", part.strip())
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    if first > last:
+        raise CrossdraftError(f"'{_cut(text)}' is no list of cores; write it as 0, 0,2 or 0-3.")
+    return first, last
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}…"
 
 
 def described(value: Any, array: Any = None) -> str:

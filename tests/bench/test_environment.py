@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from crossdraft.cli.cores import Cores, choose_cores, parse_cores, spans
+from crossdraft.checks import parse_cores, spans
+from crossdraft.cli.cores import Cores, choose_cores
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench import environment as module
 from crossdraft_lab.bench.gpu import NO_LIBRARY, GpuSample, GpuSampler, gpu_use, sampling

@@ -60,7 +60,7 @@ needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash
         (("",), set(COMMANDS)),
         (("sc",), {"scenes", "scale"}),
         (("ask", "--pl"), {"--placement", "--plot"}),
-        (("ask", "--placement", ""), {"inline", "process"}),
+        (("ask", "--placement", ""), {"auto", "inline", "process"}),
         (("ask", "--drafter", "event_m"), {"event_medusa"}),
         (("serve", "--drain"), {"--drain-seconds"}),
         (("serve", "--log-format", ""), {"text", "json"}),

@@ -38,9 +38,14 @@ def test_help_names_every_command(capsys):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_itself(name, capsys):
+def test_every_command_explains_itself_as_the_list_does(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     assert main([name, "--help"]) == 0
-    assert f"crossdraft {name}" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"crossdraft {name}" in shown
+    group = typer.main.get_command(app)
+    _, command, _ = group.resolve_command(typer.Context(group), [name])
+    assert " ".join(command.help.split("\n\n")[0].split()) == COMMANDS[name]
 
 
 def test_version(capsys):
@@ -144,7 +149,7 @@ def helps(command, path=()):
         if getattr(parameter, "help", None):
             yield (*path, parameter.name), parameter.help
     for name in command.list_commands(context) if hasattr(command, "list_commands") else ():
-        yield from helps(command.get_command(context, name), (*path, name))
+        yield from helps(command.resolve_command(context, [name])[1], (*path, name))
 
 
 def test_help_texts_can_be_understood_without_the_option_s_name():

@@ -1,6 +1,7 @@
 """The placement of a pair when none is named."""
 
 import os
+from typing import Any
 
 import pytest
 from transformers.utils import logging
@@ -13,6 +14,10 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.methods import read_spec
 
 
+def pair_of(drafter: str | None = None, **given: Any) -> PairOptions:
+    return PairOptions(drafter=drafter, options=Options(**given))
+
+
 def options_of(pair: PairOptions) -> Options:
     spec = None if pair.drafter in (None, "none") else read_spec(pair.drafter)
     return decided(engine_options(pair), spec)
@@ -23,14 +28,14 @@ CORES = tuple(sorted(os.sched_getaffinity(0)))
 
 @pytest.mark.skipif(len(CORES) < 2, reason="needs two CPU cores")
 def test_on_a_cpu_with_cores_to_spare_the_drafter_has_its_own():
-    options = options_of(PairOptions(drafter="glance", device="cpu"))
+    options = options_of(pair_of("glance", device="cpu"))
     assert options.placement == "process"
     assert (options.target_cores, options.draft_cores) == (CORES[:-1], CORES[-1:])
 
 
 @pytest.mark.parametrize("drafter", ["union:memory,ngram", "eagle2", "phased:ngram,eagle3"])
 def test_a_drafter_that_runs_no_network_of_its_own_leaves_all_cores_to_the_target(drafter):
-    options = options_of(PairOptions(drafter=drafter, device="cpu"))
+    options = options_of(pair_of(drafter, device="cpu"))
     assert (options.placement, options.target_cores, options.draft_cores) == ("inline", None, None)
 
 
@@ -61,7 +66,7 @@ def test_why_a_drafter_is_not_the_usual_one(monkeypatch):
 
 
 def test_the_most_nodes_of_a_round_are_an_option():
-    assert engine_options(PairOptions(nodes=3)).nodes == 3
+    assert engine_options(pair_of(nodes=3)).nodes == 3
     assert engine_options(PairOptions()).nodes == Options().nodes
 
 
@@ -75,34 +80,32 @@ def test_a_drafter_that_reads_events_needs_some(drafter):
 
 
 def test_without_a_drafter_the_target_has_all_cores():
-    options = options_of(PairOptions(drafter="none", device="cpu"))
+    options = options_of(pair_of("none", device="cpu"))
     assert (options.placement, options.target_cores, options.draft_cores) == ("inline", None, None)
 
 
 def test_a_wish_for_hidden_drafting_inline_is_a_wish_for_inline():
-    options = options_of(PairOptions(drafter="event", hidden="before", device="cpu"))
+    options = options_of(pair_of("event", hidden="before", device="cpu"))
     assert (options.placement, options.hidden, options.draft_cores) == ("inline", "before", None)
 
 
 def test_cores_are_as_they_were_named():
     first = str(CORES[0])
-    options = options_of(
-        PairOptions(drafter="event", placement="process", device="cpu", target_cores=first, draft_cores=first)
-    )
+    options = options_of(pair_of("event", placement="process", device="cpu", target_cores=first, draft_cores=first))
     assert options.target_cores == options.draft_cores == CORES[:1]
-    inline = options_of(PairOptions(placement="inline", device="cpu", target_cores=first))
+    inline = options_of(pair_of(placement="inline", device="cpu", target_cores=first))
     assert (inline.target_cores, inline.draft_cores) == (CORES[:1], None)
 
 
 @pytest.mark.parametrize(
-    ("pair", "sentence"),
+    ("given", "sentence"),
     [
-        (PairOptions(placement="process", hidden="beside"), "--hidden is for an inline drafter"),
-        (PairOptions(placement="inline", draft_cores="0"), "--draft-cores needs"),
-        (PairOptions(placement="inline", parallel="pearl"), "--parallel needs"),
-        (PairOptions(frames=4, fps=2.0), "give one of them"),
+        ({"placement": "process", "hidden": "beside"}, "--hidden is for an inline drafter"),
+        ({"placement": "inline", "draft_cores": CORES[:1]}, "--draft-cores needs"),
+        ({"placement": "inline", "parallel": "pearl"}, "--parallel needs"),
+        ({"num_frames": 4, "fps": 2.0}, "give one of them"),
     ],
 )
-def test_settings_that_exclude_each_other_are_refused(pair, sentence):
+def test_settings_that_exclude_each_other_are_refused(given, sentence):
     with pytest.raises(CrossdraftError, match=sentence):
-        engine_options(pair)
+        engine_options(pair_of(**given))

@@ -30,7 +30,7 @@ def media(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def settings(**more) -> ServerSettings:
     """Nothing is kept of a clip, so that there is a prefill to draft in."""
-    given = {"max_batch": 2, "max_queue": 4, "drafter": "edge", "options": {"cache_bytes": 0}}
+    given = {"max_batch": 2, "max_queue": 4, "drafter": "edge", "cache_bytes": 0}
     return read_settings(None, {**given, **more})
 
 

@@ -55,8 +55,7 @@ def test_a_speculative_prefill_reads_whole_what_an_edge_asks(edge, alone, media)
 
 def test_a_question_that_comes_without_an_edge_is_drafted_for_by_the_clouds_own(edge, alone, media):
     """Greedy and sampled; an edge drafts hidden as ever, and the cloud's own drafter goes on."""
-    options = {"cache_bytes": 0, "adaptive": False}
-    asked = settings(media_root=media, drafter="phased:edge,eagle2", options=options)
+    asked = settings(media_root=media, drafter="phased:edge,eagle2", cache_bytes=0, adaptive=False)
     with load_engine(asked) as engine:
         started = Runner(engine, media).start(asked)
         with edge.client(at(started[0])) as client:

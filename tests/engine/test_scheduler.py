@@ -16,7 +16,7 @@ from crossdraft.engine.opening import Opening
 from crossdraft.engine.passes import Chunk
 from crossdraft.engine.prompt_features import PromptReading
 from crossdraft.engine.request import Request
-from crossdraft.engine.scheduler import Call, QueueLimits, Scheduler, without_frames
+from crossdraft.engine.scheduler import Call, Scheduler, without_frames
 from crossdraft.errors import CrossdraftError, QueueFullError, RequestError
 
 
@@ -185,7 +185,7 @@ class Held:
 
 def test_a_check_hands_the_answer_over_and_until_then_its_request_has_its_room(target):
     """A request that is not counted is taken beside it, however full the queue is."""
-    check, scheduler = Held(), Scheduler(lambda: DecodeLoop(target), limits=QueueLimits(requests=1, tokens=2))
+    check, scheduler = Held(), Scheduler(lambda: DecodeLoop(target), most=1)
     try:
         pending = scheduler.submit(Request("x", max_new_tokens=4), check=check)
         assert check.settled.wait(20)

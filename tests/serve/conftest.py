@@ -97,8 +97,7 @@ def with_clip(root: Path) -> Path:
 
 def settings(**more) -> ServerSettings:
     """Not adaptive: on a machine that is busy with other things drafts may cost more than they save."""
-    options = {"adaptive": False}
-    return read_settings(None, {"max_batch": 2, "max_queue": 4, "placement": "process", "options": options, **more})
+    return read_settings(None, {"max_batch": 2, "max_queue": 4, "placement": "process", "adaptive": False, **more})
 
 
 @pytest.fixture(scope="session")

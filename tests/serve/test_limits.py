@@ -77,7 +77,7 @@ def test_lists_of_the_media_folder_at_a_time_are_bounded(keyed):
 def test_uploads_that_are_slow_to_come_keep_nobody_waiting(start):
     server = start()
     head = "POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
-    most = server.service.settings.max_batch + server.service.settings.max_queue
+    most = server.service.settings.engine.max_batch + server.service.settings.engine.max_queue
     with ExitStack() as held:
         for _ in range(most):
             held.enter_context(server.connection()).sendall(f"{head}Content-Length: 1000\r\n\r\n-".encode())

@@ -7,7 +7,6 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from crossdraft.errors import CrossdraftError
 from crossdraft.serve.service import load_engine
 from tests.align.some_gate import predicted_spec
 from tests.serve.conftest import Runner, body, settings
@@ -91,8 +90,3 @@ def test_a_budget_is_kept_under_load(pair, media_root, tmp_path):
         ("check_loss_count", None): checked,
         ("check_loss_sum", None): status.loss,
     }
-
-
-def test_it_is_a_setting_of_its_own():
-    with pytest.raises(CrossdraftError, match="The setting options has lossy_prefill, which is a setting of its own"):
-        load_engine(settings(options={"lossy_prefill": "pool"}))

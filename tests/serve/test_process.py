@@ -161,9 +161,9 @@ def test_sigterm_drains_and_leaves_with_0(process):
     ("arguments", "says"),
     [
         (["--port", "70000"], "port is"),
-        (["--max-batch", "0"], "max_batch is"),
+        (["--max-batch", "0"], "--max-batch is 0; it must be at least 1; change --max-batch."),
         (["--config", "none.yaml"], "no configuration file"),
-        (["--options", "{"], "no JSON"),
+        (["--lossy-prefill", "pol"], "no compression"),
         (["--host", "0.0.0.0"], "Without keys everybody who reaches 0.0.0.0 could ask"),
         (["--host", "256.0.0.1", "--open-to-all"], "Cannot listen"),
     ],

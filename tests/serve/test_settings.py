@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from crossdraft.cli.main import app
+from crossdraft.engine.fast.cores import available_cores
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve.settings import ServerSettings, group_of, read_settings
 
@@ -17,10 +18,10 @@ def test_flags_go_before_the_environment_and_that_before_the_file(tmp_path, monk
     monkeypatch.setenv("CROSSDRAFT_MAX_QUEUE", "2")
     monkeypatch.setenv("CROSSDRAFT_CORS_ORIGINS", "https://a.test, https://b.test")
     found = read_settings(file, {"port": 3})
-    assert (found.port, found.max_queue, found.max_batch) == (3, 2, 1)
+    assert (found.port, found.engine.max_queue, found.engine.max_batch) == (3, 2, 1)
     assert found.remote_hosts == ("a.test", "b.test")
     assert found.cors_origins == ("https://a.test", "https://b.test")
-    assert read_settings(None, {}).max_batch == ServerSettings.model_fields["max_batch"].default
+    assert read_settings(None, {}).engine.max_batch == ServerSettings.model_fields["max_batch"].default
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,9 @@ def test_flags_go_before_the_environment_and_that_before_the_file(tmp_path, monk
         ("port: 99999", "port is 99999"),
         ("max_batch: 0", "max_batch is 0"),
         ("log_format: xml", "log_format"),
+        ("nodes: 0", r"^nodes is 0; it must be at least 1; change it in .*serve\.yaml\.$"),
+        ("placement: edge", r"^Unknown placement 'edge'; choose one of auto, inline, process; change it in"),
+        ("fps: 2\nnum_frames: 4", "^num_frames is 4 and fps is 2.0; give one of them"),
         ("port: [", "cannot be read"),
         ("cors_origins: https://a.test/page", "is no origin; write it as"),
         ("cors_origins: '*'", r"^With cors_origins \* and no keys every web page could ask"),
@@ -48,12 +52,15 @@ def test_a_broken_file_is_refused_in_one_sentence(tmp_path, text, says):
         read_settings(file, {})
 
 
-@pytest.mark.parametrize("file", [None, "serve.yaml"])
-def test_a_broken_variable_is_said_to_be_one(tmp_path, monkeypatch, file):
-    monkeypatch.setenv("CROSSDRAFT_OPTIONS", "x")
-    (tmp_path / "serve.yaml").write_text("port: 1")
-    with pytest.raises(CrossdraftError, match=r'^A variable of the environment, .*"options".* as JSON\.$'):
-        read_settings(file and tmp_path / file, {})
+def test_every_option_of_the_engine_is_a_setting(tmp_path, monkeypatch):
+    file = tmp_path / "serve.yaml"
+    file.write_text("cache_bytes: 0\nadaptive: false\ndevice_map: {vision: cpu}\nfps: 2\n")
+    monkeypatch.setenv("CROSSDRAFT_KV_BYTES", "1000000")
+    monkeypatch.setenv("CROSSDRAFT_TARGET_CORES", f"{(first := available_cores()[0])}")
+    found = read_settings(file, {"dtype": "bf16", "nodes": 7}).engine
+    assert (found.cache_bytes, found.adaptive, found.device_map) == (0, False, {"vision": "cpu"})
+    assert (found.fps, found.kv_bytes, found.target_cores) == (2.0, 1_000_000, (first,))
+    assert (found.dtype, found.nodes, found.max_batch, found.max_queue) == ("bfloat16", 7, 4, 16)
 
 
 def test_a_wrong_value_is_said_to_be_where_it_was_found(tmp_path, monkeypatch):
@@ -70,7 +77,7 @@ def test_an_empty_variable_counts_as_not_set(tmp_path, monkeypatch):
     monkeypatch.setenv("CROSSDRAFT_KEYS_FILE", "")
     (tmp_path / "serve.yaml").write_text("max_queue: 7")
     found = read_settings(tmp_path / "serve.yaml", {})
-    assert (found.max_queue, found.keys_file) == (7, None)
+    assert (found.engine.max_queue, found.keys_file) == (7, None)
 
 
 def test_variables_that_are_no_settings_are_named_at_the_start(monkeypatch):

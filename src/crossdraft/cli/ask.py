@@ -169,7 +169,7 @@ def ask(
     pair = with_drafter(pair, events=events, quiet=output.as_json)
     console = answer_console(plain=output.no_color or output.as_json)
     if output.compare:  # the target alone reads the clip every time, and so does the pair
-        pair = replace(pair, cache_bytes=0)
+        pair = replace(pair, options=replace(pair.options, cache_bytes=0))
     with opened(pair, request) as engine:
         if output.compare and engine.prefill_status is not None:
             raise CrossdraftError(

@@ -13,6 +13,7 @@ from crossdraft.checkpoints.locate import REFERENCE
 from crossdraft.cli.options import AsJson, MaxNewTokens, NoColour, PairOptions, check_values
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import check_folder
+from crossdraft.options import Options
 from crossdraft.plugins import Table
 
 if TYPE_CHECKING:
@@ -102,7 +103,8 @@ def demo(
     """
     if drafter == "none":
         raise CrossdraftError("The demo compares a drafter with the target alone; name a drafter.")
-    pair = PairOptions(target, drafter, cache_bytes=0)  # the target alone, which is compared with, has no cache either
+    # Without a cache, as the target alone, which is compared with.
+    pair = PairOptions(target, drafter, options=Options(cache_bytes=0))
     pair.check()
     check_values(max_new_tokens=max_new_tokens)
     check_folder(out)

@@ -15,20 +15,44 @@ from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from crossdraft import __version__
 from crossdraft.engine.fast.cores import spin_shortly
 from crossdraft.errors import CrossdraftError
+from crossdraft.options import OPTIONS
 from crossdraft.plugins import Table
 from crossdraft.signals import after_imports, handled
 
-# Every command, in the order in which a newcomer meets them: those of our own are the `app` of the module of that name
-# in this folder, those of crossdraft-lab are named by its entry points.
-COMMANDS = (
-    "ask", "chat", "watch", "serve", "edge", "drafters", "bench", "experiment", "plan", "replay", "demo", "capture",
-    "train", "align", "head", "events", "scenes", "data", "convert", "scale",
-)  # fmt: skip
+# Every command, in the order in which a newcomer meets them, with the first sentence of its help: those of our own are
+# the `app` of the module of that name in this folder, those of crossdraft-lab are named by its entry points.
+COMMANDS = {
+    "ask": "Answer a question about clips and images by speculative decoding; the answer is the target's own.",
+    "chat": "Answer questions about a clip, one a line, until the input ends; /help lists the commands.",
+    "watch": "Answer standing questions about a sliding window of a clip, which is replayed in real time, until it "
+    "ends.",
+    "serve": "Serve a pair over HTTP, as OpenAI's API.",
+    "edge": "Ask a server about a clip, and draft here from what an event camera saw: what is drafted is on its way at "
+    "once.",
+    "drafters": "List every drafter: what it drafts from, whether it needs training, drafts trees and sees the clip.",
+    "bench": "Measure the speed against other methods, and check that the text is the same.",
+    "experiment": "Run experiments: raw runs, a table, a figure and a summary each, in OUT/NAME; after 'all' the "
+    "report of them.",
+    "plan": "Draft or not, and how much: break-even points, best budgets, the most that hiding can reach, where the "
+    "time goes.",
+    "replay": "Run a drafter on recorded answers: tokens per pass exactly, times simulated.",
+    "demo": "Ask questions about a clip, and compare each answer with the target alone.",
+    "capture": "Let a target answer questions about clips; store its tokens and hidden states.",
+    "train": "Train models from recipes.",
+    "align": "Capture a target's answers, tune an EventGPT on them, measure it beside controls; every stage is "
+    "resumed.",
+    "head": "Show heads, and convert them from and for other projects.",
+    "events": "Look at, convert, draw and simulate event recordings.",
+    "scenes": "Make clips of the synthetic road world, or look at one.",
+    "data": "Check data sets, index their clips and questions, divide them.",
+    "convert": "Convert checkpoints of other projects.",
+    "scale": "Checkpoints of any size with random weights, for trying what fits.",
+}
 OF_LAB = frozenset(("align", "bench", "capture", "data", "experiment", "plan", "replay", "scale", "scenes", "train"))
 INSTALLED: Table[typer.Typer] = Table("crossdraft.commands", typer.Typer, "command", {})
 
@@ -42,10 +66,10 @@ PACKAGE_OF = {
     "websockets": "websockets", "yaml": "pyyaml",
 }  # fmt: skip
 
-# Keywords of the library whose options are called otherwise.
-FLAGS = {"num_frames": "--frames", "start_us": "--start", "end_us": "--end", "windows": "--events-windows"}
-PLAIN = frozenset(("temperature", "seed", "fps", "nodes", "device", "compile"))  # ones that are called as they are
-SUBJECT = re.compile(r"(?:^|(?<= and ))\w+(?= is | exclude | and \w+ (?:is|exclude) )")
+# Keywords of the library whose options are called otherwise, or as they are, beside those of the engine.
+FLAGS = {"start_us": "--start", "end_us": "--end", "windows": "--events-windows"}
+PLAIN = frozenset(("temperature", "seed"))
+SUBJECT = re.compile(r"(?:^|(?<= and )|(?<=^Unknown ))\w+(?= is | exclude | and \w+ (?:is|exclude) | ')")
 # A keyword with its value, or … for one of the reader's own; not what a spec sets, as in event:windows=3.
 KEYWORD = re.compile(
     r"(?<![\w:,.])(num_frames|fps|sensor|format|clock|start_us|end_us|windows|dtype|quantize|cache_bytes|drafter)=(…|\w+)"
@@ -64,19 +88,29 @@ class LazyGroup(TyperGroup):
         return [*here, *(name for name in INSTALLED if name not in COMMANDS)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command, or None; the others are then loaded, so that typer can suggest the nearest name."""
-        known = self.list_commands(ctx)
-        if cmd_name in OF_LAB and cmd_name not in known:
-            raise CrossdraftError(f"The command '{cmd_name}' comes with crossdraft-lab: pip install crossdraft-lab.")
-        for name in [cmd_name] if cmd_name in known else known:
-            if name not in self.commands:
-                own = name in COMMANDS and name not in OF_LAB
-                command = typer.main.get_command(
-                    import_module(f"crossdraft.cli.{name}").app if own else INSTALLED[name]
-                )
-                command.name = name  # a group has none of its own
-                self.commands[name] = command
+        """The command, or None; until it is called for, of one that is known here no more than its sentence."""
+        if cmd_name not in self.commands and cmd_name in self.list_commands(ctx):
+            said = COMMANDS.get(cmd_name)
+            self.commands[cmd_name] = _loaded(cmd_name) if said is None else TyperCommand(name=cmd_name, help=said)
         return self.commands.get(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is called, loaded; of one that is not known the nearest names are suggested."""
+        name, known = args[0], self.list_commands(ctx)
+        if name in OF_LAB and name not in known:
+            raise CrossdraftError(f"The command '{name}' comes with crossdraft-lab: pip install crossdraft-lab.")
+        if name in known:
+            self.commands[name] = _loaded(name)
+        else:
+            self.commands = {one: self.get_command(ctx, one) for one in known}
+        return super().resolve_command(ctx, args)
+
+
+def _loaded(name: str) -> Any:
+    own = name in COMMANDS and name not in OF_LAB
+    command = typer.main.get_command(import_module(f"crossdraft.cli.{name}").app if own else INSTALLED[name])
+    command.name = name  # a group has none of its own
+    return command
 
 
 class PrefixFormatter(logging.Formatter):
@@ -159,11 +193,12 @@ def with_flags(sentence: str) -> str:
 
 
 def _is_field(word: str) -> bool:
-    return "_" in word or word in PLAIN
+    return "_" in word or word in PLAIN or word in OPTIONS
 
 
 def _flag(keyword: str) -> str:
-    return FLAGS.get(keyword, f"--{keyword.replace('_', '-')}")
+    name = (OPTIONS[keyword].flag if keyword in OPTIONS else None) or keyword
+    return FLAGS.get(keyword, f"--{name.replace('_', '-')}")
 
 
 def complain(sentence: str) -> int:

@@ -6,37 +6,64 @@ is called with the group made of them.
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import typer
 
 from crossdraft.checkpoints.models import check_event_model, check_target
-from crossdraft.checks import choice, frames_or_rate, positive, whole
-from crossdraft.cli.cores import choose_cores
+from crossdraft.checks import whole
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import METHODS, check_drafter_files, check_spec, read_spec
+from crossdraft.options import OPTIONS, Options, kinds
 from crossdraft.specs import Spec
 
 if TYPE_CHECKING:
     from crossdraft.events import Excerpt
 
-# As `options.PLACEMENTS`, `options.DEVICE_MAPS`, `engine.runner.parallel.POLICIES` and
-# `engine.runner.runner.HIDDEN_MODES`: seconds to import.
-PLACEMENTS = ("inline", "process")
-PARALLEL = ("auto", "off", "pipespec", "pearl", "ssd")
-HIDDEN = ("auto", "before", "beside", "off")
-DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
-UNCHECKED = ("target", "compile", "measure")
-
 MAX_SECONDS = 1e9  # 31 years; in µs it fits in int64
 CPU, CUDA = re.compile(r"cpu(:\d+)?"), re.compile(r"cuda(:\d+)?")
 DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s)")
+
+
+def beginning(*names: str) -> Callable[[str], list[str]]:
+    """A shell completion for an option's value: those of its usual values that begin with what is typed."""
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
+
+
+def described_option(
+    name: str, kind: Any, default: object, sentence: str, words: Iterable[str] = (), panel: str | None = None
+) -> Any:
+    """An option of typer's: its flag, and a sentence that ends with the default."""
+    flag = f"--{name.replace('_', '-')}"
+    shown = "" if default in (None, False, (), {}) else f"; {'on' if default is True else default} by default"
+    return typer.Option(
+        f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
+        help=f"{sentence[0].upper()}{sentence[1:]}{shown}.",
+        rich_help_panel=panel,
+        show_default=False,
+        autocompletion=beginning(*words),
+    )
+
+
+def flag_type(kind: Any) -> Any:
+    """The type of an option's value for typer: numbers and truth values, else text."""
+    if get_origin(kind) in (Union, UnionType):
+        kind = next(one for one in get_args(kind) if one is not type(None))
+    return kind if kind in (bool, int, float) else str
+
+
+def engine_option(name: str) -> Any:
+    """The command line's form of one of `crossdraft.Options`."""
+    option = OPTIONS[name]
+    return described_option(option.flag or name, type(option.default), option.default, option.sentence, option.words)
+
 
 Video = Annotated[Path, typer.Option(help="The clip, a video file.")]
 Target = Annotated[
@@ -46,16 +73,10 @@ Target = Annotated[
     ),
 ]
 LocalTarget = Annotated[str, typer.Option(help="'reference', or the folder of a Hugging Face checkpoint.")]
-Device = Annotated[str | None, typer.Option(help="Device of the target; by default CUDA if there is a GPU.")]
-DraftDevice = Annotated[str | None, typer.Option(help="Device of the drafter; by default the target's.")]
-Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 …; by default float32 on a CPU, bfloat16 on a GPU.")]
-Quantize = Annotated[
-    str | None,
-    typer.Option(
-        help="Hold weights of target and drafter in fewer bits: int8 or int4, on a CPU. Answers are then those of the "
-        "quantised target alone."
-    ),
-]
+Device = Annotated[str | None, engine_option("device")]
+DraftDevice = Annotated[str | None, engine_option("draft_device")]
+Dtype = Annotated[str | None, engine_option("dtype")]
+Quantize = Annotated[str | None, engine_option("quantize")]
 MaxNewTokens = Annotated[
     int | None, typer.Option(help="Longest answer, in tokens; by default as the checkpoint says, else 128.")
 ]
@@ -85,22 +106,15 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     parameters: list[inspect.Parameter] = []
     groups: dict[str, Any] = {}
     for name, parameter in inspect.signature(command).parameters.items():
-        kind: Any = parameter.annotation
-        if not is_dataclass(kind):
+        if is_dataclass(parameter.annotation):
+            groups[name] = parameter.annotation
+            parameters += _parameters(parameter.annotation)
+        else:
             parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
-            continue
-        groups[name], hints = kind, get_type_hints(kind, include_extras=True)
-        for option in fields(kind):
-            default = parameter.empty if option.default is MISSING else option.default
-            parameters.append(
-                parameter.replace(
-                    name=option.name, kind=parameter.KEYWORD_ONLY, default=default, annotation=hints[option.name]
-                )
-            )
 
     @wraps(command)
     def grouped(**given: Any) -> None:
-        made = {name: kind(*(given.pop(option.name) for option in fields(kind))) for name, kind in groups.items()}
+        made = {name: _made(kind, given) for name, kind in groups.items()}
         command(**given, **made)
 
     vars(grouped)["__signature__"] = inspect.Signature(parameters)
@@ -108,9 +122,37 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     return grouped
 
 
-def beginning(*names: str) -> Callable[[str], list[str]]:
-    """A shell completion for an option's value: those of its usual values that begin with what is typed."""
-    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
+def _parameters(group: Any) -> list[inspect.Parameter]:
+    """One for each field of a group of options, and of the groups in it."""
+    if group is Options:  # without those of a queue: a command asks one request at a time
+        defaults = {name: option.default for name, option in OPTIONS.items() if not option.shared}
+        annotations = {name: Annotated[flag_type(kinds()[name]) | None, engine_option(name)] for name in defaults}
+    else:
+        defaults = {one.name: one.default for one in fields(group)}
+        annotations = get_type_hints(group, include_extras=True)
+    found: list[inspect.Parameter] = []
+    for name, default in defaults.items():
+        if is_dataclass(annotations[name]):
+            found += _parameters(annotations[name])
+            continue
+        shown = inspect.Parameter.empty if default is MISSING else default
+        found.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=shown, annotation=annotations[name])
+        )
+    return found
+
+
+def _made(group: Any, given: dict[str, Any]) -> Any:
+    """The group of its options' values, which are taken out of `given`."""
+    if group is Options:
+        return Options(**{name: given.pop(name) for name in OPTIONS if name in given})
+    hints = get_type_hints(group)
+    return group(
+        **{
+            one.name: _made(hints[one.name], given) if is_dataclass(hints[one.name]) else given.pop(one.name)
+            for one in fields(group)
+        }
+    )
 
 
 def _help_wanted(drafter: str | None) -> str | None:
@@ -139,84 +181,8 @@ class PairOptions:
             autocompletion=beginning("none", *METHODS),
         ),
     ] = None
-    placement: Annotated[
-        str | None,
-        typer.Option(
-            help="Where the drafter runs: inline or process; by default in a process if a core is free for it.",
-            autocompletion=beginning(*PLACEMENTS),
-        ),
-    ] = None
-    parallel: Annotated[
-        str,
-        typer.Option(
-            help="Parallel drafting, while the target verifies: off, pipespec, pearl, ssd or auto; in a process only.",
-            autocompletion=beginning(*PARALLEL),
-        ),
-    ] = "auto"
-    hidden: Annotated[
-        str,
-        typer.Option(
-            help="When an inline drafter makes the hidden draft: auto, before, beside (the prefill) or off.",
-            autocompletion=beginning(*HIDDEN),
-        ),
-    ] = "auto"
-    target_cores: Annotated[
-        str | None, typer.Option(help="CPU cores of the target, such as 0,2-3; by default all but one.")
-    ] = None
-    draft_cores: Annotated[str | None, typer.Option(help="CPU cores of the drafter's process; by default one.")] = None
-    device: Device = None
-    draft_device: DraftDevice = None
-    device_map: Annotated[
-        str | None,
-        typer.Option(
-            help="Instead of --device, spread the target's layers over devices: auto, balanced, balanced_low_0 or "
-            "sequential; needs accelerate."
-        ),
-    ] = None
-    dtype: Dtype = None
-    quantize: Quantize = None
-    draft_quantize: Annotated[
-        str | None, typer.Option(help="Likewise of the drafter alone, or none; by default the target's.")
-    ] = None
-    compile: Annotated[
-        bool,
-        typer.Option("--compile", help="Compile the target's decode passes; minutes the first time, later seconds."),
-    ] = False
-    measure: Annotated[
-        bool,
-        typer.Option("--measure", help="Time passes of the target at loading, so that the first answer's drafts fit."),
-    ] = False
-    frames: Annotated[
-        int | None,
-        typer.Option(help="Frames of the clip that the target reads; the checkpoint's own number by default."),
-    ] = None
-    fps: Annotated[float | None, typer.Option(help="In place of --frames: frames for each second of the clip.")] = None
-    cache_bytes: Annotated[
-        int | None,
-        typer.Option(
-            help="Memory for what was read of clips, for later questions about them; 0 = none, by default a tenth of "
-            "the device's."
-        ),
-    ] = None
     max_new_tokens: MaxNewTokens = None
-    nodes: Annotated[
-        int | None, typer.Option(help="Most tokens that are drafted in a round; 32 by default, fewer where fewer pay.")
-    ] = None
-    rule: Annotated[
-        str | None,
-        typer.Option(
-            help="Acceptance rule, such as typical:eps=0.1, rejection, or for chains block (--drafter "
-            "eagle2:tree=chain); by default the exact one, by which a seed repeats whatever drafts."
-        ),
-    ] = None
-    lossy_prefill: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SPEC",
-            help="LOSSY: read less of the clip, such as fastv:keep=0.5, predicted:dir=FOLDER,confidence=0.96 or, "
-            "checked within a quality budget, predicted:dir=FOLDER,budget=0.05; by default all of it.",
-        ),
-    ] = None
+    options: Options = field(default_factory=Options)
 
     def check(self, *, events: bool = True) -> None:
         """Refuse bad values, and models that are not there; see `check_values` and `check_models`.
@@ -225,8 +191,12 @@ class PairOptions:
             events: whether there is an event recording.
         """
         self.check_combined()
+        options = self.options
         check_values(
-            **{option.name: getattr(self, option.name) for option in fields(self) if option.name not in UNCHECKED}
+            drafter=self.drafter,
+            max_new_tokens=self.max_new_tokens,
+            device=options.device,
+            draft_device=options.draft_device,
         )
         check_models(self.target)
         if self.drafter not in (None, "none"):
@@ -241,13 +211,13 @@ class PairOptions:
         Raises:
             CrossdraftError: two options do.
         """
-        if self.placement == "process" and self.hidden != "auto":
+        options = self.options
+        if options.placement == "process" and options.hidden != "auto":
             raise CrossdraftError("--hidden is for an inline drafter; leave it out, or say --placement inline.")
-        if self.placement == "inline" and self.draft_cores:
+        if options.placement == "inline" and options.draft_cores:
             raise CrossdraftError("--draft-cores needs a drafter in a process of its own; say --placement process.")
-        if self.placement == "inline" and self.parallel in PARALLEL and self.parallel not in ("auto", "off"):
+        if options.placement == "inline" and options.parallel not in ("auto", "off"):
             raise CrossdraftError("--parallel needs a drafter in a process of its own; say --placement process.")
-        frames_or_rate(self.frames, self.fps, ("--frames", "--fps"))
 
 
 class RecordingClock(StrEnum):
@@ -379,16 +349,23 @@ def check_values(**values: Any) -> None:
     """Refuse bad values before models and what they need are imported, which takes seconds.
 
     Args:
-        values: by the name of their option, one of `CHECKS`; None is never refused.
+        values: by the name of their flag: options of the engine, `drafter` and `max_new_tokens`; None is never refused.
 
     Raises:
-        CrossdraftError: an unknown name, or a number out of range.
+        CrossdraftError: a value is unknown, or a number out of range.
     """
-    for name in sorted(values, key=list(CHECKS).index):
-        if values[name] is not None:
-            CHECKS[name](f"--{name.replace('_', '-')}", values[name])
-    if values.get("target_cores") is not None or values.get("draft_cores") is not None:
-        choose_cores(values.get("target_cores"), values.get("draft_cores"), all_target=True)
+    options = {option.flag or name: option for name, option in OPTIONS.items()}
+    given = {name: value for name, value in values.items() if value is not None}
+    for name, value in sorted(given.items(), key=lambda item: item[0] == "dtype"):  # for that PyTorch is imported
+        flag = f"--{name.replace('_', '-')}"
+        if name == "drafter":
+            _ = value == "none" or check_spec(read_spec(value))
+        elif name == "max_new_tokens":
+            whole(flag, value)
+        else:
+            options[name].checked(flag, value)
+        if name in ("device", "draft_device"):
+            check_device(flag, value)
 
 
 def check_models(target: str = "reference", event: str = "event") -> None:
@@ -432,30 +409,6 @@ def check_recorded(spec: Spec, *, events: bool) -> None:
         )
 
 
-def _check_dtype(option: str, name: str) -> None:
-    from crossdraft.dtypes import dtype_name
-
-    dtype_name(name, option)
-
-
-def _check_quantize(option: str, name: str) -> None:
-    from crossdraft.engine.fast.quantized_linear import QUANTIZATIONS
-
-    choice(option, name, ("none", *QUANTIZATIONS))
-
-
-def _check_rule(_option: str, rule: str) -> None:
-    from crossdraft.engine.rules import check_rule
-
-    check_rule(rule)
-
-
-def _check_prefill(_option: str, spec: str) -> None:
-    from crossdraft.compressions import settings_of
-
-    settings_of(spec)
-
-
 def check_device(option: str, device: str) -> None:
     """Refuse a device that is not here; a GPU where PyTorch is built for CPUs, or no driver is installed, at once.
 
@@ -469,26 +422,3 @@ def check_device(option: str, device: str) -> None:
     from crossdraft.engine.devices import usable_device
 
     usable_device(device, option)
-
-
-CHECKS: Mapping[str, Callable[[str, Any], object]] = {
-    "placement": lambda option, value: choice(option, value, PLACEMENTS),
-    "parallel": lambda option, value: choice(option, value, PARALLEL),
-    "hidden": lambda option, value: choice(option, value, HIDDEN),
-    "device_map": lambda option, value: choice(option, value, DEVICE_MAPS),
-    "frames": whole,
-    "fps": positive,
-    "cache_bytes": lambda option, value: whole(option, value, 0),
-    "max_new_tokens": whole,
-    "nodes": whole,
-    "drafter": lambda _, value: value == "none" or check_spec(read_spec(value)),
-    "target_cores": lambda *_: None,  # together with the drafter's
-    "draft_cores": lambda *_: None,
-    "device": check_device,
-    "draft_device": check_device,
-    "dtype": _check_dtype,  # from here on PyTorch is needed
-    "rule": _check_rule,
-    "lossy_prefill": _check_prefill,
-    "quantize": _check_quantize,
-    "draft_quantize": _check_quantize,
-}

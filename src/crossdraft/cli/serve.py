@@ -5,14 +5,12 @@ import os
 import signal
 from contextlib import suppress
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from typer.core import TyperGroup
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import parse_json
 from crossdraft.signals import Terminated, after_imports, handled, terminate
 
 if TYPE_CHECKING:
@@ -33,56 +31,44 @@ class SettingsGroup(TyperGroup):
 
 def _setting_options() -> list[Any]:
     """One option for each setting, which notes in the context that it was given."""
-    from crossdraft.cli.options import beginning
-    from crossdraft.serve.settings import ServerSettings, group_of
+    from crossdraft.cli.options import described_option, flag_type
+    from crossdraft.options import OPTIONS, kinds
+    from crossdraft.serve.settings import all_settings, group_of
 
     parameters: list[inspect.Parameter] = []
-    for name, setting in ServerSettings.model_fields.items():
-        flag = f"--{name.replace('_', '-')}"
-        default = "" if setting.default in (None, (), {}) else f"; {setting.default} by default"
-        sentence = str(setting.description)
-        option = typer.Option(
-            f"{flag}/--no-{flag[2:]}" if setting.annotation is bool else flag,
-            help=f"{sentence[0].upper()}{sentence[1:]}{default}.",
-            rich_help_panel=group_of(setting),
-            show_default=False,
-            autocompletion=beginning(*_usual(name, setting.annotation)),
-        )
-        kind = Annotated[_flag_type(setting.annotation) | None, option]
-        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind))
+    for name, setting in (settings := all_settings()).items():
+        kind = kinds().get(name, setting.annotation)
+        words = OPTIONS[name].words if name in OPTIONS else _usual(name, kind)
+        option = described_option(name, kind, setting.default, str(setting.description), words, panel=group_of(setting))
+        annotation = Annotated[flag_type(kind) | None, option]
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
 
-    def settings(**given: Any) -> None:
+    def noted(**given: Any) -> None:
         """Nothing: typer makes options of what it takes."""
 
-    vars(settings)["__signature__"] = inspect.Signature(parameters)
-    settings.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    vars(noted)["__signature__"] = inspect.Signature(parameters)
+    noted.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     made = typer.Typer(add_completion=False)
-    made.command()(settings)
-    options = [option for option in typer.main.get_command(made).params if option.name in ServerSettings.model_fields]
+    made.command()(noted)
+    options = [option for option in typer.main.get_command(made).params if option.name in settings]
     for option in options:
         option.callback, option.expose_value = _note, False
     return options
 
 
 def _usual(name: str, annotation: Any) -> tuple[str, ...]:
-    """Values of a setting for a shell to offer."""
-    from crossdraft.cli.options import METHODS, PLACEMENTS
+    """Values of a setting of the server's own for a shell to offer."""
+    from crossdraft.methods import METHODS
 
-    usual = {"drafter": ("auto", "none", *METHODS), "placement": PLACEMENTS}
-    return get_args(annotation) if get_origin(annotation) is Literal else usual.get(name, ())
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    return ("auto", "none", *METHODS) if name == "drafter" else ()
 
 
 def _note(ctx: Any, option: Any, value: Any) -> Any:
     if value is not None:
         ctx.meta.setdefault(FLAGS, {})[option.name] = value
     return value
-
-
-def _flag_type(annotation: Any) -> Any:
-    """The type of a setting for typer: numbers and truth values, else text."""
-    if get_origin(annotation) in (Union, UnionType):
-        annotation = next(one for one in get_args(annotation) if one is not type(None))
-    return annotation if annotation in (bool, int, float) else str
 
 
 app = typer.Typer(cls=SettingsGroup, help="Serve a pair over HTTP, as OpenAI's API.", add_completion=False)
@@ -104,15 +90,7 @@ def serve(
         return
     from crossdraft.serve.settings import read_settings, unknown_variables
 
-    flags = dict(ctx.meta.get(FLAGS, {}))
-    if "options" in flags:
-        try:
-            flags["options"] = parse_json(flags["options"])
-        except ValueError:
-            raise CrossdraftError(
-                f'--options is {flags["options"]!r}, no JSON; write {{"kv_bytes": 1000000}}.'
-            ) from None
-    settings = read_settings(config, flags)
+    settings = read_settings(config, ctx.meta.get(FLAGS, {}))
     if (unknown := unknown_variables(os.environ)) is not None:
         typer.echo(f"crossdraft: {unknown}", err=True)
     # Until it serves, which has handlers of its own, SIGTERM interrupts it, and what it has begun is ended.
@@ -128,7 +106,7 @@ def _check_models(settings: "ServerSettings") -> None:
     spec = None if settings.drafter in ("auto", "none") else read_spec(settings.drafter)
     if spec is not None:
         check_spec(spec)
-    check_values(device=settings.device)
+    check_values(device=settings.engine.device, draft_device=settings.engine.draft_device)
     check_models(settings.target)
     if spec is not None:
         check_drafter_files(spec, settings.target)

@@ -8,12 +8,12 @@ from dataclasses import replace
 from rich.console import Console
 
 from crossdraft.api import ENCODES_CLIPS, USUAL, Engine, Options, default_drafter
-from crossdraft.cli.cores import choose_cores, spans
+from crossdraft.checks import spans
+from crossdraft.cli.cores import choose_cores
 from crossdraft.cli.options import PairOptions, check_recorded, reads_events
 from crossdraft.cli.reporting import hush, waiting
 from crossdraft.cli.view import live_view
 from crossdraft.drafters.event.load import check_event_drafter
-from crossdraft.engine.policy import ROUND_NODES
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.runner.runner import refusals_unlogged
 from crossdraft.errors import CrossdraftError
@@ -86,36 +86,18 @@ def described(pair: PairOptions, engine: Engine) -> str:
 
 
 def engine_options(pair: PairOptions) -> Options:
-    """The engine's options; what was left open is `auto`.
+    """The engine's options, with cores for both sides where some are named, or a process.
 
     Raises:
-        CrossdraftError: an unknown name, a core that this process may not use, or settings that exclude each other.
+        CrossdraftError: settings exclude each other.
     """
     pair.check_combined()
-    target_cores = draft_cores = None
-    if pair.target_cores or pair.draft_cores or pair.placement == "process":
-        cores = choose_cores(pair.target_cores, pair.draft_cores, all_target=True)
-        target_cores, draft_cores = cores.target, None if pair.placement == "inline" else cores.draft
-    return Options(
-        placement=pair.placement or "auto",
-        parallel=pair.parallel,
-        hidden=pair.hidden,
-        device=pair.device,
-        dtype=pair.dtype,
-        draft_device=pair.draft_device,
-        device_map=pair.device_map,
-        quantize=pair.quantize,
-        draft_quantize=pair.draft_quantize,
-        compile=pair.compile,
-        measure=pair.measure,
-        target_cores=target_cores,
-        draft_cores=draft_cores,
-        rule=pair.rule,
-        lossy_prefill=pair.lossy_prefill,
-        num_frames=pair.frames,
-        fps=pair.fps,
-        cache_bytes=pair.cache_bytes,
-        nodes=ROUND_NODES if pair.nodes is None else pair.nodes,
+    options = pair.options
+    if not (options.target_cores or options.draft_cores or options.placement == "process"):
+        return options
+    cores = choose_cores(options.target_cores, options.draft_cores, all_target=True)
+    return replace(
+        options, target_cores=cores.target, draft_cores=None if options.placement == "inline" else cores.draft
     )
 
 
@@ -127,7 +109,7 @@ def opened(pair: PairOptions, warm_up: Request) -> Iterator[Engine]:
     """
     hush()
     options = engine_options(pair)
-    with waiting("loading the models and compiling passes" if pair.compile else "loading the models"):
+    with waiting("loading the models and compiling passes" if options.compile else "loading the models"):
         engine = Engine.load(pair.target, None if pair.drafter == "none" else pair.drafter, options)
     with engine:
         with waiting("warming up"):

@@ -76,7 +76,8 @@ def watch(
 
     questions = [Request(question, max_new_tokens=pair.max_new_tokens) for question in ask]
     events = None if excerpt is None else RecordedEvents(excerpt)
-    first = _first(video, SlidingWindows(Windowing(every_s, length_s, pair.frames or DEFAULT_FRAMES), events))
+    frames = pair.options.num_frames or DEFAULT_FRAMES
+    first = _first(video, SlidingWindows(Windowing(every_s, length_s, frames), events))
     _check_recording(video, stream, length_s, every_s, excerpt)
     pair = with_drafter(pair, events=excerpt is not None, quiet=as_json)
     warm_up = replace(questions[0], video=first.frames, events=first.events)

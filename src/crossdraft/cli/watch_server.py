@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +13,7 @@ from crossdraft.checks import positive, whole
 from crossdraft.cli.options import PairOptions, beginning, duration
 from crossdraft.cli.watch_view import WatchView
 from crossdraft.errors import CrossdraftError
+from crossdraft.options import OPTIONS
 
 if TYPE_CHECKING:
     from crossdraft.events import Excerpt
@@ -85,7 +86,9 @@ class ServerOptions:
         from crossdraft.checks import choice
 
         choice("--frame-format", self.frame_format, ("png", "jpeg"))
-        given = [one.name for one in fields(pair) if getattr(pair, one.name) != one.default and one.name not in SENT]
+        own = [name for name in ("target", "drafter") if getattr(pair, name) != getattr(PairOptions(), name)]
+        given = own + [name for name in OPTIONS if getattr(pair.options, name) != OPTIONS[name].default]
+        given = [name for name in given if name not in SENT]
         if self.server is not None and given:
             raise CrossdraftError(
                 f"--{given[0].replace('_', '-')} is the server's to choose; leave it out, or leave --server out."
@@ -124,7 +127,7 @@ def watch_at(
         "every_ms": 1e3 * every_s,
         "window_ms": 1e3 * length_s,
         "max_tokens": pair.max_new_tokens,
-        "frames": pair.frames,
+        "frames": pair.options.num_frames,
         "sensor": None if events is None else events.sensor,
         "pieces": not as_json,
     }

@@ -1,7 +1,7 @@
 """Measured times of passes of a target: V(n), the time of one over n new tokens."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 
@@ -15,7 +15,7 @@ from crossdraft.engine.tree import DraftTree
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 BEFORE = 512  # tokens that stand before those of a pass
-SAMPLES, BUDGET_S = 5, 0.5  # of each width: so many, or as many as fit into the time, but one at least
+SAMPLES = 5  # of each pass, at most
 TOKEN = 3  # any
 WIDE, CHUNK, ROWS = 16, 256, 8  # tokens and rows of passes that `calibrate` measures,
 CALIBRATION_S, LONGEST_S = 0.15, 0.5  # each for so long, and a chunk if it is not expected to take longer
@@ -33,30 +33,6 @@ def timed_pass(target: Target, cache: KVCache, n: int) -> tuple[float, float]:
     forward = target.extend(cache, [PassRow(0, root, tree)]).seconds
     cache.truncate(0, length)
     return forward, time.perf_counter() - start
-
-
-def pass_times(target: Target) -> Iterator[tuple[int, float]]:
-    """n and a time V(n) in seconds, several for each n, after 512 tokens, or as many as the model's context has."""
-    before = min(BEFORE, target.context - WIDTHS[-1])
-    cache = target.new_cache(1, before + WIDTHS[-1])
-    cache.add_row(before + WIDTHS[-1])
-    cache.advance(0, before)
-    try:
-        for n in WIDTHS:
-            timed_pass(target, cache, n)  # its memory is touched, its kernels are chosen
-            start = time.perf_counter()
-            for number in range(SAMPLES):
-                if number and time.perf_counter() - start > BUDGET_S:
-                    break
-                yield n, timed_pass(target, cache, n)[0]
-    finally:
-        hand_back(cache)
-
-
-def learn_pass_times(target: Target, cost: CostModel) -> None:
-    """Tell the cost model V(n), n = 1 … 64; takes about a hundred passes, fewer where they are slow."""
-    for n, seconds in pass_times(target):
-        cost.saw_pass(1, n, seconds)
 
 
 @torch.inference_mode()

@@ -211,11 +211,6 @@ class Request(NamedFields):
             )
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the frames, events and inputs that it brings along; a file counts nothing."""
-        return sum(nbytes_of(value) for value in (self.events, self.inputs, *(part.value for part in self.visuals)))
-
-    @property
     def stops(self) -> tuple[str, ...]:
         """The strings that end the answer."""
         return () if self.stop is None else tuple(self.stop)

@@ -5,8 +5,7 @@ import os
 import threading
 import time
 import weakref
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
@@ -167,21 +166,6 @@ class Call:
     refuse: Callable[[CrossdraftError], None]
 
 
-@dataclass(frozen=True)
-class QueueLimits:
-    """Limits on what may wait or run at a time; `None` = any number.
-
-    Args:
-        requests: their number.
-        tokens: that their answers may have in all.
-        nbytes: of the frames, events and inputs that they bring along; files count nothing.
-    """
-
-    requests: int | None = None
-    tokens: int | None = None
-    nbytes: int | None = None
-
-
 class Scheduler:
     """Runs a decoder's loop in a thread of its own while there are requests.
 
@@ -191,25 +175,20 @@ class Scheduler:
         make: makes the decoder, in that thread; and another one, should its loop ever fail as a whole.
         cores: CPU cores of the thread, with a torch thread for each; `None` = cores as the thread that asks first, and
             as many torch threads as the thread that makes this one.
-        limits: of what may wait or run at a time.
-        longest: tokens of an answer to a request that does not say it.
+        most: requests that may wait or run at a time; `None` = any number.
     """
 
     def __init__(
-        self,
-        make: Callable[[], DecodeLoop],
-        cores: Sequence[int] | None = None,
-        limits: QueueLimits | None = None,
-        longest: int = 0,
+        self, make: Callable[[], DecodeLoop], cores: Sequence[int] | None = None, most: int | None = None
     ) -> None:
         self._make = make
         self._cores, self._threads = cores, torch.get_num_threads()
         self._calls: list[Call] = []
         self._changed = threading.Condition()  # for the loop's thread
-        self._room = threading.Condition()  # guards the load; for those who wait until there is less of it
+        self._room = threading.Condition()  # guards the count; for those who wait until it is less
         self._thread: threading.Thread | None = None
         self._closed = self._joins = False
-        self._limits, self._longest, self._load = limits or QueueLimits(), longest, Counter[str]()
+        self._most, self._count = most, 0
         self._process = os.getpid()
         self._decoder: DecodeLoop | None = None  # of the loop's thread, as is what follows
         self._pending: dict[int, PendingAnswer] = {}
@@ -240,51 +219,37 @@ class Scheduler:
             CrossdraftError: the engine is closed, or another process's.
         """
         self._check_process()
-        load: dict[str, int] = {}
+        leave = self._subtract if counted else lambda: None
         if counted:
-            load = {"requests": 1, "tokens": request.max_new_tokens or self._longest, "nbytes": request.nbytes}
-            self._add(load, patient=patient)
+            self._add(patient=patient)
         asked = time.perf_counter()
 
         def job(decoder: DecodeLoop, cancelled: Callable[[], bool]) -> int:
             return decoder.submit(request, on_piece, provisional=provisional, asked=asked, cancelled=cancelled)
 
-        pending = PendingAnswer(self, job, owner, lambda: self._subtract(load), check)
+        pending = PendingAnswer(self, job, owner, leave, check)
         if not self.post(Call(lambda: self._begin(pending), pending.settle)):
-            self._subtract(load)
+            leave()
             raise CrossdraftError(CLOSED)
         return pending
 
-    def _add(self, load: Mapping[str, int], *, patient: bool) -> None:
-        """One request more, in the terms of `QueueLimits`, if there may be: one that is alone, however large."""
+    def _add(self, *, patient: bool) -> None:
+        """One request more, if there may be."""
         with self._room:
-            while (full := self._full(load)) is not None:
+            while self._most is not None and self._count >= self._most:
                 if self._closed:
                     raise CrossdraftError(CLOSED)
                 if not patient:
-                    raise full
+                    raise QueueFullError(
+                        f"{self._count:,} requests wait or run, and no more than {self._most:,} may; ask again later, "
+                        "or give the engine a longer queue: Options(max_queue=…)."
+                    )
                 self._room.wait()
-            self._load.update(load)
+            self._count += 1
 
-    def _full(self, load: Mapping[str, int]) -> QueueFullError | None:
-        """Why there is no room for so much more; `None` if there is."""
-        now = self._load
-        for name, what, option in (
-            ("requests", "requests", "max_queue"),
-            ("tokens", "tokens of answers", "max_queue_tokens"),
-            ("nbytes", "bytes of frames and events", "max_queue_bytes"),
-        ):
-            most = getattr(self._limits, name)
-            if now["requests"] and most is not None and now[name] + load[name] > most:
-                return QueueFullError(
-                    f"{now[name]:,} {what} wait or run, and no more than {most:,} may; ask again later, "
-                    f"or give the engine a longer queue: Options({option}=…)."
-                )
-        return None
-
-    def _subtract(self, load: Mapping[str, int]) -> None:
+    def _subtract(self) -> None:
         with self._room:
-            self._load.subtract(load)
+            self._count -= 1
             self._room.notify_all()
 
     def call(self, work: Callable[[], Result]) -> Result:

@@ -11,7 +11,6 @@ import numpy as np
 from crossdraft.api import Engine, Request
 from crossdraft.engine.runner.runner import refusals_unlogged
 from crossdraft.errors import CrossdraftError
-from crossdraft.options import Options
 from crossdraft.serve.bodies import BodyLimits
 from crossdraft.serve.decode import MediaDecoder
 from crossdraft.serve.errors import overloaded, too_many
@@ -130,7 +129,7 @@ class Service:
         self.bodies = BodyLimits(settings.bodies_bytes, settings.largest_body)
         self.anybody = Client("", settings.requests_per_minute, settings.concurrent)
         self.keys: Keys | None = None if settings.keys_file is None else read_keys(settings.keys_file, self.anybody)
-        most, self.rates = settings.max_batch + settings.max_queue, RequestRates()
+        most, self.rates = settings.engine.max_batch + (settings.engine.max_queue or 0), RequestRates()
         self.limits = RequestLimits(most, self.rates)  # of answers
         self.others = RequestLimits(most, self.rates)  # of uploads and pictures
         self.streams = 0  # of `/v1/watch`
@@ -179,8 +178,8 @@ class Service:
         return Metrics(
             settings.model,
             lambda: ServerState(
-                running=min(self.limits.active, settings.max_batch),
-                waiting=max(0, self.limits.active - settings.max_batch),
+                running=min(self.limits.active, settings.engine.max_batch),
+                waiting=max(0, self.limits.active - settings.engine.max_batch),
                 cached_bytes=self.media.cached_bytes,
                 upload_bytes=self.uploads.nbytes,
                 drafter=self.engine.drafter_alive,
@@ -221,18 +220,11 @@ def load_engine(settings: ServerSettings) -> Engine:
     """The engine that the settings describe, warm.
 
     Raises:
-        CrossdraftError: as `Options` and `Engine.load`.
+        CrossdraftError: as `Engine.load`.
     """
-    given: dict[str, object] = {"placement": settings.placement or "auto", "device": settings.device}
-    given |= {"dtype": settings.dtype, "max_batch": settings.max_batch, "max_queue": settings.max_queue}
-    given["lossy_prefill"] = settings.lossy_prefill
-    twice = sorted(given.keys() & settings.options.keys())
-    if twice:
-        raise CrossdraftError(f"The setting options has {twice[0]}, which is a setting of its own; say it there.")
-    options = Options(**given, **settings.options)
     drafter = None if settings.drafter == "none" else settings.drafter
     log.info("loading the models")
-    engine = Engine.load(settings.target, drafter, options)
+    engine = Engine.load(settings.target, drafter, settings.engine)
     try:
         log.info("warming up")
         _warm_up(engine)

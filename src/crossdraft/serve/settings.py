@@ -6,13 +6,14 @@ line's options and the table of docs/serve.md are made from the same fields.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, create_model, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -25,11 +26,13 @@ from pydantic_settings import (
 
 from crossdraft.checks import did_you_mean
 from crossdraft.errors import CrossdraftError
+from crossdraft.options import OPTIONS, Options, kinds
 
 MIB = 1 << 20
 FORM_BYTES = 1 << 16  # of a form around an upload
 PREFIX = "CROSSDRAFT_"  # of a setting in the environment
 OTHERS = frozenset({"CROSSDRAFT_KEY"})  # a client's, which may share the environment with a server
+GROUPS = ("Network", "Models", "Engine", "Clients", "Media", "Records")
 ORIGIN = re.compile(r"https?://[^/\s]+")
 LABEL = r"[a-z0-9](?:[a-z0-9_-]*[a-z0-9])?"
 HOST = re.compile(rf"({LABEL}(?:\.{LABEL})*)(?::(\d{{1,5}}))?", re.IGNORECASE)
@@ -41,8 +44,35 @@ def _setting(group: str, default: Any, description: str, **limits: Any) -> Any:
     return Field(default=default, description=description, json_schema_extra={"group": group}, **limits)
 
 
-class ServerSettings(BaseSettings):
-    """All settings of a server, in the order of `--help`."""
+def _checker(name: str) -> Callable[[Any], Any]:
+    """The engine's own check of an option, for pydantic."""
+
+    def checked(value: Any) -> Any:
+        try:
+            return OPTIONS[name].checked(name, value)
+        except CrossdraftError as error:
+            raise ValueError(str(error)) from None
+
+    return checked
+
+
+def _engine_settings() -> dict[str, Any]:
+    """A setting for each option of the engine."""
+    found: dict[str, Any] = {}
+    for name, kind in kinds().items():
+        option = OPTIONS[name]
+        number = next((one for one in (int, float, bool) if one in (kind, *get_args(kind))), None)
+        default = option.default if option.serving is None else option.serving
+        read: Any = Any if number is None else number if default is not None else number | None  # text is read by us
+        found[name] = (Annotated[read, AfterValidator(_checker(name))], _setting("Engine", default, option.sentence))
+    return found
+
+
+EngineSettings = create_model("EngineSettings", __base__=BaseSettings, **_engine_settings())
+
+
+class ServerSettings(EngineSettings):
+    """All settings of a server, those of the engine among them."""
 
     # A variable that is there and empty is how `${NAME:-}` writes one that is not set.
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
@@ -91,19 +121,8 @@ class ServerSettings(BaseSettings):
         "which drafts where a request has events; fallback:glance,eagle2 drafts for the others, too",
     )
     served_name: str | None = _setting("Models", None, "name of the model for clients; by default the target's")
-    placement: str | None = _setting("Models", None, "where the drafter runs: inline or process")
-    device: str | None = _setting("Models", None, "device of the target")
-    dtype: str | None = _setting("Models", None, "dtype of the target")
-    max_batch: int = _setting("Models", 4, "requests that share a pass", ge=1)
-    max_queue: int = _setting("Models", 16, "requests that may wait beside those; another is answered 503", ge=1)
     max_new_tokens: int = _setting("Models", 1024, "longest answer that a client may ask for", ge=1)
     request_seconds: float = _setting("Models", 300, "seconds after which an answer ends with what it has", gt=0)
-    lossy_prefill: str | None = _setting(
-        "Models",
-        None,
-        "LOSSY: read less of a clip, such as predicted:dir=FOLDER,budget=0.05 or fastv:keep=0.5; by default all of it",
-    )
-    options: dict[str, Any] = _setting("Models", {}, "more of `crossdraft.Options` by name, as JSON")
 
     keys_file: Path | None = _setting(
         "Clients", None, "API keys, hashed (crossdraft serve new-key); without it everybody may ask"
@@ -203,6 +222,10 @@ class ServerSettings(BaseSettings):
             )
         if self.tls_cert is None and (self.tls_key or self.tls_client_ca):
             raise ValueError("A key, or the clients' authority, is given without a certificate; name it by --tls-cert.")
+        try:
+            _ = self.engine
+        except CrossdraftError as error:
+            raise ValueError(str(error)) from None
         known = self.keys_file is not None or self.tls_client_ca is not None
         if not known and not is_loopback(self.host) and not self.open_to_all:
             raise ValueError(
@@ -210,6 +233,11 @@ class ServerSettings(BaseSettings):
                 "--keys-file (crossdraft serve new-key), name a --tls-client-ca, or say --open-to-all."
             )
         return self
+
+    @cached_property
+    def engine(self) -> Options:
+        """The engine's options."""
+        return Options(**{name: getattr(self, name) for name in OPTIONS})
 
     @property
     def largest_body(self) -> int:
@@ -251,6 +279,11 @@ def _check_host(given: str) -> None:
     number = is_address(host) or NUMBER.fullmatch(host)
     if is_loopback(host) or (number and not is_public(host)):
         raise ValueError(f"{given} is no address of the internet, and from no other is fetched; name a host there")
+
+
+def all_settings() -> dict[str, FieldInfo]:
+    """Every setting, group by group."""
+    return dict(sorted(ServerSettings.model_fields.items(), key=lambda item: GROUPS.index(group_of(item[1]))))
 
 
 def group_of(setting: FieldInfo) -> str:
@@ -335,8 +368,10 @@ def _sentence(error: ValidationError, file: Path | None, flags: Mapping[str, Any
     name = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
         hint = did_you_mean(name, ServerSettings.model_fields)
-        return f"{file} has no setting '{name}'{hint}; `crossdraft serve --help` lists them."
+        return f"{file or 'The server'} has no setting '{name}'{hint}; `crossdraft serve --help` lists them."
     what = first["msg"].removeprefix("Value error, ")
+    if name in OPTIONS and first["type"] == "value_error":  # the engine's own sentence
+        return f"{what.removesuffix('.')}; {_remedy(name, file, flags)}."
     return f"The setting {name} is {first['input']!r}: {what}; {_remedy(name, file, flags)}."
 
 

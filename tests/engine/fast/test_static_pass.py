@@ -14,9 +14,9 @@ from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.fast import static_pass
 from crossdraft.engine.fast.packed_linear import prepack, traced_products
 from crossdraft.engine.fast.static_cache import StaticKVCache, hand_back
-from crossdraft.engine.fast.static_pass import WIDTHS, StaticDecoder, check_compiler, row_counts
+from crossdraft.engine.fast.static_pass import StaticDecoder, check_compiler, row_counts
 from crossdraft.engine.loop import DecodeLoop
-from crossdraft.engine.pass_times import pass_times
+from crossdraft.engine.pass_times import calibrate
 from crossdraft.engine.passes import Chunk, PassRow
 from crossdraft.engine.prefill import prefill
 from crossdraft.engine.request import Request
@@ -355,7 +355,7 @@ def test_measured_passes_hand_back_what_was_captured_for_them(static, monkeypatc
     monkeypatch.setattr(StaticDecoder, "shape", lambda *_: None)
     for rows in (1, 2):
         kept = captured(static, rows)
-        assert len(list(pass_times(static))) >= len(WIDTHS)
+        calibrate(static, CostModel(), rows, tuple)
         assert static.new_cache(rows) is kept
 
 

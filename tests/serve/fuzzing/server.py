@@ -35,7 +35,7 @@ def fuzz_server(folder: Path, count: int, *, seed: int = 0) -> dict[str, Any]:
     plan = ServePlan(folder, seed=seed)
     list(items(Workload(1, files=folder / "clips")))
     drafter = f"union:edge,({default_drafter(plan.target)})"
-    flags = plan.flags(drafter=drafter, options={"cache_bytes": CACHE_BYTES}, media_cache_bytes=CACHE_BYTES)
+    flags = plan.flags(drafter=drafter, cache_bytes=CACHE_BYTES, media_cache_bytes=CACHE_BYTES)
     with serving(flags, folder) as server:
         found = fuzz(plan, server, count)
     errors = server.logged_errors()

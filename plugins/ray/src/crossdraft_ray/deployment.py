@@ -33,16 +33,17 @@ def application(args: Mapping[str, Any]) -> serve.Application:
     most = max(least, int(given.pop("max_replicas", least)))
     cpus, gpus = float(given.pop("cpus", 1)), float(given.pop("gpus", 0))
     settings = read_settings(None, given)
+    batch, queue = settings.engine.max_batch, settings.engine.max_queue or 0
     count: dict[str, Any] = {"num_replicas": most}
     if least < most:
         # Ray adds a replica while more than a batch of requests runs on each.
-        bounds = {"min_replicas": least, "max_replicas": most, "target_ongoing_requests": settings.max_batch}
+        bounds = {"min_replicas": least, "max_replicas": most, "target_ongoing_requests": batch}
         count = {"autoscaling_config": AutoscalingConfig(**bounds)}
     replicas = serve.deployment(Replica).options(
         name="replica",
         # A batch, and as many to read meanwhile; others answer, too, about a clip that everybody asks about.
-        max_ongoing_requests=settings.max_batch + min(settings.max_batch, settings.max_queue),
-        max_queued_requests=settings.max_queue,
+        max_ongoing_requests=batch + min(batch, queue),
+        max_queued_requests=queue,
         ray_actor_options={"num_cpus": cpus, "num_gpus": gpus},
         graceful_shutdown_timeout_s=settings.drain_seconds,
         request_router_config=RequestRouterConfig(

@@ -9,7 +9,6 @@ same link, and the cloud drafts from it by the edge's own drafter, on the core t
 held against the engine's own, which is asked beforehand, in this process and without server or network.
 """
 
-import json
 import random
 import time
 from collections import Counter
@@ -217,9 +216,10 @@ def run_edge(plan: EdgePlan, tick: Tick = lambda _: None) -> list[Json]:
         for name, drafter in plan.servers.items():
             folder = plan.folder / f"server-{name}"
             folder.mkdir()
-            options = {"cache_bytes": 0, "target_cores": others} | ({"draft_cores": own} if name == RECORDING else {})
-            flags = ["--drafter", drafter, "--media-root", str(plan.folder / "clips"), "--options", json.dumps(options)]
-            flags += ["--placement", "process"] if name == RECORDING else []
+            flags = ["--drafter", drafter, "--media-root", str(plan.folder / "clips"), "--cache-bytes", "0"]
+            flags += ["--target-cores", ",".join(map(str, others))]
+            if name == RECORDING:
+                flags += ["--placement", "process", "--draft-cores", ",".join(map(str, own))]
             servers[name] = stack.enter_context(serving(flags, folder))
         stack.enter_context(pinned(own))
         links = {name: _EdgeLink(stack, server.port, plan) for name, server in servers.items()}

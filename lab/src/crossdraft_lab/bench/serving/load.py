@@ -30,7 +30,7 @@ from crossdraft.engine.request import Answer
 from crossdraft.serve.logs import TextLines
 from crossdraft.serve.server import DrainingServer, configured
 from crossdraft.serve.service import Service, load_engine
-from crossdraft.serve.settings import ServerSettings
+from crossdraft.serve.settings import ServerSettings, read_settings
 from crossdraft.serve.sockets import bound_socket
 from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.resources import MOST_GROWTH, SETTLED, flatness, part_medians
@@ -295,7 +295,7 @@ def throughput(plan: ServePlan, asked: Sequence[Question], tick: Tick) -> dict[s
     levels = {"busy": 2 * plan.max_batch, "matched": plan.max_batch}
     starts: dict[str, dict[str, list[Block]]] = {name: {way: [] for way in WAYS} for name in levels}
     # The clips of either way are told apart: both are to be kept.
-    settings = plan.settings.model_copy(update={"options": {"cache_bytes": 2 * len(WAYS) * CACHE_BYTES}})
+    settings = read_settings(None, plan.arguments | {"cache_bytes": 2 * len(WAYS) * CACHE_BYTES})
     cpu_s = 0.0
     for number in range(plan.repeats):
         folder = plan.folder / f"throughput-{number}"

@@ -69,7 +69,7 @@ class ServePlan:
             "max_batch": self.max_batch,
             "max_queue": self.max_queue,
             "media_root": str(self.folder / "clips"),
-            "options": {"cache_bytes": CACHE_BYTES},
+            "cache_bytes": CACHE_BYTES,
         }
 
     def flags(self, **others: object) -> list[str]:
