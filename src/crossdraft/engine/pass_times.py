@@ -1,7 +1,9 @@
 """Measured times of passes of a target: V(n), the time of one over n new tokens."""
 
+import logging
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -12,6 +14,8 @@ from crossdraft.engine.fast.static_cache import hand_back
 from crossdraft.engine.passes import Chunk, PassRow
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
+
+log = logging.getLogger(__name__)
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 BEFORE = 512  # tokens that stand before those of a pass
@@ -37,48 +41,49 @@ def timed_pass(target: Target, cache: KVCache, n: int) -> tuple[float, float]:
 
 @torch.inference_mode()
 def calibrate(target: Target, cost: CostModel, rows: int, spare: Callable[[], tuple[int, ...]]) -> None:
-    """Tell the cost model what passes take before the first request; it takes about a second at most.
+    """Tell the cost model what passes take before the first request; it takes about a second, or six passes.
 
     Measured are a token, a draft of `WIDE - 1` behind it, a token in each of several rows, and a chunk of a prompt;
     and how much faster the last two are on the drafter's cores as well.
 
     Args:
         target: whose passes, in the thread that will run them.
-        cost: is told; nothing is measured if it knows V(1) already.
+        cost: is told; nothing is measured if it knows V(1) already, or the context has no room for it.
         rows: requests that share passes, at most.
         spare: the drafter's cores that nothing runs on now.
     """
-    if cost.verify.one.weight:
+    if cost.verify.one.weight or target.context <= CHUNK:
         return
-    rows, before = min(rows, ROWS), min(BEFORE, target.context - CHUNK)
-    if before < 1:
-        return  # a context without room for it
-    cache = target.new_cache(rows, before + CHUNK)
-    for _ in range(rows):
-        cache.advance(cache.add_row(before + CHUNK), before)
-
-    def seconds(count: int, tokens: int, nodes: int = 0) -> float:
-        """The least of some passes over so many rows, of a chunk and a draft each; 0 if they would take too long."""
-        chunk, tree = Chunk(torch.full((tokens,), TOKEN)), DraftTree.chain([TOKEN] * nodes)
-        start, found = time.perf_counter(), list[float]()
-        while len(found) < 2 or (len(found) <= SAMPLES and time.perf_counter() - start < CALIBRATION_S):
-            found.append(target.extend(cache, [PassRow(row, chunk, tree) for row in range(count)]).seconds)
-            for row in range(count):
-                cache.truncate(row, before)
-        return min(found[1:])  # the first one chooses kernels and starts threads
-
-    try:
-        with borrowing(spare):
-            one, wide = seconds(1, 1), seconds(1, 1, WIDE - 1)
-            shared = seconds(rows, 1) if rows > 1 else 0.0
-            chunk = seconds(1, CHUNK) if CHUNK / WIDE * wide < LONGEST_S else 0.0
+    seconds, rows = partial(_least_seconds, target), min(rows, ROWS)
+    with borrowing(spare):
+        one, wide = seconds(1, 1), seconds(1, 1, WIDE - 1)
+        chunk = seconds(1, CHUNK) if CHUNK / WIDE * wide < LONGEST_S else 0.0
         cost.saw_pass(1, 1, one)
         cost.saw_pass(1, WIDE, wide)
-        if shared:
-            cost.saw_pass(rows, 1, shared / rows)
-        if spare():
-            cost.cores_worth = cost.reading_worth = seconds(1, 1, WIDE - 1) / wide
-            if chunk:
-                cost.reading_worth = seconds(1, CHUNK) / chunk
+        if rows > 1:
+            try:
+                cost.saw_pass(rows, 1, seconds(rows, 1) / rows)
+            except (MemoryError, RuntimeError) as error:  # PyTorch raises the latter where memory runs out
+                log.info("A pass over %d rows was not timed: %s", rows, error)
+    if spare():
+        cost.cores_worth = cost.reading_worth = seconds(1, 1, WIDE - 1) / wide
+        if chunk:
+            cost.reading_worth = seconds(1, CHUNK) / chunk
+
+
+def _least_seconds(target: Target, rows: int, tokens: int, nodes: int = 0) -> float:
+    """The least of some passes over so many rows, of a chunk and a draft each, after `BEFORE` tokens or fewer."""
+    before = min(BEFORE, target.context - CHUNK)
+    room = before + tokens + nodes
+    cache, chunk = target.new_cache(rows, room), Chunk(torch.full((tokens,), TOKEN))
+    tree, found, start = DraftTree.chain([TOKEN] * nodes), list[float](), time.perf_counter()
+    try:
+        for _ in range(rows):
+            cache.advance(cache.add_row(room), before)
+        while not found or (len(found) <= SAMPLES and time.perf_counter() - start < CALIBRATION_S):
+            found.append(target.extend(cache, [PassRow(row, chunk, tree) for row in range(rows)]).seconds)
+            for row in range(rows):
+                cache.truncate(row, before)
     finally:
         hand_back(cache)
+    return min(found[1:] or found)  # the first one chooses kernels and starts threads
