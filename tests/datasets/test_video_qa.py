@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.datasets import questions
+from crossdraft_lab.datasets import video_qa
 from crossdraft_lab.datasets.catalogue import dataset_in, open_dataset
 from crossdraft_lab.datasets.index import PairIndex
 from tests.datasets.helpers import activitynet, film, msrvtt, msvd, write_json
@@ -91,7 +91,7 @@ def many(tmp_path, monkeypatch) -> Iterator[Path]:
     """A data set with more answers than are kept in memory, in reverse order; nothing is open before and after."""
     if not Path("/proc/self/fd").is_dir():
         pytest.skip("only Linux says which files are open")
-    monkeypatch.setattr(questions, "CACHE_KIB", 64)
+    monkeypatch.setattr(video_qa, "CACHE_KIB", 64)
     root = activitynet(tmp_path)
     rows = [{"video_name": "v1", "question": "what?", "question_id": str(number)} for number in range(5000)]
     write_json(root / "dataset" / "test_q.json", rows)
@@ -125,14 +125,14 @@ def test_the_file_is_gone_where_an_answer_is_broken(many):
 
 
 def test_no_room_for_the_join_is_one_sentence(many, monkeypatch):
-    connect = questions.sqlite3.connect
+    connect = video_qa.sqlite3.connect
 
     def full(*given, **more):
         database = connect(*given, **more)
         database.execute("PRAGMA max_page_count = 8")
         return database
 
-    monkeypatch.setattr(questions.sqlite3, "connect", full)
+    monkeypatch.setattr(video_qa.sqlite3, "connect", full)
     with pytest.raises(CrossdraftError, match=r"cannot be joined .* full") as caught:
         list(open_dataset(many, "activitynet-qa").samples("test"))
     assert "\n" not in str(caught.value)

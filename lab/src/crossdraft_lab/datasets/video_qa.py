@@ -7,8 +7,9 @@ a thousand.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import closing, nullcontext
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,81 @@ from typing import Any
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import parse_json
 from crossdraft_lab.datasets.files import FileFinder, one_folder_with, subfolders
-from crossdraft_lab.datasets.questions import QuestionCheck, TextsOnDisk
 from crossdraft_lab.datasets.rows import field, json_rows
-from crossdraft_lab.datasets.sample import DatasetReader, DatasetSample, Problem
+from crossdraft_lab.datasets.sample import DatasetReader, DatasetSample, Problem, fault_of
 
 # ActivityNet-QA's question types 0 to 2, and its answer types of free questions.
 ACTIVITYNET_KINDS = ("motion", "spatial", "temporal", "yes/no", "colour", "object", "location", "number", "other")
 QUESTION_WORDS = ("what", "who", "how", "when", "where")  # MSRVTT-QA's and MSVD-QA's kinds (Xu et al. 2017)
+CACHE_KIB = 16 << 10  # of a table on disk, in memory
+
+
+class TextsOnDisk:
+    """A table of texts by text, in a database without a name: SQLite removes it, however the process ends.
+
+    Args:
+        what: cannot be done where there is no room for it: the beginning of a sentence.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        # What is read from it may be a generator, which another thread may end than the one that began it.
+        self._db = sqlite3.connect("", check_same_thread=False)
+        try:
+            with self._errors():
+                self._db.executescript(f"PRAGMA journal_mode = OFF; PRAGMA cache_size = -{CACHE_KIB}")
+                self._db.execute("CREATE TABLE texts (key TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID")
+        except BaseException:
+            self.close()
+            raise
+
+    def put(self, rows: Iterable[tuple[str, str]]) -> None:
+        """Keep these; of several with one key the last.
+
+        Raises:
+            CrossdraftError: there is no room.
+        """
+        with self._errors():
+            self._db.executemany("INSERT OR REPLACE INTO texts VALUES (?, ?)", map(_as_ascii, rows))
+
+    def add(self, key: str) -> bool:
+        """Keep a key; whether it is new.
+
+        Raises:
+            CrossdraftError: there is no room.
+        """
+        with self._errors():
+            return self._db.execute("INSERT OR IGNORE INTO texts VALUES (?, ?)", _as_ascii((key, ""))).rowcount == 1
+
+    def get(self, key: str) -> str | None:
+        """Look up the text of a key.
+
+        Raises:
+            CrossdraftError: it cannot be read.
+        """
+        with self._errors():
+            found = self._db.execute("SELECT value FROM texts WHERE key = ?", (json.dumps(key),)).fetchone()
+        return None if found is None else json.loads(found[0])
+
+    def close(self) -> None:
+        """Remove the table."""
+        self._db.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise CrossdraftError(
+                f"{self._what} ({error}); free some room for temporary files, or name another place for them in "
+                "SQLITE_TMPDIR."
+            ) from error
+
+
+def _as_ascii(row: tuple[str, str]) -> tuple[str, str]:
+    """Both as JSON: SQLite takes no text with half a surrogate pair."""
+    key, value = row
+    return json.dumps(key), json.dumps(value)
 
 
 class VideoQa(DatasetReader):
@@ -44,24 +113,27 @@ class VideoQa(DatasetReader):
         answered = self.folder / f"{part}_a.json"
         # ActivityNet-QA's test answers were held back at first.
         separate = path.name.endswith("_q.json") and answered.is_file()
-        with closing(AnswersOnDisk(answered)) if separate else nullcontext() as answers:
+        with closing(answers_on_disk(answered)) if separate else nullcontext() as answers:
             for number, row in enumerate(json_rows(path)):
                 key = str(row.get("question_id", row.get("id", number)))
-                answer = {} if answers is None else answers.to(key)
-                yield self._sample(part, key, {**row, **answer}, path)
+                answer = None if answers is None else answers.get(key)
+                yield self._sample(part, key, row if answer is None else {**row, **json.loads(answer)}, path)
 
     def problems(self, part: str) -> Iterator[Problem]:
         seen: set[str] = set()
         together = f"{part}_qa.json"
         answers = together if (self.folder / together).is_file() else f"{part}_a.json"
-        with QuestionCheck() as questions:
+        with closing(TextsOnDisk("The ids of the questions cannot be compared")) as ids:
             for sample in self.samples(part):
                 if sample.missing and sample.missing not in seen:
                     seen.add(sample.missing)
                     yield Problem(sample.missing, "the video is missing")
                 if not sample.answers:
                     yield Problem(answers, f"no answer to question {sample.id!a}")
-                yield from questions.problems(sample, part)
+                if (fault := fault_of(sample)) is not None:
+                    yield Problem(part, fault)
+                if not sample.missing and not ids.add(sample.id):  # one about a file that is missing is not kept
+                    yield Problem(part, f"two questions have the id {sample.id!a}")
 
     def _sample(self, part: str, key: str, row: Mapping[str, Any], path: Path) -> DatasetSample:
         name = self._name(row, path)
@@ -98,8 +170,8 @@ class VideoQa(DatasetReader):
         return first if first in QUESTION_WORDS else "other"
 
 
-class AnswersOnDisk:
-    """The answers of a file by question, of several to one question the last.
+def answers_on_disk(path: Path) -> TextsOnDisk:
+    """`answer` and `type` of each question, as JSON; of several answers to one question the last.
 
     Args:
         path: of a list of objects with `question_id`, `answer` and perhaps `type`.
@@ -107,29 +179,16 @@ class AnswersOnDisk:
     Raises:
         CrossdraftError: the file cannot be read, a row lacks its question, or there is no room for them.
     """
-
-    def __init__(self, path: Path) -> None:
-        self._answers = TextsOnDisk(f"The answers {path} cannot be joined to their questions")
-        try:
-            self._answers.put(
-                (
-                    field(row, "question_id", path),
-                    json.dumps({key: row[key] for key in ("answer", "type") if key in row}),
-                )
-                for row in json_rows(path)
-            )
-        except BaseException:
-            self.close()
-            raise
-
-    def to(self, question: str) -> Mapping[str, Any]:
-        """`answer` and `type` of a question, as far as the file has them."""
-        found = self._answers.get(question)
-        return {} if found is None else json.loads(found)
-
-    def close(self) -> None:
-        """Remove them."""
-        self._answers.close()
+    answers = TextsOnDisk(f"The answers {path} cannot be joined to their questions")
+    try:
+        answers.put(
+            (field(row, "question_id", path), json.dumps({key: row[key] for key in ("answer", "type") if key in row}))
+            for row in json_rows(path)
+        )
+    except BaseException:
+        answers.close()
+        raise
+    return answers
 
 
 class ActivityNetQa(VideoQa):
