@@ -100,10 +100,6 @@ def compression_study(
     return Study(tuple(variant for variant, *_ in rows.values()), work, _columns(rows), models=models)
 
 
-def _checked(spec: str, target: Target, _: Models) -> "CheckedMethod":
-    return CheckedMethod(compressed(target, spec))
-
-
 def _columns(rows: dict[str, tuple[Variant, str, str | None]]) -> tuple[FigureColumn, ...]:
     """The figures of each row, of which target it is and what drafts for it."""
 

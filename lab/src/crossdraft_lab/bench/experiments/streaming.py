@@ -98,19 +98,17 @@ class HighestRates:
 
     def table(self, rates: Sequence[float], windows: int) -> FigureTable:
         """A row for each method."""
-        return FigureTable(
+        columns = (
+            FigureColumn("", "", str),
+            FigureColumn("", "windows a second", self.mean),
+            FigureColumn("", "lowest, highest", lambda name: f"{min(self.each[name]):g}, {max(self.each[name]):g}"),
+            FigureColumn("", f"over {self.best}", self.over),
+            FigureColumn("", "frames late, at most, ms", lambda name: f"{1e3 * self.late_s[name]:.0f}"),
+        )
+        return figure_table(
             f"The highest rate at which none of {windows} windows is dropped",
-            ("", "windows a second", "lowest, highest", f"over {self.best}", "frames late, at most, ms"),
-            tuple(
-                (
-                    name,
-                    str(self.mean(name)),
-                    f"{min(each):g}, {max(each):g}",
-                    str(self.over(name) or "–"),
-                    f"{1e3 * self.late_s[name]:.0f}",
-                )
-                for name, each in self.each.items()
-            ),
+            columns,
+            [(name,) for name in self.each],
             f"Of {', '.join(f'{rate:g}' for rate in rates)} a second, by bisection, methods in turn; 0 is none of "
             "them, and what keeps up with the last one may with more. The stream is replayed at the speed that gives "
             "the rate; a rate that fails is tried twice. One window may wait while another is answered. The mean of "
@@ -119,10 +117,9 @@ class HighestRates:
 
     def to_json(self, name: str) -> dict[str, object]:
         """A method's as plain values."""
-        over = self.over(name)
         return {
             "rate_without_drops": {**self.mean(name).to_json(), "each": list(self.each[name])},
-            "rate_without_drops_over_alone": plain(over),
+            "rate_without_drops_over_alone": plain(self.over(name)),
             "rate_without_drops_late_ms": round(1e3 * self.late_s[name], 1),
         }
 
