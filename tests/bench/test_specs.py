@@ -3,6 +3,7 @@
 import os
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from crossdraft.cli.cores import Cores
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import parse
-from crossdraft_lab.bench.assembly import EngineMethod, Models, close_all, cores_of, parallel_of
+from crossdraft_lab.bench.assembly import EngineMethod, Models, cores_of, parallel_of
+from crossdraft_lab.bench.experiments.record import Setting
 from crossdraft_lab.bench.measure import measure
 from crossdraft_lab.bench.specs import (
     ALL_METHODS,
@@ -24,8 +26,9 @@ from crossdraft_lab.bench.specs import (
     spec_of,
     usual_methods,
 )
+from crossdraft_lab.bench.study import Study
 from crossdraft_lab.bench.suite import Suite, placement_of
-from crossdraft_lab.bench.variants import make_methods
+from crossdraft_lab.bench.variants import Variant
 from crossdraft_lab.bench.workload import Workload, items
 
 
@@ -101,13 +104,16 @@ def test_the_usual_methods_hold_what_every_comparison_should():
     assert not ON_ALL_CORES & set(usual_methods(shipped=True, more_cores=False))
 
 
+def loaded(models, names, target, cores=None):
+    """Methods by name, as a study has them."""
+    study = Study(tuple(map(Variant, names)), Workload(pairs=1), models=models)
+    return study.loaded(Setting(cores, Path()), target)
+
+
 def test_all_methods_compute_in_one_thread(models, monkeypatch):
     """A pool of OpenMP threads for each of them would make a second core worthless to all."""
     target = models.load_target()
-    methods, threads = (
-        make_methods(["target", "target-all", "hf", "event-inline", "lookahead"], target, models, None),
-        set(),
-    )
+    names, threads = ["target", "target-all", "hf", "event-inline", "lookahead"], set()
     extend = type(target).extend
 
     def watched(self, *arguments, **named):
@@ -115,10 +121,8 @@ def test_all_methods_compute_in_one_thread(models, monkeypatch):
         return extend(self, *arguments, **named)
 
     monkeypatch.setattr(type(target), "extend", watched)
-    try:
+    with loaded(models, names, target) as (_, methods):
         measure(methods, list(items(Workload(pairs=1, max_new_tokens=4))), 1)
-    finally:
-        close_all(methods.values())
     assert threads == {threading.get_ident()}
 
 
@@ -128,17 +132,17 @@ def test_each_runs_on_its_own_cores_and_with_as_many_threads(models):
         pytest.skip("needs two cores")
     cores, used = Cores((allowed[0],), (allowed[1],)), {}
     target = models.load_target()
-    methods = make_methods(["target", "target-all", "hf", "hf-all"], target, models, cores)
-    for name, method in methods.items():
-        whole = method.answer
-
-        def watched(item, name=name, whole=whole):
-            used[name] = (sorted(os.sched_getaffinity(0)), torch.get_num_threads())
-            return whole(item)
-
-        method.answer = watched
     threads = torch.get_num_threads()
-    results = measure(methods, list(items(Workload(pairs=1, max_new_tokens=4))), 1)
+    with loaded(models, ["target", "target-all", "hf", "hf-all"], target, cores) as (_, methods):
+        for name, method in methods.items():
+            whole = method.answer
+
+            def watched(item, name=name, whole=whole):
+                used[name] = (sorted(os.sched_getaffinity(0)), torch.get_num_threads())
+                return whole(item)
+
+            method.answer = watched
+        results = measure(methods, list(items(Workload(pairs=1, max_new_tokens=4))), 1)
     one, both = (allowed[:1], 1), (allowed[:2], 2)
     assert used == {"target": one, "target-all": both, "hf": one, "hf-all": both}
     assert len({run.tokens for name in methods for run in results.of(name)}) == 1
@@ -147,15 +151,12 @@ def test_each_runs_on_its_own_cores_and_with_as_many_threads(models):
 
 def test_cheap_drafters_race_inline_and_give_the_targets_tokens(models):
     target = models.load_target()
-    methods = make_methods(["target", "lookahead"], target, models, None, ["union:ngram,memory"])
-    try:
+    with loaded(models, ["target", "lookahead", "union:ngram,memory"], target) as (_, methods):
         assert list(methods) == ["target", "lookahead", "union:ngram,memory"]
         engines = [c.engine for c in methods.values() if isinstance(c, EngineMethod)]
         assert [type(engine.drafter) for engine in engines] == [type(None), DraftRunner, DraftRunner]
         for item in items(Workload(pairs=2, max_new_tokens=24)):
             assert len({method.answer(item).tokens for method in methods.values()}) == 1
-    finally:
-        close_all(methods.values())
 
 
 def test_a_folder_is_a_drafter_too(pair):

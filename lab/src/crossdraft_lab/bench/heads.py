@@ -5,6 +5,7 @@ The report is plain values, as its JSON has them; tables, sentences and the pict
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from crossdraft.cli.cores import Cores
@@ -17,20 +18,20 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import Spec
-from crossdraft_lab.bench.assembly import Models, close_all
+from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.baselines import blank_window
 from crossdraft_lab.bench.environment import environment
-from crossdraft_lab.bench.experiments.record import FigureTable, Tick
+from crossdraft_lab.bench.experiments.record import FigureTable, Setting, Tick
 from crossdraft_lab.bench.heads_select import HeadSelection, as_chain, weight_facts
 from crossdraft_lab.bench.heads_timing import time_drafts
 from crossdraft_lab.bench.identity import ReferenceAnswer, reference_answers, with_events
 from crossdraft_lab.bench.measure import Divergence, find_divergence, measure
-from crossdraft_lab.bench.report import FEW_PAIRS, INTERVALS
+from crossdraft_lab.bench.report import INTERVALS
 from crossdraft_lab.bench.specs import ALONE, is_blind
-from crossdraft_lab.bench.statistics import Interval, acceptance_figures, tau_ratio
-from crossdraft_lab.bench.study import FigureColumn, bar, figure_table, plain, shown
+from crossdraft_lab.bench.statistics import FEW_PAIRS, Interval, acceptance_figures, tau_ratio
+from crossdraft_lab.bench.study import FigureColumn, Study, bar, figure_table, plain, shown
 from crossdraft_lab.bench.summary import fastest_alone
-from crossdraft_lab.bench.variants import make_methods
+from crossdraft_lab.bench.variants import Variant
 from crossdraft_lab.bench.workload import Workload, describe, items
 
 BATCH = {"tree": 4, "chain": 1}  # answers in a pass: the target's own tokens must come out either way
@@ -259,12 +260,9 @@ def _speedups(
     if not timed:
         return {}
     names = tuple(heads.selection.drafters)
-    methods = make_methods(ALONE, target, heads.models, heads.cores, names)
-    warm_ups = items(replace(heads.work, pairs=WARM_UPS, split="validation", first=0))
-    try:
-        results = measure(methods, [pair.item for pair in timed], 1, list(warm_ups), tick)
-    finally:
-        close_all(methods.values())
+    study = Study(tuple(map(Variant, (*ALONE, *names))), heads.work, warm_ups=WARM_UPS, models=heads.models)
+    with study.loaded(Setting(heads.cores, Path()), target) as (_, methods):
+        results = measure(methods, [pair.item for pair in timed], 1, study.warm_up_items, tick)
     for name in names:
         _compare(target, scores[name], timed, [run.tokens for run in results.of(name)])
     against = fastest_alone(results, per_token=False) or ALONE[0]

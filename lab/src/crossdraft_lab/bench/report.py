@@ -6,7 +6,7 @@ from rich.table import Table
 from crossdraft_lab.bench.common import table
 from crossdraft_lab.bench.measure import gaps_in_words
 from crossdraft_lab.bench.specs import ALONE, ALWAYS
-from crossdraft_lab.bench.statistics import Interval
+from crossdraft_lab.bench.statistics import FEW_PAIRS, Interval
 from crossdraft_lab.bench.suite import HOW, BenchReport
 from crossdraft_lab.bench.summary import MethodSummary
 
@@ -20,7 +20,6 @@ LEGEND = (
     "drafting that ran while the target prepared, encoded and prefilled. prefill = slowdown of the target's encoding "
     "and prefill. engine = its own part of a round, talking to the drafter included."
 )
-FEW_PAIRS = 10  # fewer give a bootstrap too little to draw from
 
 
 def to_json(report: BenchReport) -> dict[str, object]:

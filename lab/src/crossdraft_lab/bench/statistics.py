@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 DRAWS = 2000
+FEW_PAIRS = 10  # fewer give a bootstrap too little to draw from
 Indices = NDArray[np.intp]
 
 

@@ -20,10 +20,9 @@ from crossdraft_lab.bench.assembly import Models, close_all
 from crossdraft_lab.bench.common import table
 from crossdraft_lab.bench.experiments.record import FigureTable, RowFaults, Setting, Tick, UnitResult
 from crossdraft_lab.bench.measure import BenchMethod, Results, Run, measure
-from crossdraft_lab.bench.report import FEW_PAIRS
 from crossdraft_lab.bench.significance import PairedCosts
 from crossdraft_lab.bench.specs import HUGGING_FACE
-from crossdraft_lab.bench.statistics import Interval, Quartiles, ratio
+from crossdraft_lab.bench.statistics import FEW_PAIRS, Interval, Quartiles, ratio
 from crossdraft_lab.bench.variants import Variant, make_variant
 from crossdraft_lab.bench.workload import Item, Workload, items
 from crossdraft_lab.scenes import score

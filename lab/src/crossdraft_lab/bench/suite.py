@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing import get_context
+from pathlib import Path
 
 from crossdraft.cli.cores import Cores
 from crossdraft.drafters.independent import IndependentDrafter
@@ -17,15 +18,16 @@ from crossdraft.engine.runner.forks import ForkedChild, fork_server, forking
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import METHODS as DRAFTERS
-from crossdraft_lab.bench.assembly import Models, close_all, cores_of, parallel_of
+from crossdraft_lab.bench.assembly import Models, cores_of, parallel_of
 from crossdraft_lab.bench.common import check_repeats
 from crossdraft_lab.bench.environment import environment, peak_cuda_mib, peak_rss_of
-from crossdraft_lab.bench.experiments.record import Tick
+from crossdraft_lab.bench.experiments.record import Setting, Tick
 from crossdraft_lab.bench.measure import Results, Run, answer_once, measure
 from crossdraft_lab.bench.specs import HUGGING_FACE, METHODS, POLICIES, check_methods, runs_in_process, spec_of
+from crossdraft_lab.bench.study import Study
 from crossdraft_lab.bench.summary import MethodSummary, mean_tokens, summarise
 from crossdraft_lab.bench.traces import Trace
-from crossdraft_lab.bench.variants import Variant, make_methods, make_variant
+from crossdraft_lab.bench.variants import Variant, make_variant
 from crossdraft_lab.bench.workload import Item, Workload, describe, items, workload_in_words
 
 WARM_UPS = 3
@@ -84,13 +86,13 @@ class Suite:
     @property
     def runs(self) -> int:
         """Number of answers it asks for: the steps of the progress bar."""
-        return len(self.names) * (self.memory + self.warm_ups + self.work.pairs * self.repeats)
+        return self.study.runs + len(self.names) * self.memory
 
-    def warm_up_items(self) -> list[Item]:
-        """Pairs of another split, so that no method meets a question again."""
-        if not self.warm_ups:
-            return []
-        return list(items(replace(self.work, pairs=self.warm_ups, split="validation", first=0)))
+    @property
+    def study(self) -> Study:
+        """The methods and the questions; warm-ups are of another split, so that no method meets a question again."""
+        variants, repeats = tuple(map(Variant, self.names)), self.repeats
+        return Study(variants, self.work, repeats=repeats, warm_ups=self.warm_ups, models=self.models)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +147,12 @@ def run_suite(suite: Suite, tick: Tick = lambda _: None) -> BenchReport:
 
 def _run(suite: Suite, tick: Tick) -> BenchReport:
     found = environment()  # before this process itself is the load
-    warm_ups, pairs = suite.warm_up_items(), list(items(suite.work))
+    warm_ups, pairs = suite.study.warm_up_items, list(items(suite.work))
     footprints = {}
     if suite.memory:
         footprints = measure_footprints(suite.names, suite.models, suite.cores, (warm_ups or pairs)[0], tick)
-    target = suite.models.load_target()
-    methods = make_methods(suite.methods, target, suite.models, suite.cores, suite.drafters)
-    try:
+    with suite.study.loaded(Setting(suite.cores, Path())) as (target, methods):
         results = measure(methods, pairs, suite.repeats, warm_ups, tick)
-    finally:
-        close_all(methods.values())
     first = next(iter(results.runs))
     mean = mean_tokens(results.of("target" if "target" in results.runs else first))
     return BenchReport(
@@ -243,7 +241,7 @@ def measure_footprints(
 
     Args:
         names: of methods, or specs of drafters.
-        models, cores: as in `make_methods`.
+        models, cores: as in `make_variant`.
         item: what each of them answers once.
         tick: called with the name after each.
 

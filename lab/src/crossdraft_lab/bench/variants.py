@@ -1,6 +1,6 @@
 """A method: the target alone, or with a drafter, compressed or not, under options of its own."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,10 +12,10 @@ from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.runner.runner import DraftRunner, Worker
 from crossdraft.engine.target import Target
 from crossdraft.load import tokenizer_of
-from crossdraft_lab.bench.assembly import EngineMethod, Models, close_all, cores_of, options_of
+from crossdraft_lab.bench.assembly import EngineMethod, Models, cores_of, options_of
 from crossdraft_lab.bench.baselines import Assistant, HFBaseline, blank_window
 from crossdraft_lab.bench.measure import BenchMethod
-from crossdraft_lab.bench.specs import ALONE, HUGGING_FACE, check_methods, is_blind, needs_no_process, spec_of
+from crossdraft_lab.bench.specs import ALONE, HUGGING_FACE, is_blind, needs_no_process, spec_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,31 +125,3 @@ def _hf(name: str, plain: Target, models: Models, cores: Cores | None) -> BenchM
         twin = models.drafter(models.blind, plain)(packed=False)
         return HFBaseline(plain, own, assistant=Assistant(plain, twin), tokenizer=tokenizer)
     return HFBaseline(plain, own, lookup=name == "hf-lookup", tokenizer=tokenizer)
-
-
-def make_methods(
-    names: Sequence[str], target: Target, models: Models, cores: Cores | None, specs: Sequence[str] = ()
-) -> dict[str, BenchMethod]:
-    """The methods by name, in the order given, then those that are named by their specs. Close them all when done.
-
-    Args:
-        names: out of `ALL_METHODS`.
-        target: what ours share; Hugging Face gets one of its own.
-        models: the checkpoints.
-        cores: of the pair: each method gets those that its name says.
-        specs: further drafters.
-
-    Raises:
-        CrossdraftError: as `check_methods`, or a model cannot be loaded.
-    """
-    check_methods(names, specs)
-    made: dict[str, BenchMethod] = {}
-    try:
-        plain = target if HUGGING_FACE.isdisjoint(names) else models.load_target(packed=False)
-        for name in (*names, *specs):
-            own = plain if name in HUGGING_FACE else target
-            made[name] = make_variant(Variant(name), own, models, cores)
-    except BaseException:
-        close_all(made.values())
-        raise
-    return made

@@ -10,7 +10,6 @@ from typing import Any
 from crossdraft.drawing.charts import interval_bars
 from crossdraft_lab.bench.common import check_names
 from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, UnitResult
-from crossdraft_lab.bench.report import FEW_PAIRS
 from crossdraft_lab.bench.significance import (
     ALPHA,
     COMPARISON_HEADS,
@@ -20,7 +19,7 @@ from crossdraft_lab.bench.significance import (
     comparison_cells,
     least_scenes,
 )
-from crossdraft_lab.bench.statistics import Interval
+from crossdraft_lab.bench.statistics import FEW_PAIRS, Interval
 from crossdraft_lab.bench.study import (
     ALL,
     OWN,

@@ -9,10 +9,9 @@ from crossdraft.methods import METHODS
 from crossdraft.specs import Spec
 from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, UnitResult
 from crossdraft_lab.bench.heads_select import is_here
-from crossdraft_lab.bench.report import FEW_PAIRS
 from crossdraft_lab.bench.significance import COMPARISON_HEADS, COMPARISON_NOTE, compare_together, comparison_cells
 from crossdraft_lab.bench.specs import HUGGING_FACE, ON_TARGETS_CORES, runs_in_process
-from crossdraft_lab.bench.statistics import Interval
+from crossdraft_lab.bench.statistics import FEW_PAIRS, Interval
 from crossdraft_lab.bench.study import (
     ALL,
     OWN,
