@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from crossdraft.edge.branches import frame_of
 from crossdraft.edge.committed import Committed
-from crossdraft.edge.drafts import frame_of
 from crossdraft.edge.frames import DraftFrame, FrameError, decode, encode
 from crossdraft.edge.held import HeldDraft
 from crossdraft.engine.drafter import Draft

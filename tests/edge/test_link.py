@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from crossdraft.edge.branches import frame_of
 from crossdraft.edge.committed import Committed
-from crossdraft.edge.drafts import frame_of
 from crossdraft.edge.events import EdgeEvents
 from crossdraft.edge.frames import DraftFrame
 from crossdraft.edge.held import HeldDraft

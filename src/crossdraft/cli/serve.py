@@ -149,7 +149,7 @@ def _serve(settings: "ServerSettings") -> None:
     # After what can be refused without them: these take seconds.
     from crossdraft.cli.reporting import hush
     from crossdraft.serve.logs import start_logging
-    from crossdraft.serve.server import configured, run
+    from crossdraft.serve.server import DrainingServer, configured
     from crossdraft.serve.service import Service, load_engine
 
     hush()
@@ -163,7 +163,7 @@ def _serve(settings: "ServerSettings") -> None:
     with socket, load_engine(settings) as engine:
         service = Service(settings, engine)
         try:
-            run(service, configured(service), [socket], started)
+            DrainingServer(configured(service), service, started).run([socket])
         finally:
             service.close()
 

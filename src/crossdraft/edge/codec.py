@@ -94,22 +94,6 @@ class Blob:
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """Numbers of one kind, at most so many, as packed bytes."""
-
-    kind: np.dtype[Any]
-    most: int
-
-    def pack(self, value: Sequence[float]) -> bytes:
-        return np.asarray(value, self.kind).tobytes()
-
-    def unpack(self, raw: Any) -> tuple[Any, ...]:
-        if type(raw) is not bytes or len(raw) % 4 or len(raw) // 4 > self.most:
-            raise ValueError(f"holds not at most {self.most} numbers of 4 bytes")
-        return tuple(np.frombuffer(raw, self.kind).tolist())
-
-
-@dataclass(frozen=True)
 class Texts:
     """Texts, at most so many, each of at most so many characters."""
 
@@ -132,13 +116,20 @@ class Column:
     kind: np.dtype[Any]
     most: int
 
-    def pack(self, value: NDArray[Any]) -> bytes:
+    def pack(self, value: NDArray[Any] | Sequence[float]) -> bytes:
         return np.ascontiguousarray(value, self.kind).tobytes()
 
-    def unpack(self, raw: Any) -> NDArray[Any]:
+    def unpack(self, raw: Any) -> Any:
         if type(raw) is not bytes or len(raw) % self.kind.itemsize or len(raw) // self.kind.itemsize > self.most:
             raise ValueError(f"holds not at most {self.most} numbers of {self.kind.itemsize} bytes")
         return np.frombuffer(raw, self.kind)
+
+
+class Numbers(Column):
+    """The same, read as a tuple."""
+
+    def unpack(self, raw: Any) -> tuple[Any, ...]:
+        return tuple(super().unpack(raw).tolist())
 
 
 class TypedMessage(Protocol):

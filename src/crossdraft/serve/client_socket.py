@@ -1,7 +1,9 @@
-"""A client's WebSocket: whoever is gone, or does not read, is told apart from what fails here."""
+"""A client's WebSocket: whoever is gone, or does not read, is told apart from what fails here; how much it may send."""
 
 import asyncio
+import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
@@ -59,3 +61,23 @@ class ClientSocket:
         if self._socket.application_state is WebSocketState.CONNECTED:
             with suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
                 await asyncio.wait_for(self._socket.close(code), CLOSE_S)
+
+
+@dataclass
+class FrameRate:
+    """A rate limit: at most so many frames, or bytes, a second, and as many at once."""
+
+    most: int
+    left: float = field(init=False)
+    since: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.left = float(self.most)
+
+    def passes(self, count: int = 1) -> bool:
+        """True if `count` more may come now."""
+        now = time.monotonic()
+        self.left = min(float(self.most), self.left + (now - self.since) * self.most)
+        self.since = now
+        self.left -= count
+        return self.left >= 0

@@ -176,14 +176,10 @@ class HandshakeProtocol(WebSocketsSansIOProtocol):
             self.transport.abort()
 
 
-def http_protocol(header_seconds: float, most: int) -> type[DeadlineProtocol]:
-    """The protocol with these seconds for a head, and so many connections."""
-    return type("HttpProtocol", (DeadlineProtocol,), {"header_seconds": header_seconds, "most": most})
-
-
-def websocket_protocol(header_seconds: float) -> type[HandshakeProtocol]:
-    """The protocol with these seconds until a WebSocket is open."""
-    return type("WebSocketProtocol", (HandshakeProtocol,), {"header_seconds": header_seconds})
+def protocols(settings: ServerSettings) -> tuple[type[DeadlineProtocol], type[HandshakeProtocol]]:
+    """HTTP and WebSockets with the settings' deadlines and number of connections."""
+    bounds = {"header_seconds": settings.header_seconds, "most": settings.connections}
+    return type("HttpProtocol", (DeadlineProtocol,), bounds), type("WebSocketProtocol", (HandshakeProtocol,), bounds)
 
 
 class BoundedListener(socket.socket):
@@ -212,11 +208,6 @@ class BoundedListener(socket.socket):
         return found, address
 
 
-def most_sockets(settings: ServerSettings) -> int:
-    """Connections of all kinds that may be open at a time."""
-    return settings.connections + RESERVE + settings.edges + settings.streams
-
-
 class ServerLoop(asyncio.SelectorEventLoop):
     """An event loop whose servers count connections when they are accepted, and end a TLS handshake that takes long.
 
@@ -231,7 +222,8 @@ class ServerLoop(asyncio.SelectorEventLoop):
         self._settings = settings
 
     async def create_server(self, *arguments: Any, **options: Any) -> asyncio.Server:  # type: ignore[override]
-        options["sock"] = BoundedListener(options["sock"], most_sockets(self._settings))
+        most = self._settings.connections + RESERVE + self._settings.edges + self._settings.streams
+        options["sock"] = BoundedListener(options["sock"], most)
         if options.get("ssl") is not None:
             options["ssl_handshake_timeout"] = self._settings.header_seconds
         return await super().create_server(*arguments, **options)

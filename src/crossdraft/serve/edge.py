@@ -42,10 +42,9 @@ from crossdraft.engine.rules import check_rule
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import read_spec
 from crossdraft.serve.chat import Answering, read_chat
-from crossdraft.serve.client_socket import GOING_AWAY, POLICY_VIOLATION, ClientSocket
+from crossdraft.serve.client_socket import GOING_AWAY, POLICY_VIOLATION, ClientSocket, FrameRate
 from crossdraft.serve.edge_sessions import EdgeSession, EdgeSessions
 from crossdraft.serve.errors import ApiError, as_api_error
-from crossdraft.serve.frame_rate import FrameRate
 from crossdraft.serve.gate import RecordRequest, RequestInfo
 from crossdraft.serve.service import Service
 

@@ -8,16 +8,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from types import FrameType
-from typing import Protocol
 
 import uvicorn
-from starlette.types import ASGIApp
 
 from crossdraft.serve.app import create_app
-from crossdraft.serve.connections import ServerLoop, http_protocol, websocket_protocol
+from crossdraft.serve.connections import ServerLoop, protocols
 from crossdraft.serve.gate import MOST_HEAD
 from crossdraft.serve.service import Service
-from crossdraft.serve.settings import ServerSettings
 from crossdraft.serve.tls import server_context
 from crossdraft.signals import handled
 from crossdraft.streams.messages import MESSAGE_BYTES
@@ -26,27 +23,6 @@ log = logging.getLogger("crossdraft.serve")
 
 IDLE_S = 5  # of a connection between two requests
 POLL_S = 0.05
-
-
-class Drained(Protocol):
-    """The part of a service that a server needs to shut down in order: a `Service`, or what passes requests on.
-
-    `draining` is set once no more requests are to be taken.
-    """
-
-    draining: bool
-
-    @property
-    def settings(self) -> ServerSettings: ...
-
-    @property
-    def active(self) -> int:
-        """Answers that run."""
-        ...
-
-    def stop(self) -> None:
-        """End what runs, with an error."""
-        ...
 
 
 class DrainingServer(uvicorn.Server):
@@ -61,7 +37,7 @@ class DrainingServer(uvicorn.Server):
         started: called once it listens.
     """
 
-    def __init__(self, config: uvicorn.Config, service: Drained, started: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, started: Callable[[], None] = lambda: None) -> None:
         super().__init__(config)
         self._service, self._tell_started = service, started
         self._draining: asyncio.Task[None] | None = None
@@ -107,16 +83,12 @@ class DrainingServer(uvicorn.Server):
 
 def configured(service: Service) -> uvicorn.Config:
     """uvicorn's settings for a service."""
-    return config_of(create_app(service), service.settings)
-
-
-def config_of(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
-    """uvicorn's settings for an application."""
-    tls = server_context(settings)
+    tls = server_context(service.settings)
+    http, ws = protocols(service.settings)
     return uvicorn.Config(
-        app,
-        http=http_protocol(settings.header_seconds, settings.connections),
-        ws=websocket_protocol(settings.header_seconds),
+        create_app(service),
+        http=http,
+        ws=ws,
         ws_max_size=MESSAGE_BYTES,
         ws_per_message_deflate=False,
         loop="asyncio",
@@ -130,8 +102,3 @@ def config_of(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
         h11_max_incomplete_event_size=MOST_HEAD,
         proxy_headers=False,
     )
-
-
-def run(service: Drained, config: uvicorn.Config, sockets: list[socket.socket], started: Callable[[], None]) -> None:
-    """Serve until a signal."""
-    DrainingServer(config, service, started).run(sockets)

@@ -30,10 +30,9 @@ from crossdraft.engine.request import Answer, Piece
 from crossdraft.serve import convert
 from crossdraft.serve.bodies import checked_json
 from crossdraft.serve.budget import MediaShare
-from crossdraft.serve.client_socket import GOING_AWAY, NORMAL, POLICY_VIOLATION, TRY_AGAIN, ClientSocket
+from crossdraft.serve.client_socket import GOING_AWAY, NORMAL, POLICY_VIOLATION, TRY_AGAIN, ClientSocket, FrameRate
 from crossdraft.serve.edge import PING_S, SILENT_S
 from crossdraft.serve.errors import ApiError, as_api_error, bad_request, overloaded, short
-from crossdraft.serve.frame_rate import FrameRate
 from crossdraft.serve.gate import RequestInfo
 from crossdraft.serve.live import LiveSource
 from crossdraft.serve.metrics import FinishedReason
