@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from crossdraft.streams.push import EventFeed
     from crossdraft.video.grid import WindowGrid
 
-SENT = ("max_new_tokens", "frames")  # of the pair's options, what a server is told
+SENT = "num_frames"  # of the engine's options, what a server is told
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +87,10 @@ class ServerOptions:
 
         choice("--frame-format", self.frame_format, ("png", "jpeg"))
         own = [name for name in ("target", "drafter") if getattr(pair, name) != getattr(PairOptions(), name)]
-        given = own + [name for name in OPTIONS if getattr(pair.options, name) != OPTIONS[name].default]
-        given = [name for name in given if name not in SENT]
+        changed = [name for name in OPTIONS if getattr(pair.options, name) != OPTIONS[name].default and name != SENT]
+        given = own + [OPTIONS[name].flag or name.replace("_", "-") for name in changed]
         if self.server is not None and given:
-            raise CrossdraftError(
-                f"--{given[0].replace('_', '-')} is the server's to choose; leave it out, or leave --server out."
-            )
+            raise CrossdraftError(f"--{given[0]} is the server's to choose; leave it out, or leave --server out.")
         if self.server is None and any((self.ca, self.cert, self.cert_key)):
             raise CrossdraftError("A certificate is given, and no server to show it to; name one with --server.")
 
