@@ -195,9 +195,13 @@ class Cloud:
 @contextmanager
 def cloud(target: str, media: Path, **more: Any) -> Iterator[Cloud]:
     """A server, and its engine, that waits for its edges."""
-    given = {"target": target, "drafter": "edge", "media_root": media, "device": "cpu", "options": FIXED}
-    settings = read_settings(None, {**given, **more})
+    fixed = {name: value for name, value in FIXED.items() if name != "hidden_nodes"}  # which is no server's setting
+    settings = read_settings(
+        None, {"target": target, "drafter": "edge", "media_root": media, "device": "cpu", **fixed, **more}
+    )
     with slow_cloud(), load_engine(settings) as engine:
+        engine.options = replace(engine.options, hidden_nodes=NODES)
+        engine._scheduler._decoder.policy.hidden_nodes = NODES  # it is warm, so the loop is there
         running, *thread = Runner(engine, media).start(settings)
         yield Cloud(engine, "ws://{}:{}".format(*running.address), target, more.get("dtype"))
         Runner.stop(running, *thread)
