@@ -199,7 +199,7 @@ class Options(NamedFields):
     max_batch: int = _option(1, "requests that share a pass", check=_whole(1), shared=True, serving=4)
     max_queue: int | None = _option(
         None,
-        "requests that may wait beside those; another is refused, by the server with 503; by default any number",
+        "requests that may wait beside those; another is refused, by the server with 503; in Python any number may",
         check=_whole(1),
         shared=True,
         serving=16,

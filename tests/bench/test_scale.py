@@ -12,11 +12,14 @@ import torch
 from transformers import CLIPVisionConfig, LlamaConfig, VideoLlavaConfig
 
 from crossdraft.cli.main import main as crossdraft_main
+from crossdraft.engine.prefill import prefill
+from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
 from crossdraft.models.eventgpt import EventGPTConfig
 from crossdraft_lab.bench.compiled import lines
 from crossdraft_lab.bench.scale import main
+from crossdraft_lab.bench.scale_measure import timed_pass
 from crossdraft_lab.bench.scale_models import (
     DRAFTERS,
     TARGETS,
@@ -27,6 +30,7 @@ from crossdraft_lab.bench.scale_models import (
     random_target,
     shape_of,
 )
+from tests.engine.zoo import ZOO, as_target
 from tests.gpu.pairs import TINY
 
 VISION: dict[str, Any] = {
@@ -194,3 +198,17 @@ def test_no_repeats_are_refused(capsys):
 def test_packed_layers_are_read_like_plain_ones(pair):
     plain, packed = (load_target(str(pair.target), "cpu", packed=kind).model for kind in (False, True))
     assert decode_bytes(packed) == decode_bytes(plain) > 0
+
+
+@torch.inference_mode()
+def test_a_timed_pass_leaves_nothing_in_the_row():
+    target = as_target(*ZOO["video_llava"]())
+    prompt = target.prepare(Request("xxx"))
+    cache = target.new_cache(1, 200)
+    prefill(target, cache, prompt, target.encode(prompt), 200)
+    before = [(layer.keys[:, :, : cache.lengths[0]].clone(), cache.lengths[0]) for layer in cache.layers]
+    forward, whole = timed_pass(target, cache, 8)
+    assert 0 < forward < whole
+    for (keys, length), layer in zip(before, cache.layers, strict=True):
+        assert cache.lengths[0] == length
+        assert torch.equal(layer.keys[:, :, :length], keys)

@@ -359,7 +359,8 @@ def check_values(**values: Any) -> None:
     for name, value in sorted(given.items(), key=lambda item: item[0] == "dtype"):  # for that PyTorch is imported
         flag = f"--{name.replace('_', '-')}"
         if name == "drafter":
-            _ = value == "none" or check_spec(read_spec(value))
+            if value != "none":
+                check_spec(read_spec(value))
         elif name == "max_new_tokens":
             whole(flag, value)
         else:

@@ -171,7 +171,7 @@ class Admission:
         # Where the clip is known there is hardly a prefill to hide behind: no draft is waited for at first.
         rounds = request.known and (runner.remote or runner.hidden == "auto")
         rounds = rounds or (bool(self.queue.rows) and not runner.remote)
-        rows = min(self.cache.max_rows, len(self.queue.states) + len(self.queue.waiting) + 1)
+        rows = min(self.cache.max_rows, len({state, *self.queue.states}) + len(self.queue.waiting))
         mode = "off" if rounds else runner.hidden
         plan = policy.plan_request(request, mode, rows, learns=runner.needs.learns)
         policy.began_request(plan)

@@ -7,7 +7,6 @@ from functools import partial
 
 import torch
 
-from crossdraft.engine.cache import KVCache
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.fast.elastic import borrowing
 from crossdraft.engine.fast.static_cache import hand_back
@@ -17,7 +16,6 @@ from crossdraft.engine.tree import DraftTree
 
 log = logging.getLogger(__name__)
 
-WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 BEFORE = 512  # tokens that stand before those of a pass
 SAMPLES = 5  # of each pass, at most
 TOKEN = 3  # any
@@ -26,25 +24,11 @@ CALIBRATION_S, LONGEST_S = 0.15, 0.5  # each for so long, and a chunk if it is n
 
 
 @torch.inference_mode()
-def timed_pass(target: Target, cache: KVCache, n: int) -> tuple[float, float]:
-    """One pass over n tokens after row 0, a chain behind its first; nothing of it stays.
-
-    Returns:
-        seconds of the model's own forward, and of the whole `extend` around it.
-    """
-    length, start = cache.lengths[0], time.perf_counter()
-    root, tree = Chunk(torch.tensor([TOKEN])), DraftTree.chain([TOKEN] * (n - 1))
-    forward = target.extend(cache, [PassRow(0, root, tree)]).seconds
-    cache.truncate(0, length)
-    return forward, time.perf_counter() - start
-
-
-@torch.inference_mode()
 def calibrate(target: Target, cost: CostModel, rows: int, spare: Callable[[], tuple[int, ...]]) -> None:
-    """Tell the cost model what passes take before the first request; it takes about a second, or six passes.
+    """Tell the cost model what passes take before the first request; it takes about a second, or four passes.
 
-    Measured are a token, a draft of `WIDE - 1` behind it, a token in each of several rows, and a chunk of a prompt;
-    and how much faster the last two are on the drafter's cores as well.
+    Measured are a token, a draft of `WIDE - 1` behind it, and a token in each of several rows, on the drafter's cores
+    as well where it has some; then, what these cores are worth to such a draft and to a chunk of a prompt.
 
     Args:
         target: whose passes, in the thread that will run them.
@@ -57,7 +41,6 @@ def calibrate(target: Target, cost: CostModel, rows: int, spare: Callable[[], tu
     seconds, rows = partial(_least_seconds, target), min(rows, ROWS)
     with borrowing(spare):
         one, wide = seconds(1, 1), seconds(1, 1, WIDE - 1)
-        chunk = seconds(1, CHUNK) if CHUNK / WIDE * wide < LONGEST_S else 0.0
         cost.saw_pass(1, 1, one)
         cost.saw_pass(1, WIDE, wide)
         if rows > 1:
@@ -67,7 +50,9 @@ def calibrate(target: Target, cost: CostModel, rows: int, spare: Callable[[], tu
                 log.info("A pass over %d rows was not timed: %s", rows, error)
     if spare():
         cost.cores_worth = cost.reading_worth = seconds(1, 1, WIDE - 1) / wide
-        if chunk:
+        if CHUNK / WIDE * wide < LONGEST_S:
+            with borrowing(spare):
+                chunk = seconds(1, CHUNK)
             cost.reading_worth = seconds(1, CHUNK) / chunk
 
 

@@ -112,8 +112,8 @@ class SpeculationPolicy:
 
         Args:
             request: what is asked.
-            rows: requests that are answered at once.
             hidden: when its drafter drafts hidden; `auto` = when that is cheapest.
+            rows: requests that are answered at once.
             learns: it reads every request, to learn from it.
         """
         cost, nodes = self.cost, min(self.hidden_nodes, request.token_limit - 1)

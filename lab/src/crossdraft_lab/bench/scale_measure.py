@@ -15,11 +15,12 @@ import torch
 
 from crossdraft.comparisons import orders
 from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.fast.static_cache import hand_back
 from crossdraft.engine.ledger import READING
 from crossdraft.engine.loop import DecodeLoop
-from crossdraft.engine.pass_times import WIDTHS, timed_pass
+from crossdraft.engine.pass_times import TOKEN
 from crossdraft.engine.passes import Chunk, PassRow
 from crossdraft.engine.prefill import prefill
 from crossdraft.engine.request import Request
@@ -27,12 +28,14 @@ from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.runner.runner import DrafterLost, DraftRunner
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Target
+from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.gpu import GpuSampler
 from crossdraft_lab.bench.scale_models import cache_bytes, decode_bytes, random_drafter
 from crossdraft_lab.bench.statistics import Quartiles, quartiles
 
+WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # tokens of a pass
 LEAST, MOST = 3, 50
 MIB = 2**20
 NEW_TOKENS, NODES, REPEATS, STEPS = 16, 4, 3, 8  # of an answer with a drafter; steps of a drafter alone
@@ -95,6 +98,20 @@ def measure_prefill(target: Target, budget_s: float) -> tuple[int, Json]:
     clip = sample(lambda: read(pieces[0], 0), budget_s)
     text = sample(lambda: read(pieces[1], len(pieces[0].tokens)), budget_s)
     return len(prompt), {"encode": encode.ms(), "clip": clip.ms(), "text": text.ms()}
+
+
+@torch.inference_mode()
+def timed_pass(target: Target, cache: KVCache, n: int) -> tuple[float, float]:
+    """One pass over n tokens after row 0, a chain behind its first; nothing of it stays.
+
+    Returns:
+        seconds of the model's own forward, and of the whole `extend` around it.
+    """
+    length, start = cache.lengths[0], time.perf_counter()
+    root, tree = Chunk(torch.tensor([TOKEN])), DraftTree.chain([TOKEN] * (n - 1))
+    forward = target.extend(cache, [PassRow(0, root, tree)]).seconds
+    cache.truncate(0, length)
+    return forward, time.perf_counter() - start
 
 
 @torch.inference_mode()

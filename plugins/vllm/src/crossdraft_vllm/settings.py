@@ -31,7 +31,7 @@ class HostSettings:
         parallel: what the drafter does while vLLM verifies, as in `Options`.
         cores: CPU cores of the drafter; `None` = all.
         device, dtype: of the drafter; `None` = the usual ones.
-        drafter_timeout_s: as in `Options`.
+        drafter_timeout_s: seconds without progress after which the drafter counts as lost, and is restarted.
 
     Raises:
         CrossdraftError: a value is none of these.
