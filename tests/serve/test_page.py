@@ -226,10 +226,14 @@ def test_the_timelines_go_on_while_an_answer_is_on_its_way(server, opened, monke
         return page.evaluate(READING)
 
     monkeypatch.setattr(Target, "extend", late)
-    longer = {"min_tokens": 100, "max_tokens": 100}  # than a draft
+    asked = {
+        "min_tokens": 100,  # longer than a draft
+        "max_tokens": 100,
+        "media_io_kwargs": {"video": {"num_frames": 7}},  # nothing is known of them, so the target reads
+    }
     page.route(
         "**/v1/chat/completions",
-        lambda route: route.continue_(post_data=json.dumps(route.request.post_data_json | longer)),
+        lambda route: route.continue_(post_data=json.dumps(route.request.post_data_json | asked)),
     )
     with ExitStack() as holding:
         holding.callback(read.set)
