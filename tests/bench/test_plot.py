@@ -8,26 +8,22 @@ from crossdraft.cli.outputs import check_plot
 from crossdraft.drawing.svg import to_svg
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.plot import draw, title
-from crossdraft_lab.bench.statistics import Interval, Quartiles
-from crossdraft_lab.bench.suite import BenchReport, Footprint
-from crossdraft_lab.bench.summary import MethodSummary
+from crossdraft_lab.bench.statistics import Interval
+from crossdraft_lab.bench.summary import BenchReport
 
 WORK = {"pairs": 12, "repeats": 3, "mean_tokens": 50.0}
 
 
 def method(name, tau, speedups):
-    times = Quartiles(0.2, 0.1, 0.3)
-    return MethodSummary(
-        name, 12, 12, "answer", (), times, times, times, 100.0, speedups, "target-all" if speedups else None, tau, (),
-        None, None, None, {"verify": times}, {"verify": 0.25, "draft": 0.05}, (),
-    )  # fmt: skip
+    means = {"verify": 0.25, "draft": 0.05}
+    return {"name": name, "lossy": None, "lossless": True, "per": "answer", "speedups": speedups, "tau": tau,
+            "against": "target-all" if speedups else None, "stage_means": means}  # fmt: skip
 
 
 @pytest.fixture
 def report():
     one = Interval(1.0, 1.0, 1.0, 12)
     return BenchReport(
-        12,
         {},
         WORK,
         [
@@ -38,7 +34,7 @@ def report():
                 {"target": Interval(2.4, 2.0, 2.8, 12), "target-all": Interval(2.0, 1.5, 2.25, 12)},
             ),
         ],
-        footprints={"target": Footprint(500.0), "union:event,memory": Footprint(500.0, 400.0)},
+        footprints={"target": {"total_mib": 500.0}, "union:event,memory": {"total_mib": 900.0}},
     )
 
 
@@ -51,7 +47,7 @@ def test_speedup_and_tau_stand_below_the_times_with_their_intervals(report):
 
 
 def test_without_a_baseline_there_is_no_speedup_to_draw(report):
-    alone = BenchReport(12, {}, WORK, [method("ngram", Interval(1.5, 1.4, 1.6, 12), {})])
+    alone = BenchReport({}, WORK, [method("ngram", Interval(1.5, 1.4, 1.6, 12), {})])
     assert "Speedup over" not in to_svg(draw(alone))
     assert title(alone) == "Time of an answer by method"
 
@@ -63,7 +59,7 @@ def test_the_title_says_what_won(report):
 
 
 def test_the_slowest_stands_on_top(report):
-    quick = replace(report.methods[1], name="quick", stage_means={"verify": 0.1})
+    quick = report.methods[1] | {"name": "quick", "stage_means": {"verify": 0.1}}
     picture = to_svg(draw(replace(report, methods=[quick, report.methods[0]])))
     assert picture.index(">target<") < picture.index(">quick<")
 

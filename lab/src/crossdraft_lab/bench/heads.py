@@ -26,9 +26,8 @@ from crossdraft_lab.bench.heads_select import HeadSelection, as_chain, weight_fa
 from crossdraft_lab.bench.heads_timing import time_drafts
 from crossdraft_lab.bench.identity import ReferenceAnswer, reference_answers, with_events
 from crossdraft_lab.bench.measure import Divergence, find_divergence, measure
-from crossdraft_lab.bench.report import INTERVALS
 from crossdraft_lab.bench.specs import ALONE, is_blind
-from crossdraft_lab.bench.statistics import FEW_PAIRS, Interval, acceptance_figures, tau_ratio
+from crossdraft_lab.bench.statistics import FEW_PAIRS, INTERVALS, Interval, acceptance_figures, tau_ratio
 from crossdraft_lab.bench.study import FigureColumn, Study, bar, figure_table, plain, shown
 from crossdraft_lab.bench.summary import fastest_alone
 from crossdraft_lab.bench.variants import Variant

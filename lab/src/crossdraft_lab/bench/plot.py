@@ -4,11 +4,10 @@ from typing import TYPE_CHECKING
 
 from crossdraft.drawing.charts import BarPart, StackedBar, below_one_another, interval_bars, stacked_bars
 from crossdraft_lab.bench.study import bar
+from crossdraft_lab.bench.summary import BenchReport, Row, headline, label
 
 if TYPE_CHECKING:
     from crossdraft.drawing.shapes import Drawing
-    from crossdraft_lab.bench.suite import BenchReport
-    from crossdraft_lab.bench.summary import MethodSummary
 
 # stage: (what it is called, style), in the order of an answer.
 STAGES = {
@@ -25,50 +24,49 @@ STAGES = {
 }
 
 
-def draw(report: "BenchReport") -> "Drawing":
+def draw(report: BenchReport) -> "Drawing":
     """A row per method, the slowest on top: the stages of the mean answer, then speedup, τ and memory.
 
     The speedup is the headline's, against the faster target alone. Without a baseline there is no speedup, and without
     measured memory no field for it.
     """
-    methods = sorted(report.methods, key=lambda method: -sum(method.stage_means.values()))
-    work, against = report.workload, methods[0].against
+    methods = sorted(report.methods, key=lambda row: -sum(row["stage_means"].values()))
+    work, against = report.workload, methods[0]["against"]
     clips = "from files" if work.get("files") else "clips in memory"
     asked = f"{work['pairs']} held-out pairs × {work['repeats']}, {work['mean_tokens']} tokens on average, {clips}"
-    bars = [StackedBar(method.label, tuple(_stages(method))) for method in methods]
+    bars = [StackedBar(label(row), tuple(_stages(row))) for row in methods]
     fields = [stacked_bars(f"Mean time of an answer: {asked}", bars, "ms")]
     if against is not None:
-        best = max(methods, key=lambda method: method.speedups[against].value)
-        styles = {method.name: "hidden-draft" if method is best else "encoder" for method in methods}
-        per = " per token" if methods[0].per == "token" else ""
-        speedups = [bar(method.label, method.speedups[against], styles[method.name]) for method in methods]
-        fields.append(interval_bars(f"Speedup over {against}{per}", speedups, "×"))
-    taus = [bar(method.label, method.tau, "draft") for method in methods]
-    fields.append(interval_bars("τ, tokens per verify pass", taus, ""))
-    memory = {method.label: found.total for method in methods if (found := report.footprints.get(method.name))}
-    if len(memory) == len(methods) and all(memory.values()):
-        each = [
-            StackedBar(name, (BarPart("peak memory", "preprocess", total or 0.0),)) for name, total in memory.items()
+        best = max(methods, key=lambda row: row["speedups"][against].value)
+        per = " per token" if methods[0]["per"] == "token" else ""
+        speedups = [
+            bar(label(row), row["speedups"][against], "hidden-draft" if row is best else "encoder") for row in methods
         ]
+        fields.append(interval_bars(f"Speedup over {against}{per}", speedups, "×"))
+    taus = [bar(label(row), row["tau"], "draft") for row in methods]
+    fields.append(interval_bars("τ, tokens per verify pass", taus, ""))
+    memory = {label(row): report.footprints.get(row["name"], {}).get("total_mib") or 0.0 for row in methods}
+    if all(memory.values()):
+        each = [StackedBar(name, (BarPart("peak memory", "preprocess", total),)) for name, total in memory.items()]
         fields.append(stacked_bars("Peak memory, all processes together", each, "MiB"))
     return below_one_another(title(report), fields)
 
 
-def title(report: "BenchReport") -> str:
+def title(report: BenchReport) -> str:
     """State what the report found: the fastest method, and by how much."""
-    rated = [(found.value, found, method) for method in report.methods if (found := method.headline)]
+    rated = [(found.value, found, row) for row in report.methods if (found := headline(row))]
     if not rated:
         return "Time of an answer by method"
-    _, best, method = max(rated, key=lambda row: row[0])
-    if best.value <= 1 or method.name in ("target", "target-all"):
-        return f"No method is faster than {method.against}"
-    speed = f"{best.value:.2f}x as fast as {method.against} [{best.ends()}; n={best.n}]"
-    tokens = {True: ", identical tokens", False: ", NOT the same tokens", None: ""}[method.lossless]
-    return f"{method.label}: {speed}{tokens}"
+    _, best, row = max(rated, key=lambda one: one[0])
+    if best.value <= 1 or row["name"] in ("target", "target-all"):
+        return f"No method is faster than {row['against']}"
+    speed = f"{best.value:.2f}x as fast as {row['against']} [{best.ends()}; n={best.n}]"
+    tokens = {True: ", identical tokens", False: ", NOT the same tokens", None: ""}[row["lossless"]]
+    return f"{label(row)}: {speed}{tokens}"
 
 
-def _stages(method: "MethodSummary") -> list[BarPart]:
+def _stages(row: Row) -> list[BarPart]:
     """The mean time of each stage; a method that drafts nothing has decode steps, not verify passes."""
-    renamed = {} if method.tau.value > 1 else {"verify": "decode"}
-    means = {renamed.get(stage, stage): seconds for stage, seconds in method.stage_means.items()}
+    renamed = {} if row["tau"].value > 1 else {"verify": "decode"}
+    means = {renamed.get(stage, stage): seconds for stage, seconds in row["stage_means"].items()}
     return [BarPart(name, style, 1e3 * means[stage]) for stage, (name, style) in STAGES.items() if stage in means]

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 DRAWS = 2000
+INTERVALS = "[95 % bootstrap over pairs]"
 FEW_PAIRS = 10  # fewer give a bootstrap too little to draw from
 Indices = NDArray[np.intp]
 

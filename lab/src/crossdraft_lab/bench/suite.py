@@ -1,11 +1,11 @@
 """`crossdraft bench`: every method on the same questions, interleaved; peak memory of each in a process of its own."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -25,17 +25,12 @@ from crossdraft_lab.bench.experiments.record import Setting, Tick
 from crossdraft_lab.bench.measure import Results, Run, answer_once, measure
 from crossdraft_lab.bench.specs import HUGGING_FACE, METHODS, POLICIES, check_methods, runs_in_process, spec_of
 from crossdraft_lab.bench.study import Study
-from crossdraft_lab.bench.summary import MethodSummary, mean_tokens, summarise
+from crossdraft_lab.bench.summary import BenchReport, summarise
 from crossdraft_lab.bench.traces import Trace
 from crossdraft_lab.bench.variants import Variant, make_variant
 from crossdraft_lab.bench.workload import Item, Workload, describe, items, workload_in_words
 
 WARM_UPS = 3
-HOW = (
-    "peak resident set of a process that loads this method alone and answers one question, plus that of its drafter's "
-    "process if it has one; pages that both map, such as libraries, count in each, and where these processes are forks "
-    "(Linux without CUDA) all that a benchmark imports counts in them"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,46 +90,6 @@ class Suite:
         return Study(variants, self.work, repeats=repeats, warm_ups=self.warm_ups, models=self.models)
 
 
-@dataclass(frozen=True, slots=True)
-class Footprint:
-    """Peak memory in MiB; see `HOW`. None where this system does not tell.
-
-    Args:
-        target: of the process of the target, and of all that runs in it.
-        drafter: of the drafter's own process; None without one.
-        cuda: peak allocated on GPUs by the target's process; None without a GPU.
-    """
-
-    target: float | None
-    drafter: float | None = None
-    cuda: float | None = None
-
-    @property
-    def total(self) -> float | None:
-        """Resident memory of both processes."""
-        return None if self.target is None else self.target + (self.drafter or 0.0)
-
-    def to_json(self) -> dict[str, float | None]:
-        """Plain values."""
-        return {"total_mib": self.total, "target_mib": self.target, "drafter_mib": self.drafter, "cuda_mib": self.cuda}
-
-
-@dataclass(frozen=True, slots=True)
-class BenchReport:
-    """Results of the suite; `pairs` is how many there were to draw the intervals from.
-
-    `footprints` and `cores` are of each method, the former empty if no memory was measured.
-    """
-
-    pairs: int
-    environment: dict[str, object]
-    workload: dict[str, object]
-    methods: list[MethodSummary]
-    traces: tuple[Trace, ...] = ()
-    footprints: Mapping[str, Footprint] = field(default_factory=dict[str, Footprint])
-    cores: Mapping[str, Cores | None] = field(default_factory=dict[str, Cores | None])
-
-
 def run_suite(suite: Suite, tick: Tick = lambda _: None) -> BenchReport:
     """Measure, pinned to the cores of the pair; each method answers on its own of them.
 
@@ -153,10 +108,9 @@ def _run(suite: Suite, tick: Tick) -> BenchReport:
         footprints = measure_footprints(suite.names, suite.models, suite.cores, (warm_ups or pairs)[0], tick)
     with suite.study.loaded(Setting(suite.cores, Path())) as (target, methods):
         results = measure(methods, pairs, suite.repeats, warm_ups, tick)
-    first = next(iter(results.runs))
-    mean = mean_tokens(results.of("target" if "target" in results.runs else first))
+    runs = results.of("target" if "target" in results.runs else next(iter(results.runs)))
+    mean = sum(len(run.tokens) for run in runs) / len(runs)
     return BenchReport(
-        pairs=len(pairs),
         environment={**found, **placement_of(suite), "dtype": str(target.model.dtype).removeprefix("torch.")},
         workload={
             **describe(suite.work),
@@ -236,8 +190,10 @@ def cores_in_words(names: Sequence[str], cores: Cores | None) -> list[str]:
 
 def measure_footprints(
     names: Sequence[str], models: Models, cores: Cores | None, item: Item, tick: Tick = lambda _: None
-) -> dict[str, Footprint]:
-    """The peak memory of each method, one after another, each in a fresh process that holds no other method.
+) -> dict[str, dict[str, float | None]]:
+    """The peak memory of each method in MiB, one after another, each in a fresh process that holds no other method.
+
+    None where this system does not tell; `drafter_mib` is None without a process of its own, `cuda_mib` without a GPU.
 
     Args:
         names: of methods, or specs of drafters.
@@ -272,8 +228,8 @@ def _forked(*arguments: object) -> ForkedChild | None:
     return None
 
 
-def _footprint(name: str, models: Models, cores: Cores | None, item: Item) -> Footprint:
-    """Runs in the fresh process."""
+def _footprint(name: str, models: Models, cores: Cores | None, item: Item) -> dict[str, float | None]:
+    """Runs in the fresh process; see `summary.HOW`."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -285,6 +241,8 @@ def _footprint(name: str, models: Models, cores: Cores | None, item: Item) -> Fo
             # The kernel's peak of each program since its start. `getrusage` would also count what a child shared with
             # its parent before it became a program of its own.
             drafters = [peak for worker in method.workers if (peak := peak_rss_of(worker)) is not None]
-            return Footprint(peak_rss_of(os.getpid()), round(sum(drafters), 1) if drafters else None, peak_cuda_mib())
+            own, others = peak_rss_of(os.getpid()), round(sum(drafters), 1) if drafters else None
+            total = None if own is None else own + (others or 0.0)
+            return {"total_mib": total, "target_mib": own, "drafter_mib": others, "cuda_mib": peak_cuda_mib()}
         finally:
             method.close()

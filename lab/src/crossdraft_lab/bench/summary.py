@@ -1,94 +1,72 @@
-"""From runs to one line per method: the figures of the table, the JSON and the plot."""
+"""Rows of `crossdraft bench`, a method each: figures of its runs, as JSON and as tables."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from rich.markup import escape
+from rich.table import Table
+
+from crossdraft.cli.cores import Cores
 from crossdraft.engine.target import Target
-from crossdraft_lab.bench.measure import Divergence, Results, Run, find_divergence
-from crossdraft_lab.bench.specs import ALONE
-from crossdraft_lab.bench.statistics import Interval, Quartiles, per_position, quartiles, ratio
+from crossdraft_lab.bench.common import table
+from crossdraft_lab.bench.measure import Divergence, Results, find_divergence, gaps_in_words
+from crossdraft_lab.bench.specs import ALONE, ALWAYS
+from crossdraft_lab.bench.statistics import FEW_PAIRS, INTERVALS, Interval, per_position, quartiles, ratio
+from crossdraft_lab.bench.study import plain, shown
+from crossdraft_lab.bench.traces import Trace
 from crossdraft_lab.bench.workload import Item
 
 BASELINES = ("target", "target-all", "hf", "hf-all", "hf-lookup", "hf-assisted")
+HOW = (
+    "peak resident set of a process that loads this method alone and answers one question, plus that of its drafter's "
+    "process if it has one; pages that both map, such as libraries, count in each, and where these processes are forks "
+    "(Linux without CUDA) all that a benchmark imports counts in them"
+)
+SPEEDUPS = {  # what the table of speedups compares
+    "answer": "Σ time of the baseline / Σ time of the method",
+    "token": "time per token of the baseline / that of the method",
+}
+LEGEND = (
+    f"τ = mean acceptance length: tokens per verify pass, bonus included {INTERVALS}. hidden = part of the hidden "
+    "drafting that ran while the target prepared, encoded and prefilled. prefill = slowdown of the target's encoding "
+    "and prefill. engine = its own part of a round, talking to the drafter included."
+)
+FIGURES = ("tau", "hidden_share", "prefill_slowdown", "overhead_share")  # their intervals have names of their own
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class MethodSummary:
-    """Figures of one method. Times are in seconds, over all runs.
+class BenchReport:
+    """Results: rows as `summarise` makes them; `footprints` and `cores` are of each method.
 
-    Args:
-        name: of the method.
-        equal, total: greedy: runs whose tokens were the target's, of how many. `equal` is None when sampling, where
-            equal tokens are not to be expected, and when the target did not run.
-        per: what `speedups` compares: the time of an `answer`, or when sampling, where answers differ in length, that
-            of a `token`.
-        divergences: one for each run that differed.
-        ttft, latency: time to the first final token; time of the whole answer.
-        provisional: time to the first drafted token that could be shown, over the runs that had one before their first
-            final token; None if none had.
-        tokens_per_s: median over runs.
-        speedups: Σ time of a baseline / Σ time of this method, by baseline; per token when sampling.
-        against: the baseline of the headline: the faster of the target alone on its own share of the cores and on all
-            that the pair uses; None if neither ran.
-        tau: tokens of the answers per verify pass, bonus included: Σ tokens / Σ passes.
-        per_position: share of offered drafts accepted at each depth, pooled.
-        hidden_share: part of the hidden drafting inside the target's prefill, pooled; None if nothing was hidden.
-        prefill_slowdown: Σ of this method's times of encoding and prefill / Σ of the target's in the same pairs and
-            repeats, minus 1; None where there is nothing to compare.
-        overhead_share: the engine's own part of the rounds after the prefill, pooled; None without such rounds.
-        stages: time on the target's lane by stage.
-        stage_means: the same as means, which add up to the mean time of an answer.
-        notes: what the engine wanted to be known.
-        lossy: the acceptance rule with its settings, if it was a lossy one: the answers need not be the target's.
+    The former, plain values, are empty if no memory was measured.
     """
 
-    name: str
-    equal: int | None
-    total: int
-    per: str
-    divergences: tuple[Divergence, ...]
-    ttft: Quartiles
-    provisional: Quartiles | None
-    latency: Quartiles
-    tokens_per_s: float
-    speedups: dict[str, Interval]
-    against: str | None
-    tau: Interval
-    per_position: tuple[float, ...]
-    hidden_share: Interval | None
-    prefill_slowdown: Interval | None
-    overhead_share: Interval | None
-    stages: dict[str, Quartiles]
-    stage_means: dict[str, float]
-    notes: tuple[str, ...]
-    lossy: str | None = None
-
-    @property
-    def headline(self) -> Interval | None:
-        """Speed-up over the faster of the two targets alone."""
-        return None if self.against is None else self.speedups[self.against]
-
-    @property
-    def label(self) -> str:
-        """The name, and the rule if it was a lossy one."""
-        return self.name if self.lossy is None else f"{self.name} (lossy: {self.lossy})"
-
-    @property
-    def lossless(self) -> bool | None:
-        """True if every run gave the target's tokens. None if nothing was compared: a benchmark shows no distribution.
-
-        Sampled answers have the target's distribution by construction, and it is the tests that show it. Answers by a
-        lossy rule are never lossless, whatever they came out as.
-        """
-        if self.lossy is not None:
-            return False
-        return None if self.equal is None else self.equal == self.total
+    environment: Mapping[str, Any]
+    workload: Mapping[str, Any]
+    methods: Sequence[Row]
+    traces: Sequence[Trace] = ()
+    footprints: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict[str, Mapping[str, float | None]])
+    cores: Mapping[str, Cores | None] = field(default_factory=dict[str, Cores | None])
 
 
-def summarise(results: Results, items: Sequence[Item], target: Target) -> list[MethodSummary]:
-    """One `MethodSummary` per method; the one named `target` is what the others must reproduce."""
+def summarise(results: Results, items: Sequence[Item], target: Target) -> list[Row]:
+    """A row for each method; the one named `target` is what the others must reproduce. Figures are over all runs.
+
+    `identical` counts the runs whose tokens were the target's; it is None when sampling, where equal tokens are not to
+    be expected, and when the target did not run. `lossless` is None then, too: a benchmark shows no distribution, and
+    it is the tests that do; answers by a lossy rule are never lossless, whatever they came out as.
+    `first_provisional_ms` is over the runs that could show a drafted token before their first final one. `speedups`
+    holds every baseline that ran; the headline is the one `against` the faster of the target alone on its own share of
+    the cores and on all that the pair uses. `per` says whether the times of an answer are compared or, when sampling,
+    where answers differ in length, those of a token. `hidden_share` is the part of the hidden drafting inside the
+    target's prefill, `prefill_slowdown` Σ of this method's times of encoding and prefill / Σ of the target's in the
+    same pairs and repeats, minus 1, `overhead_share` the engine's own part of the rounds after the prefill; each is
+    None where there is nothing to tell it of. `stage_means` add up to the mean time of an answer.
+    """
     against = fastest_alone(results, per_token=not items[0].request.sampling.greedy)
-    return [_method(name, results, items, target, against) for name in results.runs]
+    return [_row(name, results, items, target, against) for name in results.runs]
 
 
 def fastest_alone(results: Results, *, per_token: bool) -> str | None:
@@ -100,48 +78,46 @@ def fastest_alone(results: Results, *, per_token: bool) -> str | None:
     return min((name for name in ALONE if name in results.runs), key=cost, default=None)
 
 
-def _method(name: str, results: Results, items: Sequence[Item], target: Target, against: str | None) -> MethodSummary:
-    runs = results.of(name)
+def _row(name: str, results: Results, items: Sequence[Item], target: Target, against: str | None) -> Row:
+    runs, greedy = results.of(name), items[0].request.sampling.greedy
     provisional = [run.provisional_s for run in runs if run.provisional_s is not None]
-    greedy = items[0].request.sampling.greedy
     compared = greedy and "target" in results.runs
-    divergences = _divergences(name, results, items, target) if compared else ()
+    divergences = _divergences(name, results, items, target) if compared else []
+    equal = len(runs) - len(divergences)
+    lossy = next((run.lossy for run in runs if run.lossy is not None), None)
     stages = {stage: [run.stages_s.get(stage, 0.0) for run in runs] for stage in runs[0].stages_s}
-    return MethodSummary(
-        name=name,
-        equal=len(runs) - len(divergences) if compared else None,
-        total=len(runs),
-        per="answer" if greedy else "token",
-        divergences=divergences,
-        ttft=quartiles([run.ttft_s for run in runs]),
-        provisional=quartiles(provisional) if provisional else None,
-        latency=quartiles([run.total_s for run in runs]),
-        tokens_per_s=quartiles([len(run.tokens) / run.total_s for run in runs]).median,
-        speedups={
-            baseline: results.speedup(name, baseline, per_token=not greedy)
-            for baseline in BASELINES
-            if baseline in results.runs
-        },
-        against=against,
-        tau=results.tau(name),
-        per_position=tuple(per_position([run.accepted_at for run in runs], [run.offered_at for run in runs])),
-        hidden_share=results.share(name, lambda run: run.hidden_inside_s, lambda run: run.hidden_drafting_s),
-        prefill_slowdown=_slowdown(name, results),
-        overhead_share=results.share(name, lambda run: run.overhead_s, lambda run: run.rounds_s),
-        stages={stage: quartiles(values) for stage, values in stages.items()},
-        stage_means={stage: sum(values) / len(values) for stage, values in stages.items()},
-        notes=tuple(sorted({note for run in runs for note in run.notes})),
-        lossy=next((run.lossy for run in runs if run.lossy is not None), None),
-    )
+    baselines = [one for one in BASELINES if one in results.runs]
+    return {
+        "name": name,
+        "lossless": False if lossy is not None else equal == len(runs) if compared else None,
+        "lossy": lossy,
+        "identical": {"equal": equal, "total": len(runs)} if compared else None,
+        "divergences": divergences,
+        "first_provisional_ms": quartiles(provisional) if provisional else None,
+        "ttft_ms": quartiles([run.ttft_s for run in runs]),
+        "total_ms": quartiles([run.total_s for run in runs]),
+        "tokens_per_s": quartiles([len(run.tokens) / run.total_s for run in runs]).median,
+        "against": against,
+        "per": "answer" if greedy else "token",
+        "speedups": {one: results.speedup(name, one, per_token=not greedy) for one in baselines},
+        "tau": results.tau(name),
+        "accepted_per_position": per_position([run.accepted_at for run in runs], [run.offered_at for run in runs]),
+        "hidden_share": results.share(name, lambda run: run.hidden_inside_s, lambda run: run.hidden_drafting_s),
+        "prefill_slowdown": _slowdown(name, results),
+        "overhead_share": results.share(name, lambda run: run.overhead_s, lambda run: run.rounds_s),
+        "stage_ms": {stage: quartiles(seconds) for stage, seconds in stages.items()},
+        "stage_means": {stage: sum(seconds) / len(seconds) for stage, seconds in stages.items()},
+        "notes": sorted({note for run in runs for note in run.notes}),
+    }
 
 
-def _divergences(name: str, results: Results, items: Sequence[Item], target: Target) -> tuple[Divergence, ...]:
+def _divergences(name: str, results: Results, items: Sequence[Item], target: Target) -> list[Divergence]:
     found = [
         find_divergence(target, item, own[0].tokens, run.tokens)
         for item, own, runs in zip(items, results.runs["target"], results.runs[name], strict=True)
         for run in runs
     ]
-    return tuple(divergence for divergence in found if divergence is not None)
+    return [divergence for divergence in found if divergence is not None]
 
 
 def _slowdown(name: str, results: Results) -> Interval | None:
@@ -154,6 +130,108 @@ def _slowdown(name: str, results: Results) -> Interval | None:
     return ratio([one - other for one, other in zip(ours, alone, strict=True)], alone) if known else None
 
 
-def mean_tokens(runs: Sequence[Run]) -> float:
-    """Mean length of the answers."""
-    return sum(len(run.tokens) for run in runs) / len(runs)
+def label(row: Row) -> str:
+    """A method for people: its name, and the rule if it was a lossy one."""
+    return row["name"] if row["lossy"] is None else f"{row['name']} (lossy: {row['lossy']})"
+
+
+def headline(row: Row) -> Interval | None:
+    """Speed-up over the faster of the two targets alone."""
+    return row["speedups"].get(row["against"])
+
+
+def to_json(report: BenchReport) -> dict[str, object]:
+    """The whole report in plain values; times in milliseconds as {median, q1, q3}."""
+    rows = []
+    for row in report.methods:
+        name, own = row["name"], report.cores.get(row["name"])
+        cores = None if own is None else {"target": list(own.target), "drafter": list(own.draft)}
+        rows.append({**method_json(row), "cores": cores, "memory": report.footprints.get(name)})
+    environment, workload = report.environment, report.workload
+    return {"environment": environment, "workload": workload, "memory": {"how": HOW}, "methods": rows}
+
+
+def method_json(row: Row) -> Row:
+    """A row in plain values; both values of a figure are null where there is none."""
+    found = {name: value for name, value in row.items() if name not in ("against", "per", "stage_means")}
+    speedups = {name: {**one.to_json(), "against": name, "per": row["per"]} for name, one in row["speedups"].items()}
+    for name in FIGURES:
+        one = {} if row[name] is None else row[name].to_json(name)
+        found |= {name: one.get(name), f"{name}_ci95": one.get("ci95")}
+    return plain(found) | {
+        "divergences": [divergence.to_json() for divergence in row["divergences"]],
+        "tokens_per_s": round(row["tokens_per_s"], 2),
+        "speedup": speedups.get(row["against"]),
+        "speedups": list(speedups.values()),
+        **{name: value for name, value in found.items() if name.startswith(FIGURES)},
+    }
+
+
+def tables(report: BenchReport) -> list[Table]:
+    """For the terminal: how fast each is and what it takes; how that comes about; the ratios to other baselines."""
+    work, first = report.workload, report.methods[0]
+    title = f"{work['pairs']} held-out pairs × {work['repeats']}, answers of {work['mean_tokens']} tokens on average"
+    heads = ["cores", "identical", "provisional", "TTFT ms", "total ms", "MiB"]
+    heads += [] if first["against"] is None else [f"× {first['against']}"]
+    fast = table(title, "method", heads, _caption(report))
+    how = table("how it comes about", "method", ("tok/s", "τ", "hidden", "prefill", "engine"), LEGEND)
+    others = [name for name in first["speedups"] if name not in ALONE]
+    ratios = table(f"{SPEEDUPS[first['per']]} {INTERVALS}", "method", [f"× {name}" for name in others])
+    for row in report.methods:
+        named = escape(label(row))
+        fast.add_row(named, *_speed(report, row))
+        drafted = row["tau"].value > 1  # else every pass gave one token, and there is no more to say
+        shares = ("" if row[name] is None else row[name].percent() for name in FIGURES[1:])
+        how.add_row(named, f"{row['tokens_per_s']:.0f}", str(row["tau"]) if drafted else "1", *shares)
+        ratios.add_row(named, *(str(row["speedups"][name]) for name in others))
+    return [fast, how, ratios] if others else [fast, how]
+
+
+def _speed(report: BenchReport, row: Row) -> list[str]:
+    cores, memory = report.cores.get(row["name"]), report.footprints.get(row["name"], {}).get("total_mib")
+    times = (row["first_provisional_ms"], row["ttft_ms"], row["total_ms"])
+    return [
+        "" if cores is None else str(cores),
+        _identical(row),
+        *("" if one is None else f"{one.median * 1e3:.1f}" for one in times),
+        "" if memory is None else f"{memory:.0f}",
+        *([] if row["against"] is None else [str(headline(row))]),
+    ]
+
+
+def _identical(row: Row) -> str:
+    """How many answers were the target's own; a dash if none was compared (sampled, or without a target)."""
+    found = shown(row["identical"] and tuple(row["identical"].values()))
+    return f"[red]{found}[/]" if row["identical"] and not row["lossless"] else found
+
+
+def _caption(report: BenchReport) -> str:
+    gaps = gaps_in_words([divergence for row in report.methods for divergence in row["divergences"]])
+    notes = sorted({note for row in report.methods for note in row["notes"]})
+    about = [*map(escape, report.workload.get("in_words", ()))]
+    return "\n".join([*about, *_columns(report), *_caveats(report), *gaps, *map(escape, notes)])
+
+
+def _columns(report: BenchReport) -> list[str]:
+    """Explain the figures of the first table."""
+    found = ["medians: provisional = first drafted token; TTFT = first final token; total = whole answer (E2E)"]
+    first = report.methods[0]
+    if (against := first["against"]) is not None:
+        faster = f"the faster of {' and '.join(ALONE)}" if set(ALONE) <= set(first["speedups"]) else "alone"
+        found.append(f"× {against} ({faster}) = {SPEEDUPS[first['per']]} {INTERVALS}")
+    return [*found, f"MiB: {HOW}."] if report.footprints else found
+
+
+def _caveats(report: BenchReport) -> list[str]:
+    """List what a reader must know before comparing rows."""
+    found, first = [], report.methods[0]
+    if first["per"] == "token":
+        found.append("sampled: the tokens may differ, so none are compared, and speedups are per token")
+    elif first["identical"] is None:
+        found.append("the target alone did not run: no tokens are compared")
+    absent = [name for name in ALWAYS if name not in {row["name"] for row in report.methods}]
+    if absent:
+        found.append(f"not measured: {', '.join(absent)}")
+    if report.workload["pairs"] < FEW_PAIRS:
+        found.append(f"fewer than {FEW_PAIRS} pairs: the intervals are narrower than the truth")
+    return found

@@ -125,8 +125,8 @@ def bench(
     work = Workload(pairs, answers, listed(kinds), max_new_tokens, temperature, frames=frames or DEFAULT_FRAMES)
     # After what can be refused without them: these take seconds.
     from crossdraft_lab.bench.plot import draw
-    from crossdraft_lab.bench.report import tables, to_json
     from crossdraft_lab.bench.suite import Suite, run_suite
+    from crossdraft_lab.bench.summary import tables, to_json
     from crossdraft_lab.bench.traces import write_traces
 
     with TemporaryDirectory(prefix="crossdraft-") if files else nullcontext() as folder:
