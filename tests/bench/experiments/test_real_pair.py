@@ -35,7 +35,7 @@ def test_questions_have_rows_of_their_own_and_the_page_says_what_is_simulated(tm
     path = tmp_path / "recorded.jsonl"
     path.write_text("\n".join([line("What <b>?", [1, 2]), line("Where?", [9])]))
     page = real_pair([path])
-    (table,) = page.tables
+    _, (table,) = page
     by_name = {(row[0], row[1]): row for row in table.rows}
     assert by_name["What <b>?", "trace"][3].startswith("2.00 ")
     assert by_name["Where?", "trace"][3].startswith("0.00 ")

@@ -17,7 +17,7 @@ from crossdraft_lab.bench.experiments.drafters import DRAFTERS
 from crossdraft_lab.bench.experiments.kept import kept_outcome
 from crossdraft_lab.bench.experiments.markdown import outcome_page
 from crossdraft_lab.bench.experiments.quality import QUALITY
-from crossdraft_lab.bench.experiments.record import ExperimentOutcome, FigureTable, Findings, UnitResult
+from crossdraft_lab.bench.experiments.record import ExperimentOutcome, FigureTable, Findings
 from crossdraft_lab.bench.experiments.registry import EXPERIMENTS
 from crossdraft_lab.bench.experiments.report import (
     LEADERBOARD,
@@ -116,7 +116,7 @@ def test_a_report_is_made_of_what_is_there(tmp_path):
     with pytest.raises(CrossdraftError, match="holds no experiment"):
         write_report(tmp_path)
     keep_quality(tmp_path)
-    names = [path.name for path in write_report(tmp_path).files]
+    names = [path.name for path in write_report(tmp_path)[0]]
     assert names == ["report.html", "report.md"]
     assert QUALITY.title in (tmp_path / "report.html").read_text()
 
@@ -129,15 +129,15 @@ def test_an_experiment_that_is_not_finished_is_left_out_and_named(tmp_path):
     (tmp_path / LEADERBOARD).write_text("of another report")
     file = RunsFile(tmp_path / BREAKDOWN.name, BREAKDOWN.name, BREAKDOWN.full)
     units = BREAKDOWN.units(BREAKDOWN.full)
-    file.append(RunLine(BREAKDOWN.name, file.config, environment(), 1.0, UnitResult(units[0], (), {})))
+    file.append(RunLine(BREAKDOWN.name, units[0], file.config, (), environment(), 1.0, {}))
     said = f"holds 1 of {len(units)} units of the experiment breakdown; run it again, and it goes on"
     with pytest.raises(CrossdraftError, match=said):
         write_report(tmp_path)
     keep_quality(tmp_path)
-    written = write_report(tmp_path)
+    files, left_out = write_report(tmp_path)
     assert not (tmp_path / LEADERBOARD).exists()
-    assert [said in sentence for sentence in written.left_out] == [True]
-    for path in written.files:
+    assert [said in sentence for sentence in left_out] == [True]
+    for path in files:
         page = path.read_text()
         assert said in page
         assert BREAKDOWN.asked not in page
@@ -194,5 +194,5 @@ def test_the_pages_of_this_repository_are_those_of_its_summaries(tmp_path):
         (tmp_path / name).mkdir()
         for file in ("summary.json", "figure.svg"):
             shutil.copyfile(results / name / file, tmp_path / name / file)
-    for path in write_report(tmp_path).files:
+    for path in write_report(tmp_path)[0]:
         assert path.read_text() == (results / path.name).read_text(), "crossdraft experiment report --out docs/results"

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import pytest
 
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.bench.experiments.record import UnitResult
 from crossdraft_lab.bench.experiments.runs import RUNS, RunLine, RunsFile, plain, read_lines, typed
 
 
@@ -17,7 +16,7 @@ class Counted:
 
 
 def append(file: RunsFile, key: str) -> None:
-    file.append(RunLine("counting", file.config, {"cpu": "x"}, 0.5, UnitResult(key, (1, 2), {"found": key})))
+    file.append(RunLine("counting", key, file.config, (1, 2), {"cpu": "x"}, 0.5, {"found": key}))
 
 
 def test_lines_are_read_as_they_were_written(tmp_path):
@@ -26,7 +25,7 @@ def test_lines_are_read_as_they_were_written(tmp_path):
     append(file, "two")
     again = RunsFile(tmp_path, "counting", Counted())
     assert again.lines == file.lines
-    assert [line.result.key for line in again.ordered(["two", "three", "one"])] == ["two", "one"]
+    assert [line.key for line in again.ordered(["two", "three", "one"])] == ["two", "one"]
     assert again.done == {"one", "two"}
 
 
@@ -73,7 +72,7 @@ def test_a_damaged_line_before_the_last_is_named(tmp_path, line):
 def test_a_time_that_is_no_number_is_never_written(tmp_path):
     file = RunsFile(tmp_path, "counting", Counted())
     with pytest.raises(ValueError, match="JSON"):
-        file.append(RunLine("counting", file.config, {}, 0.0, UnitResult("one", (), {"time": float("nan")})))
+        file.append(RunLine("counting", "one", file.config, (), {}, 0.0, {"time": float("nan")}))
     assert not file.path.exists()
 
 

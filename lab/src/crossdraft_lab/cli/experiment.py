@@ -75,8 +75,8 @@ def _report(out: Path, traces: list[Path] | None, *, as_json: bool) -> None:
     pages, left_out = [] if traces is None else write_real_pair(real_pair(traces), out), ()
     if traces is None or has_experiments(out):
         try:
-            written = write_report(out)
-            pages, left_out = [*pages, *written.files], written.left_out
+            written, left_out = write_report(out)
+            pages = [*pages, *written]
         except UnfinishedError as error:
             if not pages:
                 raise

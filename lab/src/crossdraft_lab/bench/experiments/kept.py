@@ -7,14 +7,7 @@ from typing import Any, cast
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import parse_json
-from crossdraft_lab.bench.experiments.record import (
-    Experiment,
-    ExperimentOutcome,
-    FigureTable,
-    Findings,
-    KeptSummary,
-    RowFaults,
-)
+from crossdraft_lab.bench.experiments.record import Experiment, ExperimentOutcome, FigureTable, Findings, RowFaults
 from crossdraft_lab.bench.experiments.runs import read_whole
 
 SUMMARY, FIGURE = "summary.json", "figure.svg"
@@ -55,10 +48,10 @@ def kept_outcome(experiment: Experiment[Any], out: Path) -> ExperimentOutcome | 
             _texts(found["negative"]),
             RowFaults(**{name: _texts(rows) for name, rows in found["faults"].items()}),
         )
-        kept = KeptSummary(_text(found["size"]), _figure(path.with_name(FIGURE)))
+        kept = _text(found["size"]), _figure(path.with_name(FIGURE))
         units, seconds, machines = int(found["units"]), float(found["seconds"]), _texts(found["machines"])
         return ExperimentOutcome(
-            experiment, found["config"], findings, found["environment"], units, seconds, machines, kept
+            experiment, found["config"], findings, found["environment"], units, seconds, machines, *kept
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CrossdraftError(f"{path} is another version's summary; run {experiment.name} again.") from error

@@ -50,7 +50,7 @@ def outcome_lines(found: ExperimentOutcome, level: int = 1, machines: Sequence[s
         yield from ("", "Of the rows:", "", *(f"- {prose(sentence)}" for sentence in summary.faults.sentences))
     if summary.negative:
         yield from ("", "What did not help:", "", *(f"- {prose(sentence)}" for sentence in summary.negative))
-    yield from ("", f"`{experiment.command(quick=found.quick)}` ({found.took}{ran_on(found, machines)})")
+    yield from ("", f"`{found.command}` ({found.took}{ran_on(found, machines)})")
 
 
 def outcome_page(found: ExperimentOutcome) -> str:

@@ -1,7 +1,6 @@
 """The real pair: recorded answers of Video-LLaVA-7B and EventGPT-7B under replay. Tokens are exact, times simulated."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -26,16 +25,8 @@ CHEAP, AS_RECORDED = 1.05, 4.5  # V(n)/t: a good kernel's; of 22 tokens in 4 bit
 EVERY = "all questions"
 
 
-@dataclass(frozen=True, slots=True)
-class RealPairPage:
-    """Content of the page: how the figures came about, and a table for each file."""
-
-    setting: str
-    tables: tuple[FigureTable, ...]
-
-
-def real_pair(paths: Sequence[Path]) -> RealPairPage:
-    """Replay every file with each drafter, question by question.
+def real_pair(paths: Sequence[Path]) -> tuple[str, tuple[FigureTable, ...]]:
+    """Replay every file with each drafter, question by question; how the figures came about, and a table for each.
 
     Args:
         paths: of recorded answers, as `crossdraft replay` takes them; they are read in place.
@@ -60,7 +51,7 @@ def real_pair(paths: Sequence[Path]) -> RealPairPage:
         "is from earlier answers, in order."
     )
     costs = {verify: StageCosts(prefill, step, verify) for verify in (CHEAP, AS_RECORDED)}
-    return RealPairPage(setting, tuple(_table(path.stem, traces, costs) for path, traces in files.items()))
+    return setting, tuple(_table(path.stem, traces, costs) for path, traces in files.items())
 
 
 def _table(name: str, traces: Sequence[Trace], costs: Mapping[float, StageCosts]) -> FigureTable:

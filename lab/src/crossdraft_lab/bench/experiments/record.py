@@ -138,18 +138,6 @@ class Experiment(Generic[C]):
         """The configuration of that size."""
         return self.quick if quick else self.full
 
-    def command(self, *, quick: bool) -> str:
-        """Command that repeats it."""
-        return f"crossdraft experiment {self.name}{' --quick' if quick else ''} --out results"
-
-
-@dataclass(frozen=True, slots=True)
-class KeptSummary:
-    """Summary of an outcome whose raw runs are gone: its size in words, its picture as a data: address or ''."""
-
-    size: str
-    figure: str
-
 
 @dataclass(frozen=True, slots=True)
 class ExperimentOutcome:
@@ -162,7 +150,8 @@ class ExperimentOutcome:
         environment: of its first unit; `machines` says how many different ones there were.
         units, seconds: how many there are, and how long they took together.
         machines: processors and versions of the libraries, each set once.
-        kept: what is known besides of one whose raw runs are gone.
+        kept: the size, in words, of one whose raw runs are gone.
+        picture: of such a one, as a data: address.
     """
 
     experiment: Experiment[Any]
@@ -172,31 +161,32 @@ class ExperimentOutcome:
     units: int
     seconds: float
     machines: tuple[str, ...] = field(default=())
-    kept: KeptSummary | None = None
+    kept: str = ""
+    picture: str = ""
 
     @property
-    def has_figure(self) -> bool:
-        """True if there is a picture, drawn or kept."""
-        return self.summary.figure is not None or (self.kept is not None and bool(self.kept.figure))
+    def command(self) -> str:
+        """Command that repeats it."""
+        return f"crossdraft experiment {self.experiment.name}{' --quick' if self.quick else ''} --out results"
 
     @property
     def took(self) -> str:
         """Its size, its time, and what it was made of, for people."""
-        kept = "" if self.kept is None else "; from its summary, for the raw runs are not in this folder"
+        kept = "; from its summary, for the raw runs are not in this folder" if self.kept else ""
         return f"{self.size}, {self.seconds:.0f} s, {self.units} units{kept}"
 
     @property
     def quick(self) -> bool:
         """True if it ran at the small size; where there is one size alone it is the full one."""
-        if self.kept is not None:
-            return self.kept.size == QUICK
+        if self.kept:
+            return self.kept == QUICK
         return self.config == self.experiment.quick != self.experiment.full
 
     @property
     def size(self) -> str:
         """Which size, for people."""
-        if self.kept is not None:
-            return self.kept.size
+        if self.kept:
+            return self.kept
         if self.quick:
             return QUICK
         return FULL if self.config == self.experiment.full else "a size of its own"
@@ -215,7 +205,7 @@ class ExperimentOutcome:
             "negative": list(self.summary.negative),
             "faults": asdict(self.summary.faults),
             "size": self.size,
-            "command": self.experiment.command(quick=self.quick),
+            "command": self.command,
             "config": asdict(self.config),  # pyright: ignore[reportArgumentType]
             "environment": dict(self.environment),
             "machines": list(self.machines),

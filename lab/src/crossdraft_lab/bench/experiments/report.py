@@ -1,7 +1,6 @@
 """The report: one HTML page that holds all it shows, its Markdown twin, and the leaderboard of drafters."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +18,7 @@ from crossdraft_lab.bench.experiments.markdown import (
     setting_lines,
     table_lines,
 )
-from crossdraft_lab.bench.experiments.real_pair import RealPairPage
-from crossdraft_lab.bench.experiments.record import Experiment, ExperimentOutcome
+from crossdraft_lab.bench.experiments.record import Experiment, ExperimentOutcome, FigureTable
 from crossdraft_lab.bench.experiments.registry import EXPERIMENTS
 from crossdraft_lab.bench.experiments.runner import UnfinishedError, read_outcome
 from crossdraft_lab.bench.experiments.runs import RUNS
@@ -61,50 +59,19 @@ THREATS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ReportSection:
-    """Section of a page on one experiment."""
-
-    outcome: ExperimentOutcome
-    figure: str
-    ran_on: str
-
-    @property
-    def anchor(self) -> str:
-        """Anchor of its heading."""
-        return self.outcome.experiment.name
-
-    @property
-    def command(self) -> str:
-        """Command that repeats it."""
-        return self.outcome.experiment.command(quick=self.outcome.quick)
-
-
-def section_of(outcome: ExperimentOutcome, machines: Sequence[str]) -> ReportSection:
-    """Make the section of an outcome."""
-    drawn = outcome.summary.figure
-    return ReportSection(outcome, "" if drawn is None else to_svg(drawn), ran_on(outcome, machines))
-
-
 def has_experiments(out: Path) -> bool:
     """True if the folder holds any experiment."""
     return any((out / name / file).exists() for name in EXPERIMENTS for file in (RUNS, SUMMARY))
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenReport:
-    """The files of a report, and a sentence for each experiment that it leaves out, not being finished."""
-
-    files: list[Path]
-    left_out: tuple[str, ...]
-
-
-def write_report(out: Path) -> WrittenReport:
+def write_report(out: Path) -> tuple[list[Path], tuple[str, ...]]:
     """Write report.html, report.md and, where the drafters were compared, leaderboard.html.
 
-    Everything is made of the runs themselves, so that nothing is shown that is not in them; an
-    experiment of which only the summary is there is shown
-    as that says, and its section says so.
+    Returns:
+        The files, and a sentence for each experiment that is left out, not being finished.
+
+    Everything is made of the runs themselves, so that nothing is shown that is not in them; an experiment of which only
+    the summary is there is shown as that says, and its section says so.
 
     Raises:
         CrossdraftError: no experiment ran there to its end, or one cannot be read.
@@ -131,7 +98,7 @@ def write_report(out: Path) -> WrittenReport:
     for name, content in pages.items():
         with atomic_path(out / name) as temporary:
             temporary.write_text(content, encoding="utf-8")
-    return WrittenReport([out / name for name in pages], tuple(left_out))
+    return [out / name for name in pages], tuple(left_out)
 
 
 def _outcome(one: Experiment[Any], out: Path) -> ExperimentOutcome | None:
@@ -139,19 +106,20 @@ def _outcome(one: Experiment[Any], out: Path) -> ExperimentOutcome | None:
     return read_outcome(one, out) if (out / one.name / RUNS).exists() else kept_outcome(one, out)
 
 
-def write_real_pair(page: RealPairPage, out: Path) -> list[Path]:
-    """Write real_pair.html and real_pair.md.
+def write_real_pair(page: tuple[str, Sequence[FigureTable]], out: Path) -> list[Path]:
+    """Write real_pair.html and real_pair.md; `page` is how the figures came about, and the tables.
 
     Raises:
         CrossdraftError: they cannot be written.
         ModuleNotFoundError: jinja2 is not installed.
     """
     title, command = "The real pair under replay", "crossdraft experiment report --traces FILE --out results"
+    setting, shown = page
     html = _templates().get_template("real_pair.html.j2").render(
-        title=title, version=__version__, page=page, command=command
+        title=title, version=__version__, setting=setting, tables=shown, command=command
     )  # fmt: skip
-    tables = [line for table in page.tables for line in ("", *table_lines(table))]
-    text = "\n".join([f"# {title}", "", prose(page.setting), *tables, "", f"`{command}`"]) + "\n"
+    tables = [line for table in shown for line in ("", *table_lines(table))]
+    text = "\n".join([f"# {title}", "", prose(setting), *tables, "", f"`{command}`"]) + "\n"
     for name, content in ((REAL_PAIR, html), (REAL_PAIR_TEXT, text)):
         with atomic_path(out / name) as temporary:
             temporary.write_text(content, encoding="utf-8")
@@ -161,8 +129,7 @@ def write_real_pair(page: RealPairPage, out: Path) -> list[Path]:
 def html_report(found: Sequence[ExperimentOutcome], left_out: Sequence[str] = ()) -> str:
     """The page; every text is escaped, and nothing is loaded from elsewhere."""
     machines = machines_of(found)
-    sections = [section_of(outcome, machines) for outcome in found]
-    drafters = next((section for section in sections if section.anchor == DRAFTERS), None)
+    drafters = next((outcome for outcome in found if outcome.experiment.name == DRAFTERS), None)
     return _templates().get_template("report.html.j2").render(
         title=TITLE,
         version=__version__,
@@ -170,7 +137,9 @@ def html_report(found: Sequence[ExperimentOutcome], left_out: Sequence[str] = ()
         machines=machines,
         left_out=left_out,
         drafters=drafters,
-        sections=[section for section in sections if section is not drafters],
+        sections=[outcome for outcome in found if outcome is not drafters],
+        ran_on=ran_on,
+        svg=to_svg,
         negative=list(negative_results(found)),
         threats=THREATS,
         sizes=sorted({outcome.size for outcome in found}),
@@ -202,13 +171,13 @@ def _markdown(found: Sequence[ExperimentOutcome], left_out: Sequence[str]) -> It
         yield from ("", f"Left out: {prose(sentence)}")
     for outcome in found:
         yield from ("", *outcome_lines(outcome, level=2, machines=machines))
-        if outcome.has_figure:
+        if outcome.summary.figure is not None or outcome.picture:
             yield from ("", f"![{outcome.experiment.title}]({outcome.experiment.name}/figure.svg)")
     yield from ("", "## Negative results", "")
     yield from (f"- {prose(sentence)}" for sentence in negative_results(found))
     yield from ("", "## Threats to validity", "", *(f"- {threat}" for threat in THREATS))
     yield from ("", "## How to reproduce", "", "```")
-    yield from (outcome.experiment.command(quick=outcome.quick) for outcome in found)
+    yield from (outcome.command for outcome in found)
     yield from ("crossdraft experiment report --out results", "```")
 
 

@@ -80,7 +80,8 @@ def _run(
         where, start = environment(), time.perf_counter()
         for result in experiment.measure(config, pending, setting):
             now = time.perf_counter()
-            file.append(RunLine(experiment.name, file.config, where, now - start, result))
+            seconds = round(now - start, 3)
+            file.append(RunLine(experiment.name, result.key, file.config, result.seeds, where, seconds, result.found))
             tick(result.key)
             where, start = environment(), time.perf_counter()
     found = outcome(experiment, config, file)

@@ -16,7 +16,6 @@ from crossdraft_lab.bench.experiments.record import UnitResult
 C = TypeVar("C")
 RUNS = "runs.jsonl"
 LARGEST = 1 << 28  # bytes of a file that is read
-KEYS = ("experiment", "key", "config", "seeds", "environment", "seconds", "found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +23,20 @@ class RunLine:
     """A line: a unit's result, of which configuration it is, and where and how long it took."""
 
     experiment: str
+    key: str
     config: Mapping[str, Any]
+    seeds: Sequence[int]
     environment: Mapping[str, Any]
     seconds: float
-    result: UnitResult
+    found: Mapping[str, Any]
 
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        return {
-            "experiment": self.experiment,
-            "key": self.result.key,
-            "config": self.config,
-            "seeds": self.result.seeds,
-            "environment": self.environment,
-            "seconds": round(self.seconds, 3),
-            "found": self.result.found,
-        }
+    @property
+    def result(self) -> UnitResult:
+        """The unit's own part."""
+        return UnitResult(self.key, tuple(self.seeds), self.found)
+
+
+KEYS = {field.name for field in fields(RunLine)}
 
 
 class RunsFile:
@@ -81,11 +78,11 @@ class RunsFile:
     @property
     def done(self) -> set[str]:
         """Keys of the units that are there."""
-        return {line.result.key for line in self.lines}
+        return {line.key for line in self.lines}
 
     def ordered(self, keys: Sequence[str]) -> list[RunLine]:
         """The lines of these units, in their order; those that are not there are left out."""
-        by_key = {line.result.key: line for line in self.lines}
+        by_key = {line.key: line for line in self.lines}
         return [by_key[key] for key in keys if key in by_key]
 
     def append(self, line: RunLine) -> None:
@@ -94,7 +91,7 @@ class RunsFile:
         Raises:
             CrossdraftError: there is no room, or no permission.
         """
-        text = json.dumps(line.to_json(), ensure_ascii=False, allow_nan=False) + "\n"
+        text = json.dumps(asdict(line), ensure_ascii=False, allow_nan=False) + "\n"
         try:
             with open(self.path, "ab") as file:
                 if file.tell() > self._whole:  # a line that was cut off
@@ -141,11 +138,12 @@ def _line(path: Path, number: int, text: bytes) -> RunLine:
         raise CrossdraftError(
             f"Line {number} of {path} is no JSON; move the file away, or begin anew with --force."
         ) from error
-    if not isinstance(found, dict) or not set(KEYS) <= set(cast("dict[str, Any]", found)):
+    if not isinstance(found, dict) or not set(cast("dict[str, Any]", found)) >= KEYS:
         raise CrossdraftError(f"Line {number} of {path} is no run of an experiment; move the file away.")
     row = cast("dict[str, Any]", found)
-    result = UnitResult(str(row["key"]), tuple(row["seeds"]), row["found"])
-    return RunLine(str(row["experiment"]), row["config"], row["environment"], float(row["seconds"]), result)
+    values: dict[str, Any] = {name: row[name] for name in KEYS}
+    values["seeds"] = tuple(row["seeds"])
+    return RunLine(**values)
 
 
 def plain(config: object) -> dict[str, Any]:
