@@ -1,6 +1,7 @@
 """Heads with random weights, measured with a drafter that is often right; then the tables and the picture."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ from crossdraft_lab.bench.heads import (
     EXPECTATIONS,
     DraftSetting,
     HeadsBench,
-    HeadsSettings,
     check_expectations,
     draw,
     figures_of,
@@ -43,7 +43,7 @@ def bench(pair, tmp_path_factory):
     specs = (f"eagle1:dir={eagle},tree=dynamic", f"medusa:dir={medusa},tree=dynamic", "event")
     models = Models(str(pair.target), str(pair.event), str(pair.blind), device="cpu", dtype="float32")
     work = Workload(2, "any", max_new_tokens=14)
-    return HeadsBench(models, work, select_heads(None, specs), HeadsSettings(8, 3, timed=1))
+    return HeadsBench(models, work, select_heads(None, specs)[0], 8, 3, timed=1)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_the_report_has_the_keys_of_the_one_that_is_kept(report):
 
 
 def test_the_tables_and_the_picture_say_what_they_count(bench, report):
-    labels = short_labels(bench.selection.drafters)
+    labels = short_labels(bench.drafters)
     console = Console(width=200)
     with console.capture() as capture:
         console.print(*map(terminal_table, tables(report, labels)))
@@ -114,7 +114,7 @@ def test_an_answer_that_is_not_the_targets_is_reported(bench, monkeypatch):
         return answers
 
     monkeypatch.setattr(heads, "decode_all", forged)
-    quick = HeadsBench(bench.models, bench.work, select_heads(None, ("memory",)), HeadsSettings(4, 0, (0.0,), timed=0))
+    quick = replace(bench, drafters=select_heads(None, ("memory",))[0], nodes=4, chain=0, temperatures=(0.0,), timed=0)
     found = run_heads(quick)
     (row,) = found["drafters"]
     assert row["identical"] == {"equal": 1, "total": 2}
@@ -125,7 +125,7 @@ def test_an_answer_that_is_not_the_targets_is_reported(bench, monkeypatch):
 
 
 def test_sampled_alone_compares_nothing(bench):
-    quick = HeadsBench(bench.models, bench.work, select_heads(None, ("ngram",)), HeadsSettings(4, 3, (1.0,), timed=0))
+    quick = replace(bench, drafters=select_heads(None, ("ngram",))[0], nodes=4, temperatures=(1.0,), timed=0)
     (row,) = run_heads(quick)["drafters"]
     assert [(at["shape"], at["temperature"]) for at in row["accepted"]] == [("tree", 1.0)]  # chains are greedy
     assert row["identical"] is None
@@ -133,7 +133,7 @@ def test_sampled_alone_compares_nothing(bench):
 
 @pytest.mark.slow
 def test_a_race_has_a_speedup_and_is_compared_too(bench):
-    timed = HeadsBench(bench.models, bench.work, bench.selection, HeadsSettings(8, 0, (0.0,), timed=0, speed_pairs=1))
+    timed = replace(bench, chain=0, temperatures=(0.0,), timed=0, speed_pairs=1)
     ticks = []
     found = run_heads(timed, ticks.append)
     assert len(ticks) == timed.ticks
@@ -156,14 +156,14 @@ def test_a_race_has_a_speedup_and_is_compared_too(bench):
 )
 def test_settings_that_make_no_sense(arguments, setting):
     with pytest.raises(CrossdraftError, match=setting):
-        HeadsSettings(**arguments)
+        HeadsBench(Models(), Workload(2), {}, **arguments)
 
 
 def test_parts_begin_with_the_coldest_tree():
-    assert HeadsSettings(60, 5, (1.0, 0.0)).draft_settings == (
+    assert HeadsBench(Models(), Workload(2), {}, 60, 5, (1.0, 0.0)).draft_settings == (
         DraftSetting("tree", 60, 0.0), DraftSetting("chain", 5, 0.0), DraftSetting("tree", 60, 1.0),
     )  # fmt: skip
-    assert HeadsSettings(60, 0, (0.0,)).draft_settings == (DraftSetting("tree", 60, 0.0),)
+    assert HeadsBench(Models(), Workload(2), {}, 60, 0, (0.0,)).draft_settings == (DraftSetting("tree", 60, 0.0),)
 
 
 def test_figures_by_hand():
@@ -226,4 +226,4 @@ def test_the_best_of_two_stands_for_both_and_specs_for_their_methods():
 
 
 def test_expectations_are_about_methods_that_exist():
-    assert {name for each in EXPECTATIONS for name in (*each.better, each.worse)} <= HEADS.keys()
+    assert {name for better, worse in EXPECTATIONS.values() for name in (*better, worse)} <= HEADS.keys()

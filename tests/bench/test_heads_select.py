@@ -11,15 +11,7 @@ from crossdraft.checkpoints.locate import shipped_at
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import Spec, parse
 from crossdraft_lab.bench import heads_select
-from crossdraft_lab.bench.heads_select import (
-    TRAINED,
-    WeightFacts,
-    as_chain,
-    is_here,
-    select_heads,
-    short_labels,
-    weight_facts,
-)
+from crossdraft_lab.bench.heads_select import TRAINED, as_chain, is_here, select_heads, short_labels, weight_facts
 
 
 @pytest.fixture
@@ -42,18 +34,17 @@ def weights(folder: Path, **more: object) -> Path:
 
 
 def test_without_names_everything_that_is_here(shipped):
-    selection = select_heads(None)
-    assert list(selection.drafters) == ["eagle1", "eagle2", "hydra"]  # two methods share EAGLE's weights
-    (note,) = selection.notes
+    drafters, (note,) = select_heads(None)
+    assert list(drafters) == ["eagle1", "eagle2", "hydra"]  # two methods share EAGLE's weights
     assert "not shipped" in note
-    assert all(name in note for name in TRAINED if name not in selection.drafters)
+    assert all(name in note for name in TRAINED if name not in drafters)
 
 
 def test_a_spec_alone_is_measured_alone_and_with_methods_together_with_them(shipped, tmp_path):
     mine = f"eagle3:dir={weights(tmp_path / 'mine')}"
-    assert list(select_heads(None, (mine,)).drafters) == [mine]
-    assert select_heads(None, (mine,)).notes == ()
-    assert list(select_heads(("hydra",), (mine, "memory")).drafters) == ["hydra", mine, "memory"]
+    assert list(select_heads(None, (mine,))[0]) == [mine]
+    assert select_heads(None, (mine,))[1] == ()
+    assert list(select_heads(("hydra",), (mine, "memory"))[0]) == ["hydra", mine, "memory"]
 
 
 @pytest.mark.parametrize(
@@ -95,14 +86,14 @@ def test_labels_are_short_and_still_distinguish_drafters():
 
 def test_a_glance_comes_with_the_heads_that_draft_its_words(shipped, tmp_path):
     mine, heads = weights(tmp_path / "mine"), weights(tmp_path / "heads")
-    assert weight_facts(parse(f"glance:dir={mine},heads={heads}")).trained == 2 * 17
-    assert weight_facts(parse(f"glance:dir={mine},model=theirs")).trained == 17
+    assert weight_facts(parse(f"glance:dir={mine},heads={heads}"))["trained_parameters"] == 2 * 17
+    assert weight_facts(parse(f"glance:dir={mine},model=theirs"))["trained_parameters"] == 17
     for spec, setting in ((f"glance:dir={mine}", "glance:heads"), ("event_medusa", "event_medusa:dir")):
         with pytest.raises(CrossdraftError, match=f"name yours with --drafter {setting}=FOLDER"):
             select_heads(None, (spec,))
     weights(shipped / "event_medusa")
-    assert weight_facts(parse(f"glance:dir={mine}")).trained == 2 * 17
-    assert weight_facts(parse(f"glance:dir={mine},model=event")).trained == 2 * 17
+    assert weight_facts(parse(f"glance:dir={mine}"))["trained_parameters"] == 2 * 17
+    assert weight_facts(parse(f"glance:dir={mine},model=event"))["trained_parameters"] == 2 * 17
     with pytest.raises(CrossdraftError, match="nowhere holds no head for 'event_medusa'"):
         select_heads(None, (f"glance:dir={mine},heads=nowhere",))
 
@@ -110,15 +101,15 @@ def test_a_glance_comes_with_the_heads_that_draft_its_words(shipped, tmp_path):
 def test_facts_by_hand(tmp_path):
     one = weights(tmp_path / "one", figures={"wall_s": 90.0})
     size = (one / "model.safetensors").stat().st_size
-    assert weight_facts(parse(f"eagle2:dir={one}")) == WeightFacts(17, 17, size, 90.0)
-    assert weight_facts(parse(f"eagle2:dir={one}")).to_json() == {
+    assert weight_facts(parse(f"eagle2:dir={one}")) == {
         "parameters": 17, "trained_parameters": 17, "stored_bytes": size, "training_minutes": 1.5,
     }  # fmt: skip
     two = weights(tmp_path / "two", figures={"wall_s": 30})
-    assert weight_facts(parse(f"union:(eagle2:dir={one}),(hydra:dir={two})")) == WeightFacts(34, 34, 2 * size, 120.0)
-    # Twice the same weights are stored once.
-    assert weight_facts(parse(f"union:(eagle2:dir={one}),(eagle1:dir={one})")) == WeightFacts(17, 17, size, 90.0)
-    assert weight_facts(parse("union:ngram,memory")) == WeightFacts()
+    both = weight_facts(parse(f"union:(eagle2:dir={one}),(hydra:dir={two})"))
+    assert list(both.values()) == [34, 34, 2 * size, 2.0]
+    twice = weight_facts(parse(f"union:(eagle2:dir={one}),(eagle1:dir={one})"))
+    assert list(twice.values()) == [17, 17, size, 1.5]  # stored once
+    assert list(weight_facts(parse("union:ngram,memory")).values()) == [0, 0, 0, None]
 
 
 def stored(name, *modules):
@@ -129,30 +120,32 @@ def stored(name, *modules):
 
 
 def test_parameters_are_all_that_a_drafter_runs():
-    event, heads = stored("event"), weight_facts(parse("event_medusa")).trained
+    event, heads = stored("event"), weight_facts(parse("event_medusa"))["trained_parameters"]
     glance = weight_facts(parse("glance"))
-    assert weight_facts(parse("event_medusa")).parameters == heads + event
-    assert glance.parameters == glance.trained + event  # `trained` has the heads among them; the target sees for it
-    assert glance.parameters > 4.9e6
+    assert weight_facts(parse("event_medusa"))["parameters"] == heads + event
+    assert (
+        glance["parameters"] == glance["trained_parameters"] + event
+    )  # `trained` has the heads among them; the target sees for it
+    assert glance["parameters"] > 4.9e6
     fast = weight_facts(parse("fast"))
     encoder = event - stored("event", "language_model")
-    assert fast.parameters == fast.trained + encoder
-    assert weight_facts(parse("event")).parameters == event
-    assert weight_facts(parse("eagle2")).parameters == weight_facts(parse("eagle2")).trained
-    assert weight_facts(parse("union:glance,event_medusa")).parameters == glance.parameters
-    assert weight_facts(parse("view")).parameters == stored("target")
+    assert fast["parameters"] == fast["trained_parameters"] + encoder
+    assert weight_facts(parse("event"))["parameters"] == event
+    assert weight_facts(parse("eagle2"))["parameters"] == weight_facts(parse("eagle2"))["trained_parameters"]
+    assert weight_facts(parse("union:glance,event_medusa"))["parameters"] == glance["parameters"]
+    assert weight_facts(parse("view"))["parameters"] == stored("target")
 
 
 def test_the_models_of_ones_own_count_too(pair, tmp_path):
     own = weights(tmp_path / "heads")
     found = weight_facts(parse(f"glance:dir={own},heads={own},model={pair.event}"), str(pair.target))
     event = sum(tensor.numel() for tensor in load_file(pair.event / "model.safetensors").values())
-    assert found.parameters == 17 + event
+    assert found["parameters"] == 17 + event
 
 
 @pytest.mark.parametrize("more", [{}, {"figures": {}}, {"figures": {"wall_s": "long"}}, {"figures": None}])
 def test_a_training_that_was_not_written_down(tmp_path, more):
-    assert weight_facts(parse(f"eagle2:dir={weights(tmp_path, **more)}")).training_s is None
+    assert weight_facts(parse(f"eagle2:dir={weights(tmp_path, **more)}"))["training_minutes"] is None
 
 
 def test_weights_that_are_none(tmp_path):

@@ -12,8 +12,8 @@ from crossdraft.cli.cores import Cores
 from crossdraft.drafters.evaluate import TAU, AcceptanceStats, decode_all, total
 from crossdraft.drawing.charts import IntervalBar, below_one_another, interval_bars
 from crossdraft.drawing.shapes import Drawing
-from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.pinning import pinned
+from crossdraft.engine.request import Answer
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
@@ -22,7 +22,7 @@ from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.baselines import blank_window
 from crossdraft_lab.bench.environment import environment
 from crossdraft_lab.bench.experiments.record import FigureTable, Setting, Tick
-from crossdraft_lab.bench.heads_select import HeadSelection, as_chain, weight_facts
+from crossdraft_lab.bench.heads_select import as_chain, weight_facts
 from crossdraft_lab.bench.heads_timing import time_drafts
 from crossdraft_lab.bench.identity import ReferenceAnswer, reference_answers, with_events
 from crossdraft_lab.bench.measure import Divergence, find_divergence, measure
@@ -63,45 +63,45 @@ class DraftSetting:
         return f"{self.shape} of {self.nodes}, T={self.temperature:g}"
 
 
-@dataclass(frozen=True, slots=True)
-class Expectation:
-    """An order that papers report: the best of `better` accepts more than `worse`, or (not `strict`) no less."""
-
-    text: str
-    better: tuple[str, ...]
-    worse: str
-    strict: bool = False
-
-
-EXPECTATIONS = (
-    Expectation("EAGLE-3 ≥ EAGLE-2", ("eagle3",), "eagle2"),
-    Expectation("EAGLE-2 ≥ EAGLE-1", ("eagle2",), "eagle1"),
-    Expectation("EAGLE-1 > Medusa", ("eagle1",), "medusa", strict=True),
-    Expectation("Hydra > Medusa", ("hydra",), "medusa", strict=True),
-    Expectation("HiViS or ViSpec ≥ EagleVLM", ("hivis", "vispec"), "eaglevlm"),
-)
+# Orders that papers report: the best of some accepts no less than another, or where they say so more.
+EXPECTATIONS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "EAGLE-3 ≥ EAGLE-2": (("eagle3",), "eagle2"),
+    "EAGLE-2 ≥ EAGLE-1": (("eagle2",), "eagle1"),
+    "EAGLE-1 > Medusa": (("eagle1",), "medusa"),
+    "Hydra > Medusa": (("hydra",), "medusa"),
+    "HiViS or ViSpec ≥ EagleVLM": (("hivis", "vispec"), "eaglevlm"),
+}
 
 
 @dataclass(frozen=True, slots=True)
-class HeadsSettings:
-    """Settings of a measurement of drafters.
+class HeadsBench:
+    """A measurement of drafters.
 
     Args:
+        models, work: the pair, and the questions.
+        drafters: by the name that they are reported under; see `select_heads`.
         nodes: of a tree.
         chain: tokens of a chain; 0 = none. Chains are measured at temperature 0.
         temperatures: at which trees are measured.
         timed: answers along which drafts are clocked, the longest; 0 = none.
         speed_pairs: pairs on which whole answers of the adaptive engine are timed against the target alone; 0 = none.
+        cores: of the pair.
+        notes: which heads are not here.
 
     Raises:
         CrossdraftError: a number that makes no sense, or nothing to do.
     """
 
+    models: Models
+    work: Workload
+    drafters: Mapping[str, Spec]
     nodes: int = 60
     chain: int = 5
     temperatures: tuple[float, ...] = (0.0, 1.0)
     timed: int = 6
     speed_pairs: int = 0
+    cores: Cores | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or min(self.chain, self.timed, self.speed_pairs) < 0:
@@ -120,41 +120,12 @@ class HeadsSettings:
         chains = [DraftSetting("chain", self.chain, 0.0)] if self.chain and 0 in self.temperatures else []
         return (*trees[:1], *chains, *trees[1:])
 
-
-@dataclass
-class _Scores:
-    """Results of one drafter so far."""
-
-    stats: dict[DraftSetting, list[AcceptanceStats]]
-    divergences: list[Divergence]
-    compared: int = 0
-
-    @property
-    def identical(self) -> Json | None:
-        """Greedy answers that were the target's own, of how many; `None` if none was compared."""
-        equal = self.compared - len(self.divergences)
-        return {"equal": equal, "total": self.compared} if self.compared else None
-
-
-@dataclass(frozen=True, slots=True)
-class HeadsBench:
-    """The whole measurement: who, on what, and where."""
-
-    models: Models
-    work: Workload
-    selection: HeadSelection
-    settings: HeadsSettings = HeadsSettings()
-    cores: Cores | None = None
-
     @property
     def ticks(self) -> int:
         """Number of steps of the progress bar."""
-        settings, many = self.settings, len(self.selection.drafters)
-        timed = settings.speed_pairs and (len(ALONE) + many) * (WARM_UPS + self._least(settings.speed_pairs))
-        return self.work.pairs + many * len(settings.draft_settings) + self._least(settings.timed) + timed
-
-    def _least(self, pairs: int) -> int:
-        return min(pairs, self.work.pairs)
+        pairs, many = self.work.pairs, len(self.drafters)
+        timed = self.speed_pairs and (len(ALONE) + many) * (WARM_UPS + min(self.speed_pairs, pairs))
+        return pairs + many * len(self.draft_settings) + min(self.timed, pairs) + timed
 
 
 def run_heads(heads: HeadsBench, tick: Tick = lambda _: None) -> Json:
@@ -169,27 +140,37 @@ def run_heads(heads: HeadsBench, tick: Tick = lambda _: None) -> Json:
 
 def _run(heads: HeadsBench, tick: Tick) -> Json:
     where = environment()  # before this process itself is the load
-    models, settings, drafters = heads.models, heads.settings, heads.selection.drafters
+    models, drafters = heads.models, heads.drafters
     facts = {name: weight_facts(models.named(spec), models.target) for name, spec in drafters.items()}
     target = models.load_target()
     built = {name: models.build(spec, target) for name, spec in drafters.items()}  # refused before anything runs
     known = list(reference_answers(target, items(heads.work), tick))
-    passes, drafts = _clocked(heads, target, built, known, tick)
-    scores = {name: _score(heads, target, spec, known, tick, name) for name, spec in drafters.items()}
-    speedups = _speedups(heads, target, known, scores, tick)
-    kinds = [pair.item.kind for pair in known]
-    first = settings.draft_settings[0]
+    passes, drafts = None, dict[str, Json]()
+    if heads.timed:  # along the longest answers: short ones have few positions to draft from
+        longest = sorted(known, key=lambda pair: -len(pair.tokens))[: heads.timed]
+        passes, drafts = time_drafts(target, built, longest, heads.nodes, tick)
+    stats: dict[str, dict[DraftSetting, list[AcceptanceStats]]] = {}
+    compared: dict[str, list[Divergence | None]] = {name: [] for name in drafters}  # greedy answers; `None` = the same
+    for name, spec in drafters.items():
+        stats[name] = {}
+        for setting, answers in _answers(heads, target, spec, known):
+            stats[name][setting] = [AcceptanceStats.of(answer.stats) for answer in answers]
+            if setting.temperature == 0:
+                compared[name] += _divergences(target, known, [answer.tokens for answer in answers])
+            tick(name)
+    speedups = _speedups(heads, target, known, compared, tick)
+    kinds, first = [pair.item.kind for pair in known], heads.draft_settings[0]
     rows = [
         {
             "name": name,
-            **facts[name].to_json(),
+            **facts[name],
             "drafting": drafts.get(name),
-            "accepted": [{**asdict(at), **figures_of(found, kinds)} for at, found in own.stats.items()],
-            "identical": own.identical,
-            "divergences": [divergence.to_json() for divergence in own.divergences],
+            "accepted": [{**asdict(at), **figures_of(found, kinds)} for at, found in stats[name].items()],
+            "identical": {"equal": own.count(None), "total": len(own)} if own else None,
+            "divergences": [divergence.to_json() for divergence in own if divergence is not None],
             "speedup": plain(speedups.get(name)),
         }
-        for name, own in scores.items()
+        for name, own in compared.items()
     ]
     return {
         "environment": {
@@ -198,74 +179,57 @@ def _run(heads: HeadsBench, tick: Tick) -> Json:
             "dtype": str(target.model.dtype).removeprefix("torch."),
             "target_cores": None if heads.cores is None else list(heads.cores.target),
         },
-        "workload": {**describe(heads.work), "timed": settings.timed, "raced": settings.speed_pairs, "batch": BATCH},
+        "workload": {**describe(heads.work), "timed": heads.timed, "raced": heads.speed_pairs, "batch": BATCH},
         "tau": TAU,
         "target": passes,
         "drafters": rows,
         "claims": check_expectations(
-            {name: own.stats[first] for name, own in scores.items()},
-            {name: spec.name for name, spec in drafters.items()},
+            {name: own[first] for name, own in stats.items()}, {name: spec.name for name, spec in drafters.items()}
         ),
-        "notes": list(heads.selection.notes),
+        "notes": list(heads.notes),
     }
 
 
-def _clocked(
-    heads: HeadsBench, target: Target, built: Mapping[str, Drafter[Any]], known: Sequence[ReferenceAnswer], tick: Tick
-) -> tuple[Json | None, dict[str, Json]]:
-    """Along the longest answers: short ones have few positions to draft from."""
-    if not heads.settings.timed:
-        return None, {}
-    longest = sorted(known, key=lambda pair: -len(pair.tokens))[: heads.settings.timed]
-    return time_drafts(target, built, longest, heads.settings.nodes, tick)
-
-
-def _score(
-    heads: HeadsBench, target: Target, spec: Spec, known: Sequence[ReferenceAnswer], tick: Tick, name: str
-) -> _Scores:
-    """Every setting, each with a drafter made anew: what one learns in a setting must not help it in the next."""
-    scores = _Scores({}, [])
+def _answers(
+    heads: HeadsBench, target: Target, spec: Spec, known: Sequence[ReferenceAnswer]
+) -> Iterator[tuple[DraftSetting, list[Answer]]]:
+    """At every setting, each with a drafter made anew: what one learns in a setting must not help it in the next."""
     pairs = with_events(known, blank_window(heads.models.blind)) if is_blind(spec) else known
-    for setting in heads.settings.draft_settings:
+    for setting in heads.draft_settings:
         drafter = heads.models.build(as_chain(spec) if setting.shape == "chain" else spec, target)
         requests = [
             replace(request, sampling=replace(request.sampling, temperature=setting.temperature))
             for request in (pair.item.request for pair in pairs)
         ]
-        answers = decode_all(target, drafter, requests, setting.nodes, BATCH[setting.shape])
-        scores.stats[setting] = [AcceptanceStats.of(answer.stats) for answer in answers]
-        if setting.temperature == 0:
-            _compare(target, scores, known, [answer.tokens for answer in answers])
-        tick(name)
-    return scores
+        yield setting, decode_all(target, drafter, requests, setting.nodes, BATCH[setting.shape])
 
 
-def _compare(
-    target: Target, scores: _Scores, known: Sequence[ReferenceAnswer], answers: Sequence[tuple[int, ...]]
-) -> None:
-    """Greedy answers with the target's own."""
-    for pair, tokens in zip(known, answers, strict=True):
-        divergence = find_divergence(target, pair.item, pair.tokens, tokens)
-        scores.compared += 1
-        if divergence is not None:
-            scores.divergences.append(divergence)
+def _divergences(
+    target: Target, known: Sequence[ReferenceAnswer], answers: Sequence[tuple[int, ...]]
+) -> list[Divergence | None]:
+    """Greedy answers beside the target's own."""
+    pairs = zip(known, answers, strict=True)
+    return [find_divergence(target, pair.item, pair.tokens, tokens) for pair, tokens in pairs]
 
 
 def _speedups(
-    heads: HeadsBench, target: Target, known: Sequence[ReferenceAnswer], scores: Mapping[str, _Scores], tick: Tick
+    heads: HeadsBench,
+    target: Target,
+    known: Sequence[ReferenceAnswer],
+    compared: Mapping[str, list[Divergence | None]],
+    tick: Tick,
 ) -> dict[str, Interval]:
     """Whole answers against the target alone, the faster way, as `crossdraft bench` does: heads have all cores, too."""
-    timed = list(known[: heads.settings.speed_pairs])
+    timed = list(known[: heads.speed_pairs])
     if not timed:
         return {}
-    names = tuple(heads.selection.drafters)
-    study = Study(tuple(map(Variant, (*ALONE, *names))), heads.work, warm_ups=WARM_UPS, models=heads.models)
+    study = Study(tuple(map(Variant, (*ALONE, *heads.drafters))), heads.work, warm_ups=WARM_UPS, models=heads.models)
     with study.loaded(Setting(heads.cores, Path()), target) as (_, methods):
         results = measure(methods, [pair.item for pair in timed], 1, study.warm_up_items, tick)
-    for name in names:
-        _compare(target, scores[name], timed, [run.tokens for run in results.of(name)])
+    for name in heads.drafters:
+        compared[name].extend(_divergences(target, timed, [run.tokens for run in results.of(name)]))
     against = fastest_alone(results, per_token=False) or ALONE[0]
-    return {name: results.speedup(name, against, per_token=False) for name in names}
+    return {name: results.speedup(name, against, per_token=False) for name in heads.drafters}
 
 
 def check_expectations(found: Mapping[str, Sequence[AcceptanceStats]], methods: Mapping[str, str]) -> list[Json]:
@@ -281,16 +245,14 @@ def check_expectations(found: Mapping[str, Sequence[AcceptanceStats]], methods: 
     for name in found:
         first.setdefault(methods.get(name, name), name)
     results = list[Json]()
-    for expectation in EXPECTATIONS:
-        able = [first[method] for method in expectation.better if method in first]
-        if not able or expectation.worse not in first:
+    for claim, (better_ones, worse_one) in EXPECTATIONS.items():
+        able = [first[method] for method in better_ones if method in first]
+        if not able or worse_one not in first:
             continue
-        better = max(able, key=lambda name: total(found[name]).tau)
-        worse = first[expectation.worse]
+        better, worse = max(able, key=lambda name: total(found[name]).tau), first[worse_one]
         ratio = tau_ratio(counts_of(found[better]), counts_of(found[worse]))
-        holds = ratio.value > 1 or (not expectation.strict and ratio.value == 1)
-        pair = {"better": better, "worse": worse, "ratio": ratio.to_json()}
-        results.append({"claim": expectation.text, "holds": holds, **pair})
+        holds = ratio.value > 1 or ("≥" in claim and ratio.value == 1)
+        results.append({"claim": claim, "holds": holds, "better": better, "worse": worse, "ratio": ratio.to_json()})
     return results
 
 

@@ -4,7 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -24,44 +24,8 @@ TRAINED = tuple(name for name, method in METHODS.items() if method.network)
 LISTED_BY = "crossdraft drafters"
 
 
-@dataclass(frozen=True, slots=True)
-class WeightFacts:
-    """Facts about a drafter's own weights: zero for one that has none.
-
-    Args:
-        parameters: numbers of everything that it runs: its heads, the event model that they belong to. What it borrows
-            of the target (embeddings, output rows, keys and values, visual features) is not its own.
-        trained: those of its heads alone.
-        stored_bytes: of the files that hold the heads.
-        training_s: seconds that its training took, all its heads' together; `None` if that was not written down.
-    """
-
-    parameters: int = 0
-    trained: int = 0
-    stored_bytes: int = 0
-    training_s: float | None = None
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        minutes = None if self.training_s is None else round(self.training_s / 60, 1)
-        return {
-            "parameters": self.parameters,
-            "trained_parameters": self.trained,
-            "stored_bytes": self.stored_bytes,
-            "training_minutes": minutes,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class HeadSelection:
-    """Drafters by the name that they are reported under, and which heads are not here."""
-
-    drafters: dict[str, Spec]
-    notes: tuple[str, ...] = ()
-
-
-def select_heads(methods: Sequence[str] | None, specs: Sequence[str] = ()) -> HeadSelection:
-    """The drafters that are named; without any, all of `TRAINED` that are here. Loads nothing.
+def select_heads(methods: Sequence[str] | None, specs: Sequence[str] = ()) -> tuple[dict[str, Spec], tuple[str, ...]]:
+    """The drafters that are named; without any, all of `TRAINED` that are here, and which are not. Loads nothing.
 
     Args:
         methods: names out of `TRAINED`; `None` = none but `specs`, if there are any.
@@ -78,7 +42,7 @@ def select_heads(methods: Sequence[str] | None, specs: Sequence[str] = ()) -> He
                 "No trained head ships with this version; name one of yours with --drafter METHOD:dir=FOLDER."
             )
         note = f"not measured, for their weights are not shipped: {', '.join(absent)}"
-        return HeadSelection({name: Spec(name) for name in present}, (note,) if absent else ())
+        return {name: Spec(name) for name in present}, (note,) if absent else ()
     check_names("method", methods or (), TRAINED, LISTED_BY)
     named = (*(methods or ()), *specs)
     check_each_once("drafter", named)
@@ -87,7 +51,7 @@ def select_heads(methods: Sequence[str] | None, specs: Sequence[str] = ()) -> He
     chosen = {name: spec_of(name) for name in named}
     for spec in chosen.values():
         _check_here(spec)
-    return HeadSelection(chosen)
+    return chosen, ()
 
 
 def is_here(spec: Spec) -> bool:
@@ -116,8 +80,12 @@ def short_labels(drafters: Mapping[str, Spec]) -> dict[str, str]:
     return {name: label if counts[label] == 1 else name for name, label in short.items()}
 
 
-def weight_facts(spec: Spec, target: str = "reference") -> WeightFacts:
-    """Count what the drafter runs, and what is stored of its heads, from the files' headers alone.
+def weight_facts(spec: Spec, target: str = "reference") -> dict[str, int | float | None]:
+    """Count what the drafter runs, and what is stored of its heads, from the files' headers alone; 0 without any.
+
+    `parameters` are those of everything that it runs: its heads, the event model that they belong to. What it borrows
+    of the target (embeddings, output rows, keys and values, visual features) is not its own. `trained_parameters` and
+    `stored_bytes` are of its heads alone, `training_minutes` of all their trainings; None if that was not written down.
 
     Args:
         spec: of the drafter, the models of the pair named.
@@ -130,16 +98,17 @@ def weight_facts(spec: Spec, target: str = "reference") -> WeightFacts:
     files = [path for folder in folders for path in sorted(folder.glob("*.safetensors"))]
     times = [_training_s(folder) for folder in folders]
     known = [seconds for seconds in times if seconds is not None]
-    return WeightFacts(
-        parameters=sum(
-            _numbers(path, parts)
-            for folder, parts in dict.fromkeys(_networks(spec, target))
-            for path in sorted(folder.glob("*.safetensors"))
-        ),
-        trained=sum(_numbers(path) for path in files),
-        stored_bytes=sum(path.stat().st_size for path in files),
-        training_s=sum(known) if known and len(known) == len(times) else None,
-    )
+    parts = [
+        (path, parts)
+        for folder, parts in dict.fromkeys(_networks(spec, target))
+        for path in sorted(folder.glob("*.safetensors"))
+    ]
+    return {
+        "parameters": sum(_numbers(path, own) for path, own in parts),
+        "trained_parameters": sum(map(_numbers, files)),
+        "stored_bytes": sum(path.stat().st_size for path in files),
+        "training_minutes": round(sum(known) / 60, 1) if known and len(known) == len(times) else None,
+    }
 
 
 def _without_folders(spec: Spec) -> Spec:

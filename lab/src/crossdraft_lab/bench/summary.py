@@ -200,7 +200,7 @@ def _speed(report: BenchReport, row: Row) -> list[str]:
 
 
 def _identical(row: Row) -> str:
-    """How many answers were the target's own; a dash if none was compared (sampled, or without a target)."""
+    """Count of answers that were the target's own; a dash if none was compared (sampled, or without a target)."""
     found = shown(row["identical"] and tuple(row["identical"].values()))
     return f"[red]{found}[/]" if row["identical"] and not row["lossless"] else found
 

@@ -159,22 +159,21 @@ def heads(
 ) -> None:
     """Measure every trained drafter: τ of trees and chains, time a draft, size, training, and is it the same text?"""
     output.check(plot=plot_file)
-    from crossdraft_lab.bench.heads import HeadsBench, HeadsSettings, draw, lines, run_heads, tables
+    from crossdraft_lab.bench.heads import HeadsBench, draw, lines, run_heads, tables
     from crossdraft_lab.bench.heads_select import select_heads, short_labels
     from crossdraft_lab.bench.study import terminal_table
     from crossdraft_lab.bench.workload import Workload
 
+    chosen, notes = select_heads(None if methods is None else listed(methods), tuple(drafters or ()))
+    work = Workload(pairs, answers, listed(kinds), max_new_tokens)
+    warm = numbers("--temperatures", temperatures)
     measurement = HeadsBench(
-        models.models(blind),
-        Workload(pairs, answers, listed(kinds), max_new_tokens),
-        select_heads(None if methods is None else listed(methods), tuple(drafters or ())),
-        HeadsSettings(nodes, chain, numbers("--temperatures", temperatures), timed, speed),
-        cores.cores(models.device),
+        models.models(blind), work, chosen, nodes, chain, warm, timed, speed, cores.cores(models.device), notes
     )
     hush()
     with progress("measuring", measurement.ticks) as tick:
         report = run_heads(measurement, tick)
-    labels = short_labels(measurement.selection.drafters)
+    labels = short_labels(chosen)
     output.console.print(*map(terminal_table, tables(report, labels)))
     output.lines(lines(report, labels))
     output.write(report)
