@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from crossdraft.cli.main import main
 from crossdraft.drafters.event.load import load_drafter
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.bench.align import HELD_OUT, IDENTITY, TRAINED, UNTRAINED, _generate
+from crossdraft_lab.bench.align import _generate
+from crossdraft_lab.bench.align_rows import HELD_OUT, IDENTITY, TRAINED, UNTRAINED
 from crossdraft_lab.cli.align import BEFORE, TUNED, WITH_MEMORY
 from tests.support import tiny_clip, tiny_pair
 

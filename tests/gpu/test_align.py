@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from crossdraft_lab.bench.align import HELD_OUT, IDENTITY, TRAINED, UNTRAINED
+from crossdraft_lab.bench.align_rows import HELD_OUT, IDENTITY, TRAINED, UNTRAINED
 from tests.gpu.pairs import DEVICE
 
 

@@ -1,6 +1,6 @@
 """What experiment 3 says of planted acceptances: which rung is best, and what training it took."""
 
-from crossdraft_lab.bench.align import CONTROLS, HELD_OUT, TRAINED
+from crossdraft_lab.bench.align_rows import CONTROLS, HELD_OUT, TRAINED
 from crossdraft_lab.bench.experiments.alignment import (
     ACCEPTANCE,
     CAPTURE,

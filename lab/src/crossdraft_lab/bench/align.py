@@ -34,9 +34,23 @@ from crossdraft_lab.align.networks.own_answer import OwnAnswerAdapter
 from crossdraft_lab.align.networks.pointwise import NoAdapter
 from crossdraft_lab.align.networks.token import TokenAdapter
 from crossdraft_lab.bench.align_features import Json, clips_of, feature_figures, identity_figures, target_features
-from crossdraft_lab.bench.align_rows import KeptRows, Results, accepted, best_text, row_of, templates
+from crossdraft_lab.bench.align_rows import (
+    CONTROLS,
+    HELD_OUT,
+    IDENTITY,
+    TRAINED,
+    UNTRAINED,
+    KeptRows,
+    Results,
+    accepted,
+    best_text,
+    ladder,
+    row_of,
+    templates,
+)
 from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.baselines import blank_window
+from crossdraft_lab.bench.environment import environment
 from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.figure import Figure
 from crossdraft_lab.bench.identity import ReferenceAnswer, reference_answers
@@ -45,23 +59,11 @@ from crossdraft_lab.bench.statistics import Interval
 from crossdraft_lab.bench.workload import Item, Workload, describe, items
 from crossdraft_lab.networks import ALIGNED
 
-HELD_OUT, TRAINED = "held-out wordings", "training wordings"
 NODES = 8
-CONTROLS = ("constant", "template", "memory", "blind")
-UNTRAINED, IDENTITY = "no adapter", "the target's own feature"
 
 
-@dataclass(frozen=True, slots=True)
-class KnownAnswers:
-    """Data that controls are made of.
-
-    Args:
-        answers: kinds of question, and the target's answers.
-        memory: makes a `memory` that knows them.
-    """
-
-    answers: Sequence[tuple[str, Sequence[int]]]
-    memory: Callable[[], Drafter[Any]]
+KnownAnswers = tuple[Sequence[tuple[str, Sequence[int]]], Callable[[], Drafter[Any]]]
+"""Data that controls are made of: kinds of question with the target's answers, and what makes a `memory` of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ def scene_questions(work: Workload, learned: int) -> AlignQuestions:
             _generate(target, made, [pair.item.request for pair in known], nodes, tick, "memory")
             return made
 
-        return KnownAnswers([(pair.item.kind, pair.tokens) for pair in known], memory)
+        return [(pair.item.kind, pair.tokens) for pair in known], memory
 
     tests = {HELD_OUT: items(work), TRAINED: items(replace(work, trained_wordings=True))}
     return AlignQuestions(tests, 2 * work.pairs, learned, learn, {"workload": describe(work)}, 3 * learned)
@@ -300,8 +302,8 @@ def _tau_after(stats: Sequence[Stats], clips: Sequence[int]) -> Interval | None:
 
 def _controls(run: _AlignRun, built: Mapping[str, Drafter[Any]], known: KnownAnswers) -> dict[str, dict[str, Json]]:
     """Measure the controls that the drafters have to beat."""
-    plan, target = run.plan, run.target
-    constant, by_kind = best_text(answer for _, answer in known.answers), templates(known.answers)
+    plan, target, (answers, memory) = run.plan, run.target, known
+    constant, by_kind = best_text(answer for _, answer in answers), templates(answers)
 
     def said(text_of: Callable[[Item], Sequence[int]]) -> dict[str, Json]:
         return {
@@ -312,7 +314,7 @@ def _controls(run: _AlignRun, built: Mapping[str, Drafter[Any]], known: KnownAns
     found = {
         "constant": said(lambda item: constant),
         "template": said(lambda item: by_kind.get(item.kind, constant)),
-        "memory": run.row("memory", known.memory),
+        "memory": run.row("memory", memory),
         "blind": run.row("blind", partial(plan.models.build, spec_of("blind"), target)),
         IDENTITY: {wordings: run.identity(wordings) for wordings in run.tests},
     }
@@ -354,3 +356,21 @@ def _generate(
         answers += decoder.generate([replace(request, sampling=Sampling())])
         tick(name)
     return answers
+
+
+def to_json(plan: AlignBench, results: Results) -> dict[str, object]:
+    """Plain values."""
+    return {
+        "environment": environment(),
+        **plan.questions.about,
+        "learned": plan.questions.learned,
+        "nodes": plan.nodes,
+        "results": results,
+        "ladder": {
+            wordings: [
+                {"drafter": name, "than": than, **more.to_json("more")}
+                for name, than, more in ladder(plan.drafters, results, wordings)
+            ]
+            for wordings in results[plan.drafters[0]]
+        },
+    }

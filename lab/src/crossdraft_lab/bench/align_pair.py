@@ -8,7 +8,8 @@ from pathlib import Path
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.load import event_fingerprint, target_fingerprint
-from crossdraft_lab.bench.align import HELD_OUT, TRAINED, AlignBench, AlignQuestions, KnownAnswers, scene_questions
+from crossdraft_lab.bench.align import AlignBench, AlignQuestions, KnownAnswers, scene_questions
+from crossdraft_lab.bench.align_rows import HELD_OUT, TRAINED
 from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.specs import spec_of
@@ -31,7 +32,7 @@ def taught_questions(
     """
 
     def learn(models: Models, target: Target, nodes: int, tick: Tick) -> KnownAnswers:
-        return KnownAnswers(answers, lambda: models.build(spec_of(f"memory:seed={seed}"), target))
+        return answers, lambda: models.build(spec_of(f"memory:seed={seed}"), target)
 
     return AlignQuestions(tests, sum(map(len, tests.values())), len(answers), learn, about)
 

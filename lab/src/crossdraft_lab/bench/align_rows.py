@@ -1,18 +1,27 @@
-"""Rows of the alignment bench: what was accepted of a drafter, and a file of the rows that are measured already."""
+"""Rows of `crossdraft bench align`, a drafter or control each: what was accepted, tables, and which expectations hold.
+
+A file keeps the rows that are measured already.
+"""
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from crossdraft.engine.tree import common_prefix
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
-from crossdraft_lab.bench.align_features import Json
+from crossdraft_lab.bench.align_features import THRESHOLDS, Json
+from crossdraft_lab.bench.experiments.record import FigureTable
 from crossdraft_lab.bench.figure import Figure
 from crossdraft_lab.bench.statistics import Interval
+from crossdraft_lab.bench.study import FigureColumn, figure_table, name_column, shown
 
+HELD_OUT, TRAINED = "held-out wordings", "training wordings"
+CONTROLS = ("constant", "template", "memory", "blind")
+UNTRAINED, IDENTITY = "no adapter", "the target's own feature"
 Text = tuple[int, ...]
 
 
@@ -125,3 +134,95 @@ def templates(answers: Iterable[tuple[str, Sequence[int]]]) -> Mapping[str, Text
 def accepted(draft: Sequence[int], answer: Sequence[int]) -> int:
     """Tokens of a draft that a greedy target accepts before it has said anything."""
     return common_prefix(list(draft), list(answer))
+
+
+def _interval(found: Any, digits: int = 2) -> str:
+    return shown(found and Interval.from_json(found).shown(digits=digits))
+
+
+def _column(head: str, of: str, *wordings: str) -> FigureColumn:
+    """A figure of rows in those wordings; in held-out ones, where there are any, if none is named."""
+
+    def figure(by_wordings: Mapping[str, Json], name: str) -> Any:
+        row = _first(by_wordings) if not wordings else by_wordings.get(wordings[0])
+        return row and row[of]
+
+    return FigureColumn("", head, figure, _interval)
+
+
+def _feature(head: str, key: str) -> FigureColumn:
+    def figure(by_wordings: Mapping[str, Json], name: str) -> Any:
+        return (_first(by_wordings)["features"] or {}).get(key)
+
+    return FigureColumn("", head, figure, lambda found: _interval(found, 3))
+
+
+COLUMNS = (
+    name_column("drafter"),
+    _column("accepted prefix", "accepted_prefix", HELD_OUT),
+    _column("in training wordings", "accepted_prefix", TRAINED),
+    _column("τ after it", "tau"),
+    _feature("cos", "cosine"),
+    *(_feature(f"> {one:.2f}", f"acceptance@{one:.2f}") for one in THRESHOLDS),
+    _feature("in a row", "consecutive@0.90"),
+    _feature("same token", "same_position"),
+    _feature("shifted", "shifted"),
+)
+
+
+def results_table(results: Results) -> FigureTable:
+    """All figures; those after it and of features are of held-out wordings, where there are any."""
+    held_out = any(HELD_OUT in by_wordings for by_wordings in results.values())
+    wordings = "held-out wordings" if held_out else "the wordings of the training: no question was held out"
+    title = f"tokens of the hidden draft that the target accepts, on test clips in {wordings}; and its features"
+    return figure_table(title, COLUMNS, [(by_wordings, name) for name, by_wordings in results.items()])
+
+
+def lines(drafters: Sequence[str], results: Results) -> Iterator[str]:
+    """The best drafter against the controls, in held-out wordings where there are any."""
+    found = {name: row for name, by_wordings in results.items() if (row := _first(by_wordings))["prefixes"]}
+    means = {name: Interval.from_json(row["accepted_prefix"]) for name, row in found.items()}
+    best = max(drafters, key=lambda name: means[name].value)
+    yield f"Best drafter: {best}, {means[best].shown('clips')} tokens."
+    for control in CONTROLS:
+        yield f"  {_tokens_more(compare(best, control, found))} than the control '{control}' ({means[control]})."
+    if UNTRAINED not in results:
+        yield f"The control '{UNTRAINED}' is lacking: no drafter is an event model of the target's vocabulary."
+    for name, than, more in ladder(drafters, results, None):
+        yield f"  {name} accepts {_tokens_more(more)} than {than}."
+    lossy = [name for name, found in results.items() if any(map(_differs, found.values()))]
+    yield f"Answers differed from the target's: {', '.join(lossy)}." if lossy else "Every answer was the target's own."
+
+
+def _tokens_more(more: Interval) -> str:
+    """Describe a difference as tokens more or fewer.
+
+    >>> _tokens_more(Interval(-0.5, -0.75, 0.25, 4))
+    '0.50 [-0.25, 0.75; n=4 clips] tokens fewer'
+    """
+    if more.value >= 0:
+        return f"{more.shown('clips')} tokens more"
+    return f"{Interval(-more.value, -more.high, -more.low, more.n).shown('clips')} tokens fewer"
+
+
+def compare(name: str, than: str, rows: Mapping[str, Json]) -> Interval:
+    """Mean of accepted tokens that one row has more than another, question by question; drawn over clips."""
+    own, other = rows[name], rows[than]
+    more = [one - two for one, two in zip(own["prefixes"], other["prefixes"], strict=True)]
+    return Figure.mean("accepted tokens", more, own["clips"]).interval
+
+
+def ladder(drafters: Sequence[str], results: Results, wordings: str | None) -> list[tuple[str, str, Interval]]:
+    """Each drafter beside the one named before it; `wordings` of `None` are held-out ones, where there are any."""
+    rows = {name: _first(results[name]) if wordings is None else results[name][wordings] for name in drafters}
+    return [(name, before, compare(name, before, rows)) for before, name in pairwise(drafters)]
+
+
+def _first(by_wordings: Mapping[str, Json]) -> Json:
+    """A row in held-out wordings, where there are any."""
+    return by_wordings[HELD_OUT if HELD_OUT in by_wordings else TRAINED]
+
+
+def _differs(row: Json) -> bool:
+    """True if an answer was not the target's."""
+    return row["equal"] is not None and row["equal"] < len(row["prefixes"])

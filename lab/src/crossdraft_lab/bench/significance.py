@@ -53,18 +53,6 @@ class PairedComparison:
         interval = self.ratio.interval
         return self.adjusted_p < ALPHA and not interval.low <= 1 <= interval.high
 
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        figures = {
-            "p_wilcoxon": self.p, "p_holm": self.adjusted_p, "cohens_dz": self.effect,
-            "rank_biserial": self.rank_biserial, "minimum_detectable": self.detectable,
-        }  # fmt: skip
-        return {
-            **self.ratio.to_json(),
-            **{key: round(value, 6) for key, value in figures.items()},
-            "differs": self.differs,
-        }
-
     def __str__(self) -> str:
         seen = "differs" if self.differs else f"no difference seen; {self.detectable:.1%} would be"
         return f"{self.ratio}; p = {self.adjusted_p:.2g} (Wilcoxon, Holm), d_z = {self.effect:.2f}: {seen}"
@@ -89,6 +77,13 @@ def comparison_cells(found: PairedComparison | None) -> tuple[str, ...]:
     if found is None:
         return ("–",) * len(COMPARISON_HEADS)
     return f"{found.adjusted_p:.2g}", f"{found.effect:.2f}", f"{found.detectable:.1%}"
+
+
+def comparison_json(found: PairedComparison | None) -> dict[str, float | None]:
+    """The same as plain values."""
+    names = {"p_wilcoxon": "p", "p_holm": "adjusted_p", "cohens_dz": "effect", "rank_biserial": "rank_biserial",
+             "minimum_detectable": "detectable"}  # fmt: skip
+    return {key: None if found is None else getattr(found, name) for key, name in names.items()}
 
 
 def compare_paired(

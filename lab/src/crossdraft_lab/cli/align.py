@@ -263,10 +263,9 @@ def _measured(
     from dataclasses import replace
 
     from crossdraft.cli.reporting import console_for, progress
-    from crossdraft_lab.bench.align import AlignBench, run_align
+    from crossdraft_lab.bench.align import AlignBench, run_align, to_json
     from crossdraft_lab.bench.align_pair import list_tests, rows_config, scene_tests, taught_questions
-    from crossdraft_lab.bench.align_report import lines, results_table, to_json
-    from crossdraft_lab.bench.align_rows import KeptRows
+    from crossdraft_lab.bench.align_rows import KeptRows, lines, results_table
     from crossdraft_lab.bench.assembly import Models
     from crossdraft_lab.bench.study import terminal_table
     from crossdraft_lab.train.align.pair import DRAFTER, learned_answers, questions_of
@@ -292,4 +291,4 @@ def _measured(
         results = {named.get(name, name): found for name, found in run_align(plan, tick, kept).items()}
     plan = replace(plan, drafters=tuple(named.values()))  # by the names that people read
     console_for(as_json=True).print(terminal_table(results_table(results)))
-    return to_json(plan, results), list(lines(plan, results))
+    return to_json(plan, results), list(lines(plan.drafters, results))

@@ -32,8 +32,8 @@ def align(
     drafter's feature read by the target's head as it is.
     """
     output.check()
-    from crossdraft_lab.bench.align import AlignBench, run_align, scene_questions
-    from crossdraft_lab.bench.align_report import lines, results_table, to_json
+    from crossdraft_lab.bench.align import AlignBench, run_align, scene_questions, to_json
+    from crossdraft_lab.bench.align_rows import lines, results_table
     from crossdraft_lab.bench.study import terminal_table
     from crossdraft_lab.bench.workload import Workload
 
@@ -44,5 +44,5 @@ def align(
     with progress("measuring", plan.ticks) as tick:
         results = run_align(plan, tick)
     output.console.print(terminal_table(results_table(results)))
-    output.lines(list(lines(plan, results)))
+    output.lines(list(lines(plan.drafters, results)))
     output.write(to_json(plan, results))

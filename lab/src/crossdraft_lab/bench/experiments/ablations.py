@@ -14,12 +14,12 @@ from crossdraft_lab.bench.significance import (
     ALPHA,
     COMPARISON_HEADS,
     COMPARISON_NOTE,
-    PairedComparison,
     compare_together,
     comparison_cells,
+    comparison_json,
     least_scenes,
 )
-from crossdraft_lab.bench.statistics import FEW_PAIRS, Interval
+from crossdraft_lab.bench.statistics import FEW_PAIRS
 from crossdraft_lab.bench.study import (
     ALL,
     OWN,
@@ -186,61 +186,28 @@ def studies(config: AblationsConfig, folder: Path | None = None) -> list[Study]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class PartEffect:
-    """Effect of a part on the time of answers.
+def part_rows(groups: Mapping[str, tuple[Sequence[tuple[str, str]], Answers]]) -> list[dict[str, Any]]:
+    """A row for each part of all groups, with Holm's correction over all that can be tested.
 
-    Args:
-        group: what varies.
-        on, off: the rows with the part and without it.
-        ratio: Σ time without it / Σ time with it, drawn over scenes; above 1, it helps.
-        tested: the test over scenes, corrected over all parts; `None` where there are too few scenes for it.
+    `ratio`: Σ time without the part / Σ time with it, drawn over scenes; above 1, it helps. `tested`: the test over
+    scenes; `None` where there are too few for it. `direction`: of the effect, as far as the test supports it.
     """
-
-    group: str
-    on: str
-    off: str
-    ratio: Interval
-    tested: PairedComparison | None
-
-    @property
-    def direction(self) -> str:
-        """Direction of the effect, as far as the test supports it."""
-        if self.tested is None:
-            return UNTESTED
-        if not self.tested.differs:
-            return NOT_SEEN
-        return FASTER if self.ratio.value > 1 else SLOWER
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        one = self.tested
-        return {
-            **self.ratio.to_json(),
-            "p_wilcoxon": None if one is None else one.p,
-            "p_holm": None if one is None else one.adjusted_p,
-            "cohens_dz": None if one is None else one.effect,
-            "rank_biserial": None if one is None else one.rank_biserial,
-            "minimum_detectable": None if one is None else one.detectable,
-            "direction": self.direction,
-        }
-
-
-def compare_parts(groups: Mapping[str, tuple[Sequence[tuple[str, str]], Answers]]) -> list[PartEffect]:
-    """The parts of all groups, with Holm's correction over all that can be tested."""
     pairs = [(name, on, off, found) for name, (parts, found) in groups.items() for on, off in parts]
     tested = compare_together({f"{name}: {on} / {off}": found.costs(on, off) for name, on, off, found in pairs})
-    return [
-        PartEffect(name, on, off, found.speedup(on, off), tested.get(f"{name}: {on} / {off}"))
-        for name, on, off, found in pairs
-    ]
+    rows = []
+    for name, on, off, found in pairs:
+        ratio, one = found.speedup(on, off), tested.get(f"{name}: {on} / {off}")
+        seen = FASTER if ratio.value > 1 else SLOWER
+        direction = UNTESTED if one is None else seen if one.differs else NOT_SEEN
+        rows.append({"group": name, "on": on, "off": off, "ratio": ratio, "tested": one, "direction": direction})
+    return rows
 
 
 def summarise(config: AblationsConfig, found: Sequence[UnitResult]) -> Findings:
     """A table of all parts, and one for each group."""
     plans = studies(config)
     groups = {name: plan.pooled(found) for name, plan in zip(config.groups, plans, strict=True)}
-    effects = compare_parts({name: (GROUPS[name].parts, group) for name, group in groups.items()})
+    parts = part_rows({name: (GROUPS[name].parts, group) for name, group in groups.items()})
     speedups = {
         name: {
             one.name: group.speedup(one.name, per_token=GROUPS[name].temperature > 0) for one in GROUPS[name].variants
@@ -258,16 +225,16 @@ def summarise(config: AblationsConfig, found: Sequence[UnitResult]) -> Findings:
     ]
     tables = [_table(GROUPS[name], group) for name, group in groups.items()]
     return Findings(
-        found=f"{parts_sentence(effects)}The fastest of each group. {fastest}.",
-        sure=f"{sure(next(iter(groups.values())), config.repeats)}{untested(effects)}",
-        tables=(*([parts_table(effects)] if effects else []), *tables),
+        found=f"{_parts_sentence(parts)}The fastest of each group. {fastest}.",
+        sure=f"{sure(next(iter(groups.values())), config.repeats)}{_untested(parts)}",
+        tables=(*([_parts_table(parts)] if parts else []), *tables),
         figure=interval_bars("Speed-up over the target alone, the faster way, by what varies", bars, "×"),
         figures={
             name: {one: rows_json(plan.columns, group, one) for one in group.names}
             for (name, group), plan in zip(groups.items(), plans, strict=True)
         }
-        | {"parts": parts_json(effects)},
-        negative=(*lost, *no_help(effects)),
+        | {"parts": _parts_json(parts)},
+        negative=(*lost, *_no_help(parts)),
         faults=faults_of(zip(plans, groups.values(), strict=True)),
     )
 
@@ -280,75 +247,64 @@ def _table(group: AblationGroup, found: Answers) -> FigureTable:
     return figure_table(group.title, (name_column(), *speed), [(found, name) for name in found.names], note)
 
 
-def parts_table(effects: Sequence[PartEffect]) -> FigureTable:
-    """A row for each part."""
-    few = any(one.ratio.n < FEW_PAIRS for one in effects)
+def _parts_table(parts: Sequence[Mapping[str, Any]]) -> FigureTable:
+    few = any(one["ratio"].n < FEW_PAIRS for one in parts)
     narrow = f" Intervals of fewer than {FEW_PAIRS} scenes are narrower than the truth." if few else ""
     return FigureTable(
         "Each part: with it against without it, scene by scene",
         ("what varies", "with", "without", "× without", *COMPARISON_HEADS, "with it"),
         tuple(
-            (one.group, one.on, one.off, str(one.ratio), *comparison_cells(one.tested), one.direction)
-            for one in effects
+            (one["group"], one["on"], one["off"], str(one["ratio"]), *comparison_cells(one["tested"]), one["direction"])
+            for one in parts
         ),
         "× without: Σ time of the row without the part over Σ time of the row with it; above 1, the part helps. "
         f"{COMPARISON_NOTE} Faster and slower are what both the interval and p < {ALPHA:g} say."
-        f"{untested(effects)}{narrow}",
+        f"{_untested(parts)}{narrow}",
     )
 
 
-def untested(effects: Sequence[PartEffect]) -> str:
+def _untested(parts: Sequence[Mapping[str, Any]]) -> str:
     """Name the groups with too few scenes for any test, and how many could show a difference."""
-    few = {one.group: one.ratio.n for one in effects if one.tested is None}
-    if not few:
-        return ""
-    counts = "; ".join(f"{name}: {n}" for name, n in few.items())
-    least = least_scenes(len(effects))
-    return f" Too few scenes to show any difference of {len(effects)} parts ({counts}); {least} can."
+    few = {one["group"]: one["ratio"].n for one in parts if one["tested"] is None}
+    counts, least = "; ".join(f"{name}: {n}" for name, n in few.items()), least_scenes(len(parts))
+    return f" Too few scenes to show any difference of {len(parts)} parts ({counts}); {least} can." if few else ""
 
 
-def parts_sentence(effects: Sequence[PartEffect]) -> str:
+def _parts_sentence(parts: Sequence[Mapping[str, Any]]) -> str:
     """Say how many parts help, how many harm, and of how many nothing is seen; empty where there are no parts."""
-    if not effects:
-        return ""
-    if not any(one.tested for one in effects):
-        return f"The scenes are too few to test any of {len(effects)} parts. "
-    faster, slower, not_seen = (_counts(effects, direction) for direction in (FASTER, SLOWER, NOT_SEEN))
+    tested, of = sum(one["tested"] is not None for one in parts), Counter(one["group"] for one in parts)
+    if not tested:
+        return f"The scenes are too few to test any of {len(parts)} parts. " if parts else ""
+
+    def count(direction: str) -> str:
+        """By group: 2 (placement 1 of 3, trees 1 of 3)."""
+        found = Counter(one["group"] for one in parts if one["direction"] == direction)
+        groups = ", ".join(f"{name} {n} of {of[name]}" for name, n in found.items())
+        return f"{found.total()} ({groups})" if groups else "0"
+
     return (
-        f"Of {sum(one.tested is not None for one in effects)} parts that were tested scene by scene, answers are "
-        f"significantly faster with {faster}, significantly slower with {slower}, and of {not_seen} no difference is "
-        "seen. "
+        f"Of {tested} parts that were tested scene by scene, answers are significantly faster with {count(FASTER)}, "
+        f"significantly slower with {count(SLOWER)}, and of {count(NOT_SEEN)} no difference is seen. "
     )
 
 
-def _counts(effects: Sequence[PartEffect], direction: str) -> str:
-    """Count the effects of that direction, by group: 2 (placement 1 of 3, trees 1 of 3)."""
-    all_of = Counter(one.group for one in effects)
-    found = Counter(one.group for one in effects if one.direction == direction)
-    groups = ", ".join(f"{name} {n} of {all_of[name]}" for name, n in found.items())
-    return f"{found.total()} ({groups})" if groups else "0"
-
-
-def no_help(effects: Sequence[PartEffect]) -> Iterator[str]:
+def _no_help(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Sentences about parts that harm, and about those of which no difference was seen."""
-    for one in effects:
-        if one.tested is None or one.direction == FASTER:
-            continue
-        shown = f"({one.ratio} times as fast, p = {one.tested.adjusted_p:.2g})"
-        if one.direction == SLOWER:
-            yield f"{GROUPS[one.group].title}: {one.on} is slower than {one.off} {shown}."
-        else:
-            yield (
-                f"{GROUPS[one.group].title}: {one.on} is not seen to be faster than {one.off} {shown}; "
-                f"{one.tested.detectable:.1%} would be seen."
-            )
+    for one in parts:
+        title, on, off, tested = GROUPS[one["group"]].title, one["on"], one["off"], one["tested"]
+        shown = f"({one['ratio']} times as fast, p = {tested.adjusted_p:.2g})" if tested else ""
+        if one["direction"] == SLOWER:
+            yield f"{title}: {on} is slower than {off} {shown}."
+        elif one["direction"] == NOT_SEEN:
+            yield f"{title}: {on} is not seen to be faster than {off} {shown}; {tested.detectable:.1%} would be seen."
 
 
-def parts_json(effects: Sequence[PartEffect]) -> dict[str, dict[str, object]]:
+def _parts_json(parts: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, object]]:
     """By what varies, plain values of each part."""
-    found: dict[str, dict[str, object]] = {one.group: {} for one in effects}
-    for one in effects:
-        found[one.group][f"{one.on} / {one.off}"] = one.to_json()
+    found: dict[str, dict[str, object]] = {one["group"]: {} for one in parts}
+    for one in parts:
+        figures = one["ratio"].to_json() | comparison_json(one["tested"]) | {"direction": one["direction"]}
+        found[one["group"]][f"{one['on']} / {one['off']}"] = figures
     return found
 
 

@@ -9,7 +9,13 @@ from crossdraft.methods import METHODS
 from crossdraft.specs import Spec
 from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, UnitResult
 from crossdraft_lab.bench.heads_select import is_here
-from crossdraft_lab.bench.significance import COMPARISON_HEADS, COMPARISON_NOTE, compare_together, comparison_cells
+from crossdraft_lab.bench.significance import (
+    COMPARISON_HEADS,
+    COMPARISON_NOTE,
+    compare_together,
+    comparison_cells,
+    comparison_json,
+)
 from crossdraft_lab.bench.specs import HUGGING_FACE, ON_TARGETS_CORES, runs_in_process
 from crossdraft_lab.bench.statistics import FEW_PAIRS, Interval
 from crossdraft_lab.bench.study import (
@@ -30,6 +36,7 @@ from crossdraft_lab.bench.workload import Workload
 
 BASELINES = (OWN, ALL)
 SPEED = speed_columns("× the target alone")
+TESTED = ("p_holm", "cohens_dz", "minimum_detectable")
 COLUMNS = 8  # kinds of question of a table: so many fit a printed A4
 FIRST_LOOK = (
     "hf", "event", "glance", "blind", "ngram", "memory", "union", "eagle2", "eagle3", "eaglevlm", "specvlm", "medusa",
@@ -115,9 +122,7 @@ def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
         figures={
             name: {
                 **rows_json(SPEED, rows[name], name),
-                "p_holm": None if (one := compared.get(name)) is None else one.adjusted_p,
-                "cohens_dz": None if one is None else one.effect,
-                "minimum_detectable": None if one is None else one.detectable,
+                **{key: comparison_json(compared.get(name))[key] for key in TESTED},
                 "by_kind": {kind: one.to_json() for kind, one in kinds[name].items()},
             }
             for name in ranked
