@@ -16,7 +16,7 @@ from crossdraft.checks import parse_cores, spans
 from crossdraft.cli.cores import Cores, choose_cores
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench import environment as module
-from crossdraft_lab.bench.gpu import NO_LIBRARY, GpuSample, GpuSampler, gpu_use, sampling
+from crossdraft_lab.bench.gpu import NO_LIBRARY, GpuSample, gpu_use, sampled_gpus, sampling
 
 
 def test_a_figure_knows_its_time():
@@ -75,13 +75,15 @@ def test_the_thread_reads_at_once_again_and_in_the_end():
 @pytest.mark.skipif(importlib.util.find_spec("pynvml") is None, reason="needs nvidia-ml-py")
 @pytest.mark.skipif(ctypes.util.find_library("nvidia-ml") is not None, reason="there is a driver")
 def test_a_machine_without_a_driver_is_said():
-    with GpuSampler() as gpus:
+    with sampled_gpus() as gpus:
         assert gpus.absent == "No GPU was sampled: NVML says 'NVML Shared Library Not Found'."
     assert gpus.uses == []
 
 
 def test_without_the_library_it_is_said():
-    code = "from crossdraft_lab.bench.gpu import GpuSampler\nwith GpuSampler() as gpus: print(gpus.absent, gpus.uses)"
+    code = (
+        "from crossdraft_lab.bench.gpu import sampled_gpus\nwith sampled_gpus() as gpus: print(gpus.absent, gpus.uses)"
+    )
     hidden = f"import sys; sys.modules['pynvml'] = None\n{code}"
     found = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == f"{NO_LIBRARY} []"

@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.bench.figure import Figure, by_scene
+from crossdraft_lab.bench.figure import Figure
 from crossdraft_lab.bench.statistics import (
     Interval,
     Quartiles,
     acceptance_length,
     bootstrap,
+    by_scene,
     per_position,
     percentile,
     quartiles,

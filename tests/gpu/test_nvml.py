@@ -5,14 +5,14 @@ import time
 import pytest
 import torch
 
-from crossdraft_lab.bench.gpu import GpuSampler
+from crossdraft_lab.bench.gpu import sampled_gpus
 
 pytest.importorskip("pynvml")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="NVML knows of no other devices")
 
 
 def test_a_gpu_that_computes_is_busy_and_holds_memory():
-    with GpuSampler(0.05) as gpus:
+    with sampled_gpus(0.05) as gpus:
         product = torch.eye(4096, device="cuda")
         until = time.perf_counter() + 2
         while time.perf_counter() < until:

@@ -52,10 +52,9 @@ from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.baselines import blank_window
 from crossdraft_lab.bench.environment import environment
 from crossdraft_lab.bench.experiments.record import Tick
-from crossdraft_lab.bench.figure import Figure
 from crossdraft_lab.bench.identity import ReferenceAnswer, reference_answers
 from crossdraft_lab.bench.specs import is_blind, spec_of
-from crossdraft_lab.bench.statistics import Interval
+from crossdraft_lab.bench.statistics import Interval, ratio_by
 from crossdraft_lab.bench.workload import Item, Workload, describe, items
 from crossdraft_lab.networks import ALIGNED
 
@@ -293,11 +292,11 @@ class _AlignRun:
 def _tau_after(stats: Sequence[Stats], clips: Sequence[int]) -> Interval | None:
     """Tokens a pass after that of the hidden draft; `None` if there was no such pass."""
     later = [
-        (one.new_tokens - 1 - one.hidden_accepted, one.rounds - 1, clip)
+        (clip, one.new_tokens - 1 - one.hidden_accepted, one.rounds - 1)
         for one, clip in zip(stats, clips, strict=True)
         if one.rounds > 1
     ]
-    return Figure.ratio("τ", *zip(*later, strict=True), of="clips").interval if later else None
+    return ratio_by(*zip(*later, strict=True)) if later else None
 
 
 def _controls(run: _AlignRun, built: Mapping[str, Drafter[Any]], known: KnownAnswers) -> dict[str, dict[str, Json]]:

@@ -12,8 +12,8 @@ from crossdraft.engine.prefill import prefill
 from crossdraft.engine.target import Target
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft_lab.align.drafter import AlignedDrafter, AlignedState, FusedState
-from crossdraft_lab.bench.figure import Figure
 from crossdraft_lab.bench.identity import ReferenceAnswer
+from crossdraft_lab.bench.statistics import ratio_by
 
 THRESHOLDS = (0.80, 0.90)
 Json = dict[str, Any]
@@ -46,15 +46,14 @@ def figures_of(
     above = {f"acceptance@{one:.2f}": [cosine > one for cosine in cosines] for one in THRESHOLDS}
     pooled = {"cosine": cosines, **above, "same_position": same, "shifted": shifted}
     return {
-        **{name: _pooled(name, values, clips) for name, values in pooled.items()},
-        "consecutive@0.90": Figure.mean("in a row", rows, clips).interval.to_json(),
+        **{name: _pooled(values, clips) for name, values in pooled.items()},
+        "consecutive@0.90": ratio_by(clips, rows, [1] * len(rows)).to_json(),
     }
 
 
-def _pooled(name: str, answers: Sequence[Tensor], clips: Sequence[Hashable]) -> Json:
+def _pooled(answers: Sequence[Tensor], clips: Sequence[Hashable]) -> Json:
     """Mean over the positions of all answers."""
-    sums = [float(one.float().sum()) for one in answers]
-    return Figure.ratio(name, sums, [len(one) for one in answers], clips).interval.to_json()
+    return ratio_by(clips, [float(one.float().sum()) for one in answers], [len(one) for one in answers]).to_json()
 
 
 @torch.inference_mode()

@@ -15,8 +15,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
 from crossdraft_lab.bench.align_features import THRESHOLDS, Json
 from crossdraft_lab.bench.experiments.record import FigureTable
-from crossdraft_lab.bench.figure import Figure
-from crossdraft_lab.bench.statistics import Interval
+from crossdraft_lab.bench.statistics import Interval, ratio_by
 from crossdraft_lab.bench.study import FigureColumn, figure_table, name_column, shown
 
 HELD_OUT, TRAINED = "held-out wordings", "training wordings"
@@ -45,7 +44,7 @@ def row_of(
         equal: answers that were the target's own.
         features: of an adapter, see `align_features.figures_of`.
     """
-    mean = Figure.mean("accepted prefix", prefix, clips, of="clips").interval.to_json() if prefix else None
+    mean = ratio_by(clips, prefix, [1] * len(prefix)).to_json() if prefix else None
     own = None if tau is None else tau.to_json()
     found = {"accepted_prefix": mean, "tau": own, "equal": equal, "features": features}
     return {**found, "prefixes": list(prefix), "clips": list(clips)}
@@ -209,7 +208,7 @@ def compare(name: str, than: str, rows: Mapping[str, Json]) -> Interval:
     """Mean of accepted tokens that one row has more than another, question by question; drawn over clips."""
     own, other = rows[name], rows[than]
     more = [one - two for one, two in zip(own["prefixes"], other["prefixes"], strict=True)]
-    return Figure.mean("accepted tokens", more, own["clips"]).interval
+    return ratio_by(own["clips"], more, [1] * len(more))
 
 
 def ladder(drafters: Sequence[str], results: Results, wordings: str | None) -> list[tuple[str, str, Interval]]:

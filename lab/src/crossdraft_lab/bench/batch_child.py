@@ -48,7 +48,7 @@ def serve(
 
 
 def served(tokens: Sequence[int], ttft_s: float, total_s: float) -> dict[str, object]:
-    """One answer, as `Served.from_json` reads it."""
+    """One answer, as `ChildBatches` reads it."""
     return {"tokens": list(tokens), "ttft_s": ttft_s, "total_s": total_s}
 
 

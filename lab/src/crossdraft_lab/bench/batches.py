@@ -29,15 +29,6 @@ class Served:
     ttft_s: float
     total_s: float
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "Served":
-        """As `to_json` wrote it."""
-        return cls(tuple(values["tokens"]), values["ttft_s"], values["total_s"])
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        return {"tokens": list(self.tokens), "ttft_s": self.ttft_s, "total_s": self.total_s}
-
 
 @dataclass(frozen=True, slots=True)
 class BatchRun:

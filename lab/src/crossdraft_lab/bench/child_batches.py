@@ -86,7 +86,7 @@ class ChildBatches:
             raise self._died() from None
         served = self._receive()["served"]
         self._halt()
-        return BatchRun(tuple(map(Served.from_json, served)))
+        return BatchRun(tuple(Served(tuple(one["tokens"]), one["ttft_s"], one["total_s"]) for one in served))
 
     def close(self) -> None:
         """End it."""

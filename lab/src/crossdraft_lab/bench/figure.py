@@ -1,15 +1,12 @@
 """A reported number, which is never printed without its interval and what it was measured on."""
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.bench.statistics import Indices, Interval, bootstrap
+from crossdraft_lab.bench.statistics import Interval, ratio_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +72,7 @@ class Figure:
             scenes: of each run; runs of one scene are drawn together.
             of, note: as of a figure.
         """
-        top, bottom = by_scene(numerator, scenes), by_scene(denominator, scenes)
-        interval = bootstrap(lambda chosen: top[chosen].sum(-1) / bottom[chosen].sum(-1), max(1, len(top)))
-        return cls(name, interval, of, note)
+        return cls(name, ratio_by(scenes, numerator, denominator), of, note)
 
     @property
     def n(self) -> int:
@@ -97,33 +92,3 @@ class Figure:
     def __str__(self) -> str:
         note = f" ({self.note})" if self.note else ""
         return f"{self.name} {self.interval.shown(self.of)}{note}"
-
-
-def by_scene(values: Sequence[float], scenes: Sequence[Hashable]) -> NDArray[np.float64]:
-    """Sums of the values of each scene, in order of appearance.
-
-    >>> by_scene([1, 2, 3], ["a", "b", "a"])
-    array([4., 2.])
-
-    Raises:
-        CrossdraftError: not one scene for each value, or none at all.
-    """
-    if len(values) != len(scenes) or not len(values):
-        raise CrossdraftError(f"There are {len(values)} values of {len(scenes)} scenes; each needs the scene it is of.")
-    numbers = {scene: number for number, scene in enumerate(dict.fromkeys(scenes))}
-    chosen = np.array([numbers[scene] for scene in scenes])
-    return np.bincount(chosen, np.asarray(values, dtype=np.float64)).astype(np.float64)
-
-
-def over_scenes(
-    name: str, statistic: Callable[[Indices], NDArray[np.float64]], scenes: int, *, note: str = ""
-) -> Figure:
-    """Any statistic of scenes as a figure.
-
-    Args:
-        name: of the figure.
-        statistic: as `statistics.bootstrap` takes it, over indices of scenes.
-        scenes: how many there are.
-        note: as of a figure.
-    """
-    return Figure(name, bootstrap(statistic, scenes), note=note)

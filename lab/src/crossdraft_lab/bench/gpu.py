@@ -7,11 +7,11 @@ and on a machine without a GPU, nothing is sampled, and a sentence says why.
 import importlib
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from statistics import fmean
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple
 
 from crossdraft_lab.bench.environment import MIB
 
@@ -19,15 +19,11 @@ EVERY_S = 0.1  # NVML itself averages over a sixth of a second to a second
 NO_LIBRARY = "No GPU was sampled: the package nvidia-ml-py is not installed; pip install -e '.[gpus]' in the checkout."
 
 
-@dataclass(frozen=True, slots=True)
-class GpuSample:
+class GpuSample(NamedTuple):
     """One reading of one GPU.
 
-    Args:
-        busy: share of NVML's last interval in which a kernel ran, 0 … 1.
-        memory_busy: share of it in which memory was read or written, 0 … 1.
-        used_mib: memory in use, by whichever process.
-        watts: drawn; `None` where the GPU does not say.
+    `busy` and `memory_busy` are shares of NVML's last interval, 0 … 1, in which a kernel ran, and in which memory was
+    read or written; `used_mib` is memory in use, by whichever process; `watts` is `None` where the GPU does not say.
     """
 
     busy: float
@@ -53,73 +49,61 @@ def gpu_use(name: str, samples: Sequence[GpuSample]) -> dict[str, Any]:
     }
 
 
-class GpuSampler:
-    """Samples all GPUs from `with` to its end; `absent` says why it does not, where it does not.
+@dataclass(slots=True)
+class GpuReadings:
+    """Readings of all GPUs by name; `absent` says why there are none, where there are none."""
 
-    Args:
-        every_s: from one reading to the next.
-    """
-
-    def __init__(self, every_s: float = EVERY_S) -> None:
-        self.absent: str | None = None
-        self._every_s, self._stop = every_s, threading.Event()
-        self._nvml: Any = None
-        self._devices: list[tuple[str, Any]] = []
-        self._samples: list[list[GpuSample]] = []
-        self._thread: threading.Thread | None = None
+    absent: str | None = None
+    samples: dict[tuple[int, str], list[GpuSample]] = field(default_factory=dict[tuple[int, str], list[GpuSample]])
 
     @property
     def uses(self) -> list[dict[str, Any]]:
         """Readings of each GPU so far, summarised."""
-        return [
-            gpu_use(name, samples) for (name, _), samples in zip(self._devices, self._samples, strict=True) if samples
-        ]
+        return [gpu_use(name, samples) for (_, name), samples in self.samples.items() if samples]
 
-    def __enter__(self) -> Self:
+
+@contextmanager
+def sampled_gpus(every_s: float = EVERY_S) -> Iterator[GpuReadings]:
+    """Sample all GPUs from `with` to its end, `every_s` from one reading to the next."""
+    try:
+        nvml: Any = importlib.import_module("pynvml")
+    except ImportError:
+        yield GpuReadings(NO_LIBRARY)
+        return
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        yield GpuReadings(f"No GPU was sampled: NVML says '{error}'.")
+        return
+    handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
+    found = GpuReadings(
+        None if handles else "No GPU was sampled: NVML knows of none.",
+        {(number, nvml.nvmlDeviceGetName(handle)): [] for number, handle in enumerate(handles)},
+    )
+
+    def watts(handle: Any) -> float | None:
         try:
-            self._nvml = importlib.import_module("pynvml")
-        except ImportError:
-            self.absent = NO_LIBRARY
-            return self
-        try:
-            self._nvml.nvmlInit()
-        except self._nvml.NVMLError as error:
-            self.absent = f"No GPU was sampled: NVML says '{error}'."
-            self._nvml = None
-            return self
-        count = self._nvml.nvmlDeviceGetCount()
-        handles = [self._nvml.nvmlDeviceGetHandleByIndex(number) for number in range(count)]
-        self._devices = [(self._nvml.nvmlDeviceGetName(handle), handle) for handle in handles]
-        self._samples = [[] for _ in handles]
-        self.absent = None if handles else "No GPU was sampled: NVML knows of none."
-        if handles:
-            self._thread = sampling(self._read, self._every_s, self._stop)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-        if self._nvml is not None:
-            self._nvml.nvmlShutdown()
-
-    def _read(self) -> None:
-        """One reading of each; a GPU that does not answer is left out this time."""
-        for (_, handle), samples in zip(self._devices, self._samples, strict=True):
-            try:
-                load = self._nvml.nvmlDeviceGetUtilizationRates(handle)
-                used = self._nvml.nvmlDeviceGetMemoryInfo(handle).used
-            except self._nvml.NVMLError:
-                continue
-            samples.append(GpuSample(load.gpu / 100, load.memory / 100, used / MIB, self._watts(handle)))
-
-    def _watts(self, handle: Any) -> float | None:
-        try:
-            return self._nvml.nvmlDeviceGetPowerUsage(handle) / 1e3
-        except self._nvml.NVMLError:
+            return nvml.nvmlDeviceGetPowerUsage(handle) / 1e3
+        except nvml.NVMLError:
             return None
+
+    def read() -> None:
+        """One reading of each; a GPU that does not answer is left out this time."""
+        for handle, samples in zip(handles, found.samples.values(), strict=True):
+            with suppress(nvml.NVMLError):
+                load = nvml.nvmlDeviceGetUtilizationRates(handle)
+                used = nvml.nvmlDeviceGetMemoryInfo(handle).used
+                samples.append(GpuSample(load.gpu / 100, load.memory / 100, used / MIB, watts(handle)))
+
+    stop = threading.Event()
+    thread = sampling(read, every_s, stop) if handles else None
+    try:
+        yield found
+    finally:
+        stop.set()
+        if thread is not None:
+            thread.join()
+        nvml.nvmlShutdown()
 
 
 def sampling(read: Callable[[], None], every_s: float, stop: threading.Event) -> threading.Thread:

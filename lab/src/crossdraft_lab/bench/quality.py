@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.bench.figure import Figure, over_scenes
+from crossdraft_lab.bench.figure import Figure
+from crossdraft_lab.bench.statistics import bootstrap
 from crossdraft_lab.datasets.index import PairIndex
 from crossdraft_lab.datasets.rows import field, json_rows
 
@@ -101,9 +102,8 @@ def bleu(answers: Sequence[ScoredAnswer]) -> Figure:
         row = np.array([*score.counts, *score.totals, score.sys_len, score.ref_len], dtype=np.float64)
         rows[answer.scene] = rows.get(answer.scene, 0.0) + row
     sums = np.stack(list(rows.values()))
-    return over_scenes(
-        "BLEU-4", lambda chosen: bleu_of(sums[chosen].sum(-2)), len(sums), note=str(metric.get_signature())
-    )
+    found = bootstrap(lambda chosen: bleu_of(sums[chosen].sum(-2)), len(sums))
+    return Figure("BLEU-4", found, note=str(metric.get_signature()))
 
 
 def bleu_of(sums: NDArray[np.float64]) -> NDArray[np.float64]:

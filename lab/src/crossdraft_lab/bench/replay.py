@@ -22,8 +22,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.experiments.record import Tick
-from crossdraft_lab.bench.figure import by_scene
-from crossdraft_lab.bench.statistics import Interval, acceptance_length, quartiles, ratio
+from crossdraft_lab.bench.statistics import Interval, acceptance_length, by_scene, quartiles, ratio_by
 from crossdraft_lab.bench.traces import Trace
 
 QUESTION_TOKENS = 16  # of "What are the key elements in this scene? ASSISTANT:", roughly: traces hold no prompt ids
@@ -138,39 +137,23 @@ class TraceReplay:
         return SimulatedTimes(prefill + decode, reading + decode, first + step * sum(widths[1:]) + sum(drafting))
 
 
-def question_json(played: Sequence[TraceReplay]) -> dict[str, Any]:
-    """The answers to one question: how many, their mean length, τ, tokens accepted in the prefill's own pass.
-
-    `first_token_accepted` counts the answers whose first drafted token was the target's.
-    """
-    return {
-        "answers": len(played),
-        "mean_tokens": round(fmean(len(entry.trace.target_tokens) for entry in played), 1),
-        "tau": tau_over_clips(played).to_json(),
-        "hidden_accepted": hidden_over_clips(played).to_json(),
-        "first_token_accepted": sum(entry.hidden > 0 for entry in played),
-    }
-
-
-def ratio_over_clips(
-    played: Sequence[TraceReplay], numerator: Sequence[float], denominator: Sequence[float]
+def over_clips(
+    played: Sequence[TraceReplay], numerator: Sequence[float], denominator: Sequence[float] | None = None
 ) -> Interval:
-    """Σ numerator / Σ denominator over answers; the answers about one clip are drawn together, and n counts clips."""
-    clips = [entry.trace.scene for entry in played]
-    return ratio(by_scene(numerator, clips).tolist(), by_scene(denominator, clips).tolist())
+    """Σ numerator / Σ denominator, or the mean, over answers; those about one clip are drawn together."""
+    return ratio_by([entry.trace.scene for entry in played], numerator, denominator or [1.0] * len(played))
 
 
 def hidden_over_clips(played: Sequence[TraceReplay]) -> Interval:
-    """Tokens accepted in the prefill's own pass, per answer; as `ratio_over_clips`."""
-    return ratio_over_clips(played, [entry.hidden for entry in played], [1.0] * len(played))
+    """Tokens accepted in the prefill's own pass, per answer; as `over_clips`."""
+    return over_clips(played, [entry.hidden for entry in played])
 
 
 def tau_over_clips(played: Sequence[TraceReplay]) -> Interval:
     """τ; the answers about one clip are drawn together, and n counts clips."""
     clips = [entry.trace.scene for entry in played]
-    tokens = by_scene([entry.tokens for entry in played], clips).tolist()
-    passes = by_scene([entry.passes for entry in played], clips).tolist()
-    return acceptance_length([*zip(map(int, tokens), map(int, passes), strict=True)])
+    sums = by_scene([entry.tokens for entry in played], clips), by_scene([entry.passes for entry in played], clips)
+    return acceptance_length([(int(tokens), int(passes)) for tokens, passes in zip(*sums, strict=True)])
 
 
 class RecordedDrafter:
@@ -213,7 +196,8 @@ def replay(
 
     Everything `simulated` is `None` where not every trace has times. `simulated_speedup` is over the target alone,
     which reads its whole prompt every time; what is `shared` is the target alone with the shared clip, `None` if no
-    clip is shared. `hidden_accepted` (per answer) is `None` if nothing was drafted for the prefill's own pass.
+    clip is shared. `hidden_accepted` (per answer) is `None` if nothing was drafted for the prefill's own pass,
+    `first_token_accepted` counts the answers whose first drafted token was the target's.
     """
     played: list[TraceReplay] = []
     known: set[str] = set()
@@ -226,14 +210,20 @@ def replay(
     drafted = [each.drafted for each in times]
     alone = [each.alone for each in times] if complete else None
     shared = [each.alone_shared for each in times] if complete and config.shared_clip else None
-    by_question: dict[str, list[TraceReplay]] = {}
-    for entry in played:
-        by_question.setdefault(entry.trace.question, []).append(entry)
-    questions = {question: question_json(own) for question, own in by_question.items()}
+    questions: dict[str, dict[str, Any]] = {}
+    for question in dict.fromkeys(entry.trace.question for entry in played):
+        own = [entry for entry in played if entry.trace.question == question]
+        questions[question] = {
+            "answers": len(own),
+            "mean_tokens": round(fmean(len(entry.trace.target_tokens) for entry in own), 1),
+            "tau": tau_over_clips(own).to_json(),
+            "hidden_accepted": hidden_over_clips(own).to_json(),
+            "first_token_accepted": sum(entry.hidden > 0 for entry in own),
+        }
     draft = quartiles([1e3 * seconds for entry in played for seconds in entry.seconds] or [0.0])
 
     def over(some: Sequence[float] | None) -> dict[str, object] | None:
-        return None if some is None else ratio_over_clips(played, some, drafted).to_json()
+        return None if some is None else over_clips(played, some, drafted).to_json()
 
     def mean(some: Sequence[float] | None) -> float | None:
         return None if some is None else round(fmean(some), 2)

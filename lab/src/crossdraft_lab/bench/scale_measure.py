@@ -31,7 +31,7 @@ from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.experiments.record import Tick
-from crossdraft_lab.bench.gpu import GpuSampler
+from crossdraft_lab.bench.gpu import sampled_gpus
 from crossdraft_lab.bench.scale_models import cache_bytes, decode_bytes, random_drafter
 from crossdraft_lab.bench.statistics import Quartiles, quartiles
 
@@ -269,7 +269,7 @@ def _gpu_use(decoder: DecodeLoop, request: Request) -> list[Json]:
     """Sample the GPUs by NVML while answers are written for a second; nothing where the target is on a CPU."""
     if decoder.target.device.type != "cuda":
         return []
-    with GpuSampler() as gpus:
+    with sampled_gpus() as gpus:
         until = time.perf_counter() + SAMPLED_S
         while time.perf_counter() < until:
             decoder.generate([request])

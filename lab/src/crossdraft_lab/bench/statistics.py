@@ -1,11 +1,13 @@
 """The arithmetic after every reported number: quartiles, pooled ratios, bootstrap intervals. Pure numpy."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from crossdraft.errors import CrossdraftError
 
 DRAWS = 2000
 INTERVALS = "[95 % bootstrap over pairs]"
@@ -143,14 +145,40 @@ def bootstrap(
     return Interval(float(statistic(np.arange(size))), float(low), float(high), size)
 
 
+def over_pairs(statistic: Callable[..., NDArray[np.float64]], *columns: Sequence[float], seed: int = 0) -> Interval:
+    """A statistic of values that belong together pair by pair, which are drawn together; it takes them [..., size]."""
+    values = [np.asarray(column, dtype=np.float64) for column in columns]
+    return bootstrap(lambda chosen: statistic(*(one[chosen] for one in values)), len(values[0]), seed=seed)
+
+
 def ratio(numerator: Sequence[float], denominator: Sequence[float], *, seed: int = 0) -> Interval:
     """Σ numerator / Σ denominator over pairs; numerator[i] and denominator[i] belong to the same pair.
 
     A ratio of sums, not a mean of ratios: what somebody who waits for all the answers sees.
     """
-    top = np.asarray(numerator, dtype=np.float64)
-    bottom = np.asarray(denominator, dtype=np.float64)
-    return bootstrap(lambda chosen: top[chosen].sum(-1) / bottom[chosen].sum(-1), len(top), seed=seed)
+    return over_pairs(lambda top, bottom: top.sum(-1) / bottom.sum(-1), numerator, denominator, seed=seed)
+
+
+def ratio_by(scenes: Sequence[Hashable], numerator: Sequence[float], denominator: Sequence[float]) -> Interval:
+    """The same of runs; those of one scene (or clip) are drawn together, and n counts scenes."""
+    top, bottom = by_scene(numerator, scenes), by_scene(denominator, scenes)
+    return bootstrap(lambda chosen: top[chosen].sum(-1) / bottom[chosen].sum(-1), len(top))
+
+
+def by_scene(values: Sequence[float], scenes: Sequence[Hashable]) -> NDArray[np.float64]:
+    """Sums of the values of each scene, in order of appearance.
+
+    >>> by_scene([1, 2, 3], ["a", "b", "a"])
+    array([4., 2.])
+
+    Raises:
+        CrossdraftError: not one scene for each value, or none at all.
+    """
+    if len(values) != len(scenes) or not len(values):
+        raise CrossdraftError(f"There are {len(values)} values of {len(scenes)} scenes; each needs the scene it is of.")
+    numbers = {scene: number for number, scene in enumerate(dict.fromkeys(scenes))}
+    chosen = np.array([numbers[scene] for scene in scenes])
+    return np.bincount(chosen, np.asarray(values, dtype=np.float64)).astype(np.float64)
 
 
 def ratio_of_some(sums: Sequence[tuple[float, float]]) -> Interval | None:
@@ -188,8 +216,7 @@ def percentile(runs: Sequence[Sequence[float]], rank: float) -> Interval | None:
 
 def median_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Interval:
     """Median of one over the median of the other; runs that were made in turn are drawn together."""
-    top, bottom = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
-    return bootstrap(lambda chosen: np.median(top[chosen], -1) / np.median(bottom[chosen], -1), len(top))
+    return over_pairs(lambda top, bottom: np.median(top, -1) / np.median(bottom, -1), numerator, denominator)
 
 
 def median_added(values: Sequence[float], before: Sequence[float]) -> Interval:
@@ -198,30 +225,22 @@ def median_added(values: Sequence[float], before: Sequence[float]) -> Interval:
     >>> str(median_added([5, 5, 5], [3, 3, 3]))
     '2.00 [2.00, 2.00; n=3]'
     """
-    after, first = np.asarray(values, dtype=np.float64), np.asarray(before, dtype=np.float64)
-    return bootstrap(lambda chosen: np.median(after[chosen], -1) - np.median(first[chosen], -1), len(after))
+    return over_pairs(lambda after, first: np.median(after, -1) - np.median(first, -1), values, before)
 
 
 def ratio_per_token(
-    numerator: Sequence[float],
-    its_tokens: Sequence[float],
-    denominator: Sequence[float],
-    own_tokens: Sequence[float],
-    *,
-    seed: int = 0,
+    numerator: Sequence[float], its_tokens: Sequence[float], denominator: Sequence[float], own_tokens: Sequence[float]
 ) -> Interval:
     """(Σ numerator / Σ its tokens) / (Σ denominator / Σ own tokens) over pairs, as `ratio`.
 
     For answers that differ in length, as sampled ones do: a method that happens to say less is not faster for that.
     """
-    top, top_tokens = np.asarray(numerator, dtype=np.float64), np.asarray(its_tokens)
-    bottom, bottom_tokens = np.asarray(denominator, dtype=np.float64), np.asarray(own_tokens)
 
-    def over(chosen: Indices) -> NDArray[np.float64]:
-        each = top[chosen].sum(-1) / top_tokens[chosen].sum(-1)
-        return each / (bottom[chosen].sum(-1) / bottom_tokens[chosen].sum(-1))
+    def each(*columns: NDArray[np.float64]) -> NDArray[np.float64]:
+        top, its, bottom, own = (column.sum(-1) for column in columns)
+        return top / its / (bottom / own)
 
-    return bootstrap(over, len(top), seed=seed)
+    return over_pairs(each, numerator, its_tokens, denominator, own_tokens)
 
 
 def per_position(accepted: Sequence[Sequence[int]], offered: Sequence[Sequence[int]]) -> list[float]:

@@ -13,8 +13,8 @@ from crossdraft_lab.bench.replay import (
     StageCosts,
     TraceReplay,
     hidden_over_clips,
+    over_clips,
     play,
-    ratio_over_clips,
     tau_over_clips,
 )
 from crossdraft_lab.bench.traces import Trace, read_traces
@@ -91,7 +91,7 @@ def question_row(
         times = [found for one in played if (found := one.times(cost)) is not None]
         whole = len(times) == len(played)
         ms = [t.alone for t in times], [t.drafted for t in times]
-        speedups.append(ratio_over_clips(played, *ms).shown("clips") if whole else "–")
+        speedups.append(over_clips(played, *ms).shown("clips") if whole else "–")
     stages = [(found, one) for one in played if (found := next(iter(costs.values())).of(one.trace)) is not None]
     prefill = sum(found[0] for found, _ in stages)
     decode = sum(found[1] * (len(one.trace.target_tokens) - 1) for found, one in stages)

@@ -16,7 +16,7 @@ from crossdraft.engine.timeline import Span
 from crossdraft_lab.bench.assembly import EngineMethod
 from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, UnitResult
 from crossdraft_lab.bench.experiments.roofline import MachinePeak, ModelShape, PassWork, layer_widths, machine_peak
-from crossdraft_lab.bench.gpu import GpuSampler
+from crossdraft_lab.bench.gpu import sampled_gpus
 from crossdraft_lab.bench.measure import BenchMethod
 from crossdraft_lab.bench.specs import runs_in_process
 from crossdraft_lab.bench.statistics import Interval, ratio
@@ -48,7 +48,7 @@ def studies(config: UtilisationConfig, folder: Path | None = None) -> list[Study
     @contextmanager
     def machine(key: str, made: Mapping[str, BenchMethod], target: Target) -> Iterator[dict[str, Any]]:
         found = dict[str, Any]()
-        with GpuSampler() as gpus:
+        with sampled_gpus() as gpus:
             yield found
         shape, first = ModelShape.of(target), next(iter(items(study.work_of(key))))
         found["timelines"] = {name: _spans(method, first) for name, method in made.items()}
