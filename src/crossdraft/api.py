@@ -25,7 +25,7 @@ from crossdraft.checkpoints import models as checkpoint_models
 from crossdraft.checkpoints.locate import source_text
 from crossdraft.checkpoints.parts import parts
 from crossdraft.checks import core_numbers
-from crossdraft.compressions import CHECK, BudgetStatus, CheckedTarget, compressed, settings_of
+from crossdraft.compressions import CHECK, BudgetStatus, checked_by, compressed, settings_of, shares_prefixes
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.devices import usable_device
 from crossdraft.engine.drafter import Drafter
@@ -93,7 +93,8 @@ class Engine:
         self.cost = cost
         self._drafter = drafter
         # It knows nothing of this engine, so that one that is not closed can be collected.
-        self.prefixes = PrefixCache(cache_bytes(options, target.device) if target.keeps_prefixes else 0)
+        kept = cache_bytes(options, target.device) if shares_prefixes(options.lossy_prefill) else 0
+        self.prefixes = PrefixCache(kept)
         self._make = partial(new_loop, target, drafter, options, cost, self.prefixes)
         most = None if options.max_queue is None else options.max_batch + options.max_queue
         self._scheduler = Scheduler(self._make, options.target_cores, most)
@@ -128,7 +129,7 @@ class Engine:
     @property
     def prefill_status(self) -> BudgetStatus | None:
         """The state of the quality budget of `Options.lossy_prefill`; `None` without one."""
-        return self.target.status if isinstance(self.target, CheckedTarget) else None
+        return None if (checked := checked_by(self.target)) is None else checked.status
 
     @classmethod
     def load(
@@ -269,7 +270,8 @@ class Engine:
     def _submit(
         self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True, patient: bool = False
     ) -> PendingAnswer:
-        check = self.target.check_of(request, self._scheduler) if isinstance(self.target, CheckedTarget) else None
+        checked = checked_by(self.target)
+        check = None if checked is None else checked.check_of(request, self._scheduler)
         asked = request if check is None else replace(request, extras={CHECK: check})
         return self._scheduler.submit(
             asked, on_piece, provisional=provisional, owner=self, patient=patient, check=check

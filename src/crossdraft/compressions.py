@@ -21,7 +21,7 @@ from crossdraft.specs import parse, read_settings
 
 READ_WHOLE = "Read whole"  # begins the note of a prompt that was not compressed after all
 COMPRESSION = "compression"
-CHECK = "check"  # of a request's extras: what `CheckedTarget.check_of` returned
+CHECK = "check"  # of a request's extras: what `CheckedPrompts.check_of` returned
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Compression:
         settings: a frozen dataclass of what may be set.
         make: the compressed target, of the target and the settings.
         trained: whether it has weights of its own, which are of one target.
+        shares_prefixes: whether what was read of a prompt's beginning holds whatever follows it, or comes with it.
     """
 
     name: str
@@ -43,13 +44,14 @@ class Compression:
     settings: type[Any]
     make: Callable[[Target, Any], Target]
     trained: bool = False
+    shares_prefixes: bool = True
 
 
 COMPRESSIONS: Table[Compression] = Table("crossdraft.executors", Compression, COMPRESSION, {})
 
 
 class BudgetStatus(Protocol):
-    """The state of a quality budget at one moment; see `CheckedTarget`."""
+    """The state of a quality budget at one moment; see `CheckedPrompts`."""
 
     @property
     def budget(self) -> float:
@@ -87,8 +89,8 @@ class BudgetStatus(Protocol):
 
 
 @runtime_checkable
-class CheckedTarget(Protocol):
-    """A target that checks a sample of its answers, to keep within a quality budget."""
+class CheckedPrompts(Protocol):
+    """Makes the prompts of a target of which a sample of answers is checked, to keep within a quality budget."""
 
     @property
     def status(self) -> BudgetStatus | None:
@@ -116,6 +118,17 @@ def settings_of(spec: str) -> tuple[Compression, Any]:
         raise CrossdraftError(f"The compression '{spec}' takes settings alone, such as fastv:keep=0.5.")
     found = COMPRESSIONS[read.name]
     return found, read_settings(found.settings, read, COMPRESSION)
+
+
+def checked_by(target: Target) -> CheckedPrompts | None:
+    """The object that makes a target's prompts, if it checks answers."""
+    made = target.prepare.made if isinstance(target.prepare, CompressedPrompt) else target.prepare
+    return made if isinstance(made, CheckedPrompts) else None
+
+
+def shares_prefixes(spec: str | None) -> bool:
+    """True if a target compressed so can go on from the beginning of an earlier prompt; `None` = not compressed."""
+    return spec is None or settings_of(spec)[0].shares_prefixes
 
 
 def compressed(target: Target, spec: str) -> Target:

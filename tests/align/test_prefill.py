@@ -22,7 +22,7 @@ from crossdraft_lab.align import prefill
 from crossdraft_lab.align.checked import Read
 from crossdraft_lab.align.gate import GATE, PrefillGate, load_gate, save_gate
 from crossdraft_lab.align.predicted import encoder_features
-from crossdraft_lab.align.prefill import PrefillSettings, SpeculativePrefill, layout
+from crossdraft_lab.align.prefill import PrefillSettings, layout, speculative, speculative_target
 from tests.align.test_vision import some_vision
 from tests.support import encodes_clips
 
@@ -55,7 +55,7 @@ def question(clip):
 @pytest.fixture
 def predicting(pair, target, folder):
     def make(**more):
-        return SpeculativePrefill(target, PrefillSettings(folder, str(pair.event), **more))
+        return speculative_target(target, PrefillSettings(folder, str(pair.event), **more))
 
     return make
 
@@ -100,12 +100,13 @@ def test_it_reads_the_predicted_tokens_and_nothing_of_the_clip(predicting, targe
     whole, prompt = target.prepare(question), made.prepare(question)
     assert len(whole) - len(prompt) == FRAMES * TOKENS - TOKENS
     assert not any(name.startswith("pixel") for name in prompt.features)
-    events, adapter = made.predicting.events, made.predicting.adapter
+    own = speculative(made).predicting
+    events, adapter = own.events, own.adapter
     with torch.inference_mode():
         wanted = adapter.predict(encoder_features(events, events.prepare(question))[None].to(adapter.mean))
     (found,) = made.encode(prompt).values()
     assert torch.equal(visual_rows(found), wanted[0].double())
-    positions, delta = made._positions(prompt)
+    positions, delta = prompt.positions(None)
     assert delta == len(whole) - len(prompt)
     assert positions[-1] == len(whole) - 1  # text after the clip stands where it would
 
@@ -118,9 +119,9 @@ def test_key_frames_are_those_of_the_target(predicting, target, question):
     rows = visual_rows(next(iter(made.encode(prompt).values())))
     true = visual_rows(next(iter(target.encode(target.prepare(question)).values()))).view(FRAMES, TOKENS, -1)
     assert len(rows) == 4 * TOKENS
-    own = [int(at) for at in made.order.argsort()[TOKENS:]]  # where they went
+    own = [int(at) for at in speculative(made).order.argsort()[TOKENS:]]  # where they went
     assert torch.allclose(rows[own], true[[0, 3, 7]].flatten(0, 1), atol=1e-9)
-    places = made.places[own].tolist()
+    places = speculative(made).places[own].tolist()
     assert places == [50 // 10 * frame + at for frame in (0, 3, 7) for at in range(TOKENS)]
 
 
@@ -129,9 +130,9 @@ def test_with_the_right_tokens_it_says_what_the_target_says(pair, target, folder
     """An adapter of eight frames that predicts the target's own tokens: nothing is lost."""
     adapter = some_vision("vision_linear", target, pair.event, frames=8)
     save_head(folder, adapter, "vision_linear", target_fingerprint(str(pair.target)), torch.float32)
-    made = SpeculativePrefill(target, PrefillSettings(folder, str(pair.event)))
+    made = speculative_target(target, PrefillSettings(folder, str(pair.event)))
     true = target.visual_features(target.encode(target.prepare(question)))
-    monkeypatch.setattr(made.predicting.adapter, "predict", lambda source: true[None])
+    monkeypatch.setattr(speculative(made).predicting.adapter, "predict", lambda source: true[None])
     assert (
         DecodeLoop(made, None).generate([question])[0].tokens == DecodeLoop(target, None).generate([question])[0].tokens
     )
@@ -142,18 +143,18 @@ def test_positions_that_close_up_would_be_noticed(predicting, question, monkeypa
     """The planted bug: predicted tokens stand side by side."""
     monkeypatch.setattr(prefill, "spread", lambda count, length: torch.arange(count))
     made = predicting()
-    assert made._positions(made.prepare(question))[0].tolist() != predicting_positions(made, question)
+    assert made.prepare(question).positions(None)[0].tolist() != predicting_positions(made, question)
 
 
 def predicting_positions(made, question):
     """As the drafter `predicted` has them."""
-    return made.predicting._positions(made.predicting.prepare(question))[0].tolist()
+    return speculative(made).predicting.prompt(question).positions(None)[0].tolist()
 
 
 @encodes_clips
 def test_positions_are_those_of_the_drafter(predicting, question):
     made = predicting()
-    assert made._positions(made.prepare(question))[0].tolist() == predicting_positions(made, question)
+    assert made.prepare(question).positions(None)[0].tolist() == predicting_positions(made, question)
 
 
 @encodes_clips
@@ -183,8 +184,9 @@ def test_who_asks_sees_to_a_check_and_events_are_encoded_once(predicting, target
     """The whole clip is read; the request that is handed on has what the gate read."""
     made, encoded, asker = predicting(budget=0.1, check=1.0, confidence=0.4), [], Noted()
     own = DecodeLoop(predicting(), None).generate([question])[0].tokens
-    encode = made.predicting.events.encode
-    monkeypatch.setattr(made.predicting.events, "encode", lambda prompt: encoded.append(1) or encode(prompt))
+    events = speculative(made).predicting.events
+    encode = events.encode
+    monkeypatch.setattr(events, "encode", lambda prompt: encoded.append(1) or encode(prompt))
     answer = DecodeLoop(made, None).generate([replace(question, extras={CHECK: asker})])[0]
     assert answer.tokens == DecodeLoop(target, None).generate([question])[0].tokens
     assert "Read whole: this request is a check." in answer.other_notes
@@ -192,7 +194,7 @@ def test_who_asks_sees_to_a_check_and_events_are_encoded_once(predicting, target
     lossy = DecodeLoop(made, None).generate([replace(prepared, extras=prepared.extras | {CHECK: Read.PREDICTED})])[0]
     assert lossy.tokens == own != answer.tokens
     assert len(encoded) == 1
-    assert made.status.reads[Read.CHECKED] == 1
+    assert speculative(made).status.reads[Read.CHECKED] == 1
 
 
 @encodes_clips
@@ -200,10 +202,10 @@ def test_who_asks_sees_to_a_check_and_events_are_encoded_once(predicting, target
 def test_who_asks_for_no_check_reads_by_the_threshold_and_moves_nothing(predicting, question, first, predicted):
     """A request by itself, and one of which nothing is to be learned, even if all that are predicted are checked."""
     made, asker = predicting(budget=0.1, check=1.0, rate=1.0, confidence=first), Noted()
-    before = made.status
+    before = speculative(made).status
     for request in (question, replace(question, extras={CHECK: asker}, namespace=None)):
         assert ("predicted" in made.prepare(request).features) == predicted
-    assert (made.status, asker.started) == (before, [])
+    assert (speculative(made).status, asker.started) == (before, [])
 
 
 @encodes_clips
@@ -216,10 +218,10 @@ def test_a_request_may_say_how_it_is_read(predicting, question):
 @encodes_clips
 def test_the_threshold_of_a_budget_begins_where_the_gate_says(predicting):
     """It was judged by one clip, of which all was lost, and of which it was sure by 0.5."""
-    found = {loss: predicting(budget=loss).status.threshold for loss in (1.0, 0.5)}
+    found = {loss: speculative(predicting(budget=loss)).status.threshold for loss in (1.0, 0.5)}
     assert found == {1.0: 0.5, 0.5: math.nextafter(0.5, 1)}
-    assert predicting(budget=0.5, confidence=0.3).status.threshold == 0.3
-    assert predicting(confidence=0.3).status is None
+    assert speculative(predicting(budget=0.5, confidence=0.3)).status.threshold == 0.3
+    assert speculative(predicting(confidence=0.3)).status is None
 
 
 @encodes_clips
@@ -242,7 +244,7 @@ def test_events_that_cannot_be_read_cost_no_answer(predicting, target, question,
     damaged = tmp_path / "damaged.h5"
     damaged.write_bytes(b"no recording")
     made, asker, own = predicting(**budget), Noted(), DecodeLoop(target, None).generate([question])[0].tokens
-    before, why = made.status, "Read whole: its events cannot be read."
+    before, why = speculative(made).status, "Read whole: its events cannot be read."
     for path in (tmp_path / "missing.h5", damaged):
         answer = DecodeLoop(made, None).generate([replace(question, events=str(path), extras={CHECK: asker})])[0]
         assert answer.tokens == own
@@ -252,7 +254,7 @@ def test_events_that_cannot_be_read_cost_no_answer(predicting, target, question,
     answer = DecodeLoop(made, None).generate([replace(question, events=remote, extras={CHECK: asker})])[0]
     assert answer.tokens == own
     assert answer.other_notes == ("Read whole: its events lie at an edge, and are not sent.",)
-    assert (made.status, asker.started) == (before and replace(before, unpredictable=3), [])
+    assert (speculative(made).status, asker.started) == (before and replace(before, unpredictable=3), [])
 
 
 @encodes_clips
@@ -261,19 +263,19 @@ def test_events_that_cannot_be_read_cost_no_answer(predicting, target, question,
 def test_key_frames_of_a_clip_with_another_number_of_frames_cost_no_answer(predicting, target, question, budget, found):
     """It is counted, but for a warm-up and a request by itself; nothing is learned of it."""
     made, asker = predicting(frames=2, **budget), Noted()
-    before, frames = made.status, read_clip(question.clip, FrameSampling(found)).frames.numpy()
+    before, frames = speculative(made).status, read_clip(question.clip, FrameSampling(found)).frames.numpy()
     other = replace(question, video=frames)
     answer = DecodeLoop(made, None).generate([replace(other, extras={CHECK: asker})])[0]
     assert answer.tokens == DecodeLoop(target, None).generate([other])[0].tokens
     assert answer.other_notes == (f"Read whole: its clip gives {found} frames, and the adapter learned of 8.",)
-    assert (made.status, asker.started) == (before and replace(before, unpredictable=1), [])
+    assert (speculative(made).status, asker.started) == (before and replace(before, unpredictable=1), [])
     for uncounted in (
         other,
         replace(other, extras={CHECK: asker}, namespace=None),
         replace(other, extras={CHECK: Read.PREDICTED}),
     ):
         assert "predicted" not in made.prepare(uncounted).features
-    assert made.status == (before and replace(before, unpredictable=1))
+    assert speculative(made).status == (before and replace(before, unpredictable=1))
     plain = predicting()
     assert "predicted" in plain.prepare(other).features  # without key frames nothing of the clip is read
     assert "predicted" in made.prepare(replace(question, video=frames[[0, 0, 1, 2, 3, 4, 5, 5]])).features
@@ -282,7 +284,7 @@ def test_key_frames_of_a_clip_with_another_number_of_frames_cost_no_answer(predi
 @encodes_clips
 def test_a_target_that_takes_another_number_of_frames_of_every_clip_reads_all_of_them_whole(pair, folder, question):
     own = load_target(str(pair.target), "cpu", "float64", num_frames=4, packed=False)
-    made = SpeculativePrefill(own, PrefillSettings(folder, str(pair.event), frames=2))
+    made = speculative_target(own, PrefillSettings(folder, str(pair.event), frames=2))
     answer = DecodeLoop(made, None).generate([question])[0]
     assert answer.tokens == DecodeLoop(own, None).generate([question])[0].tokens
     assert answer.other_notes == ("Read whole: its clip gives 4 frames, and the adapter learned of 8.",)
@@ -312,7 +314,7 @@ def test_what_does_not_fit_is_refused(pair, target, folder, predicting, tmp_path
     with pytest.raises(CrossdraftError, match="checks requests to keep a budget, and none is named"):
         predicting(check=0.5)
     with pytest.raises(CrossdraftError, match="reads another event model"):
-        SpeculativePrefill(target, PrefillSettings(folder, str(pair.blind)))
+        speculative_target(target, PrefillSettings(folder, str(pair.blind)))
     bare = tmp_path_factory.mktemp("bare")
     with pytest.raises(CrossdraftError, match="has no gate; train it again"):
         load_gate(bare, 5, 16)

@@ -15,7 +15,8 @@ from transformers import AutoTokenizer, VideoLlavaForConditionalGeneration
 
 import crossdraft as cd
 from crossdraft.engine.request import Finish, Origin
-from crossdraft_lab.align.prefill import SpeculativePrefill
+from crossdraft.engine.target import Target
+from crossdraft_lab.align.prefill import speculative
 from crossdraft_lab.align.prefill_check import NOT_ENDED, PrefillCheck
 from tests.align.some_gate import predicted_spec
 
@@ -67,7 +68,7 @@ def lossy(pair, question, spec):
 @pytest.fixture
 def second_reading(monkeypatch):
     """Two events: a reading of predicted tokens has begun, and it may go on; it waits for that for 20 s."""
-    begun, go, encode = threading.Event(), threading.Event(), SpeculativePrefill.encode
+    begun, go, encode = threading.Event(), threading.Event(), Target.encode
 
     def held(target, prompt):
         if "predicted" in prompt.features:
@@ -75,7 +76,7 @@ def second_reading(monkeypatch):
             assert go.wait(20)
         return encode(target, prompt)
 
-    monkeypatch.setattr(SpeculativePrefill, "encode", held)
+    monkeypatch.setattr(Target, "encode", held)
     return begun, go
 
 
@@ -107,7 +108,7 @@ def test_each_way_says_what_it_is(load, pair, question, own, lossy, budget, way,
 
 def test_one_set_of_weights_is_held(load):
     with load(ALWAYS) as engine:
-        assert engine.target.predicting.model is engine.target.model
+        assert speculative(engine.target)._target.model is engine.target.model
 
 
 def test_a_loss_moves_the_threshold_until_clips_are_read_whole(load, question):
@@ -241,14 +242,14 @@ def test_who_wants_no_answer_any_more_leaves_nothing(load, question, second_read
 
 def test_a_check_that_fails_costs_the_check_alone(load, question, own, monkeypatch):
     with load(ALWAYS) as engine:
-        encode = SpeculativePrefill.encode
+        encode = Target.encode
 
         def failing(target, prompt):
             if "predicted" in prompt.features:
                 raise RuntimeError("of the second reading")
             return encode(target, prompt)
 
-        monkeypatch.setattr(SpeculativePrefill, "encode", failing)
+        monkeypatch.setattr(Target, "encode", failing)
         answer = engine.generate(question)
         assert answer.tokens == own.tokens
         assert answer.stats.lossless

@@ -25,6 +25,7 @@ from crossdraft_lab.align.predicted import (
     PredictedPrefill,
     encoder_features,
     load_predicted_drafter,
+    predicted_target,
     stretched_positions,
 )
 from crossdraft_lab.networks import VISION_ADAPTERS
@@ -121,7 +122,7 @@ def drafted_logits(drafter, question, count, pieces):
 def check_consistency(models, adapter, question, pieces):
     """What the frozen decoder is trained with is what the drafter computes; returns how many tokens were compared."""
     target, events, tokenizer = models
-    model = PredictedPrefill(target, events, adapter, tokenizer)
+    model = predicted_target(target, events, adapter, tokenizer)
     prompt = model.prepare(question)
     ids, visual = prompt.input_ids.tolist(), target.traits.visual_ids
     first = next(i for i, token in enumerate(ids) if token in visual)
@@ -164,7 +165,7 @@ def test_predicting_the_targets_own_tokens_it_says_what_the_target_says(models, 
     prompt = target.prepare(question)
     true = target.visual_features(target.encode(prompt))
     monkeypatch.setattr(adapter, "predict", lambda source: true[None])
-    drafter = IndependentDrafter(PredictedPrefill(target, events, adapter, tokenizer))
+    drafter = IndependentDrafter(predicted_target(target, events, adapter, tokenizer))
     cache = target.new_cache(capacity=len(prompt) + 4)
     own = prefill(target, cache, prompt, target.encode(prompt), len(prompt) + 4).out.logits[0][-1]
     assert torch.allclose(drafted_logits(drafter, question, 0, 1), own[list(IDS)], atol=1e-9)

@@ -12,16 +12,16 @@ from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.files import save_head
+from crossdraft.heads.files import load_head, save_head
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.load import load_target, target_fingerprint
 from crossdraft_lab.compression import packer_network
 from crossdraft_lab.compression.packer import (
     TokenPackerSettings,
-    TokenPackerTarget,
     default_heads,
     default_levels,
     encoder_levels,
+    token_packer_target,
 )
 from crossdraft_lab.compression.packer_network import TokenPacker, TokenPackerConfig, regions
 from tests.engine.zoo import ZOO, as_target
@@ -216,14 +216,16 @@ def test_the_last_level_is_what_the_projector_reads(target, question):
     assert torch.allclose(rows, visual_rows(target.encode(prompt)["video"]), atol=1e-5)
 
 
-def test_a_target_reads_packed_frames_at_the_places_of_their_patches(target, folder, question):
-    made = TokenPackerTarget(target, TokenPackerSettings(folder))
+def test_a_target_reads_packed_frames_at_the_places_of_their_patches(pair, target, folder, question):
+    made = token_packer_target(target, TokenPackerSettings(folder))
+    source = target_fingerprint(str(pair.target))
+    packer = load_head(folder, SharedWeights.of(target.model), source, "token_packer")
     whole, packed = target.prepare(question), made.prepare(question)
     assert len(whole) - len(packed) == 8 * (5 - 2)
     rows = visual_rows(made.encode(packed)["video"])
-    levels = encoder_levels(target, whole, made.packer.config.levels)
-    assert torch.equal(rows, made.packer.predict(levels[None])[0])
-    positions, delta = made._positions(packed)
+    levels = encoder_levels(target, whole, packer.config.levels)
+    assert torch.equal(rows, packer.predict(levels[None])[0])
+    positions, delta = packed.positions(None)
     assert delta == len(whole) - len(packed)
     first = next(i for i, token in enumerate(packed.input_ids.tolist()) if token in target.traits.visual_ids)
     assert positions[first : first + 16].tolist() == [first + 5 * frame + at for frame in range(8) for at in (0, 1)]

@@ -9,7 +9,7 @@ import torch
 
 from crossdraft.drafters import recordings
 from crossdraft.drafters.event.load import load_drafter
-from crossdraft.drafters.recordings import PATCHES, PIXELS, RecordingPrompt, RecordingTarget, busiest_patches
+from crossdraft.drafters.recordings import PATCHES, PIXELS, RecordingEncoder, RecordingPrompt, busiest_patches
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
@@ -38,7 +38,7 @@ def processor(pair) -> EventGPTProcessor:
 
 def reading(plain, processor, slices: int, patches: int | None = None) -> Any:
     prompt = RecordingPrompt(processor, slices, patches)
-    return RecordingTarget(plain.model, prompt, plain.text, tuple(plain.eos), tuple(plain.reserved))
+    return plain.reading(prompt, RecordingEncoder(plain, prompt))
 
 
 def tokens(target, events: object) -> torch.Tensor:

@@ -40,32 +40,41 @@ class Device:
         self._queue.shutdown()
 
 
-class DeferredTarget(Target):
-    """A target on such a device. Built from a target on the CPU, which does the work."""
+def deferred(target: Target, device: Device) -> Target:
+    """A target on such a device, of one on the CPU, which does the work."""
 
-    def __init__(self, target: Target, device: Device) -> None:
-        super().__init__(target.model, target.prepare, target.decode, tuple(target.eos), tuple(target.reserved))
-        self.inner = target
-        self.queue = device
-        self.clock = device
-
-    def encode(self, prompt):
+    def encode(prompt):
         encoded = {}
-        self.queue.launch(lambda: encoded.update(self.inner.encode(prompt)))
+        device.launch(lambda: encoded.update(target.encode(prompt)))
         return encoded
 
-    def extend(self, cache, rows):
+    def extend(cache, rows):
         silent = all(row.chunk.skip_logits for row in rows)
 
         def work():
             if silent:
-                self.queue.work()
-            return self.inner.extend(cache, rows)
+                device.work()
+            return target.extend(cache, rows)
 
-        began = self.clock.mark()
-        out = self.queue.launch(work)
-        done = self.clock.mark()
+        began = made.clock.mark()
+        out = device.launch(work)
+        done = made.clock.mark()
         if silent:
-            return TargetOut([torch.empty(0, self.vocab_size)] * len(rows), [()] * len(rows), began, done)
+            return TargetOut([torch.empty(0, target.vocab_size)] * len(rows), [()] * len(rows), began, done)
         found = out.result()
         return TargetOut(found.logits, found.hidden, began, done)
+
+    made = target.reading(encode=encode, extend=extend)
+    made.clock = device
+    return made
+
+
+def waiting(target: Target) -> Target:
+    """The same target, but every pass waits for its end: what a synchronous device does."""
+
+    def extend(cache, rows):
+        out = target.extend(cache, rows)
+        out.done.wait()
+        return out
+
+    return target.reading(extend=extend)

@@ -13,7 +13,7 @@ from crossdraft.engine.passes import PassRow
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.tree import DraftTree
-from tests.engine.deferred import DeferredTarget, Device
+from tests.engine.deferred import Device, deferred, waiting
 from tests.engine.scripted import IgnoresCommits
 from tests.engine.zoo import ZOO, as_target
 
@@ -72,20 +72,12 @@ def hidden_draft(target, typist):
         runner.close()
 
 
-class Synchronous(DeferredTarget):
-    """The same device, but every call waits for its end."""
-
-    def extend(self, *arguments):
-        out = super().extend(*arguments)
-        out.done.wait()
-        return out
-
-
-def drafted(kind, target, alone, clock=None):
+def drafted(target, alone, clock=None, around=lambda slow: slow):
     typist = Typist(alone)
     device = Device(lambda: typist.until(READ_FOR))
-    slow = kind(target, device)
+    slow = deferred(target, device)
     slow.clock = clock or slow.clock
+    slow = around(slow)
     try:
         answer = hidden_draft(slow, typist)
     finally:
@@ -95,21 +87,21 @@ def drafted(kind, target, alone, clock=None):
 
 
 def test_a_deferred_prefill_hides_as_much_drafting_as_a_synchronous_one(target, alone):
-    synchronous = drafted(Synchronous, target, alone).stats
-    deferred = drafted(DeferredTarget, target, alone).stats
+    synchronous = drafted(target, alone, around=waiting).stats
+    launched = drafted(target, alone).stats
     assert synchronous.hidden_accepted >= READ_FOR
-    assert deferred.hidden_drafted >= 0.95 * READ_FOR
-    assert deferred.hidden_accepted >= 0.95 * READ_FOR
+    assert launched.hidden_drafted >= 0.95 * READ_FOR
+    assert launched.hidden_accepted >= 0.95 * READ_FOR
 
 
 def test_a_clock_that_takes_the_launch_for_the_end_loses_the_draft(target, alone):
     """The planted fault: with it the test above is red."""
-    early = drafted(DeferredTarget, target, alone, clock=HostClock())
+    early = drafted(target, alone, clock=HostClock())
     assert early.stats.hidden_drafted < 0.5 * READ_FOR
 
 
 def test_spans_and_the_cost_model_see_the_devices_time_not_the_launch(target, alone):
-    answer = drafted(DeferredTarget, target, alone)
+    answer = drafted(target, alone)
     spans = {span.name: span for span in answer.timeline.spans if span.lane == "target"}
     assert spans["encode"].end <= spans["prefill"].start
     assert spans["prefill"].seconds >= READ_FOR * 0.001  # it slept 2 ms between them, and began a little earlier
@@ -122,7 +114,7 @@ def test_spans_and_the_cost_model_see_the_devices_time_not_the_launch(target, al
 def test_a_pass_that_was_only_launched_says_when_it_is_done(target):
     gate = threading.Event()
     device = Device(gate.wait)
-    slow = DeferredTarget(target, device)
+    slow = deferred(target, device)
     try:
         prompt = slow.prepare(REQUEST)
         cache = slow.new_cache()

@@ -12,9 +12,9 @@ from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.passes import PassRow
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
-from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft_lab.bench.scale_models import IMAGE, TARGETS, VIDEO, VOCABULARY, random_target, shape_of
+from tests.engine.deferred import waiting
 from tests.engine.scripted import IgnoresCommits
 from tests.gpu.pairs import DEVICE, REQUESTS, answers, drafter_of, inline, target_of
 
@@ -54,15 +54,6 @@ class Typist(IgnoresCommits):
         return [Draft(DraftTree.chain(tokens))]
 
 
-class Waiting(Target):
-    """Waits for every pass: what a synchronous device does."""
-
-    def extend(self, *arguments):
-        out = super().extend(*arguments)
-        out.done.wait()
-        return out
-
-
 def hidden_tokens(target):
     """Tokens that were drafted while the target read: the median of some answers."""
     placement = DraftRunner(Typist(), "beside", DEVICE)
@@ -83,8 +74,7 @@ def _hidden_draft(decoder):
 
 
 def test_the_drafter_writes_until_the_prefill_is_done(large, record_property):
-    waiting = Waiting(large.model, large.prepare, large.decode, (), tuple(large.reserved))
-    synchronous, launched = hidden_tokens(waiting), hidden_tokens(large)
+    synchronous, launched = hidden_tokens(waiting(large)), hidden_tokens(large)
     record_property("hidden_tokens", {"synchronous": synchronous, "launched": launched})
     assert synchronous >= 5
     assert launched >= (0.8 if ON_GPU else 0.5) * synchronous

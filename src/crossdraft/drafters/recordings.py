@@ -12,8 +12,9 @@ The weights are the model's own. With `slices` = T and every patch it differs in
 """
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from crossdraft.engine.prompt import Encoded, LazyFeatures, Prompt
 from crossdraft.engine.request import Request
-from crossdraft.engine.target import Target
+from crossdraft.engine.target import Target, as_input
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, Excerpt, Newest, adaptive_windows
 from crossdraft.video.preprocess import preprocess
@@ -128,19 +129,23 @@ def busiest_patches(pixels: Tensor, size: int, count: int) -> Tensor:
     return share.argsort(dim=1, descending=True, stable=True)[:, :count].sort(1).values
 
 
-class RecordingTarget(Target):
-    """An EventGPT behind the adapter that encodes the frames of a `RecordingPrompt`."""
+class RecordingEncoder:
+    """Encodes the frames of a `RecordingPrompt`.
 
-    def __init__(self, model: Any, prompt: RecordingPrompt, *arguments: Any) -> None:
-        super().__init__(model, prompt, *arguments)
+    Args:
+        target: the EventGPT behind its adapter.
+        prompt: makes the prompts.
+    """
+
+    def __init__(self, target: Target, prompt: RecordingPrompt) -> None:
+        self._inner, self._sent = cast("Any", target.model.base_model), partial(as_input, target.model, target.device)
         self.frames = prompt.processor.config.num_event_frames
         self._blank: Tensor | None = None
         if prompt.patches is not None:
             with torch.inference_mode():
                 self._blank = self._projected(self._sent(prompt.blank))[0]
 
-    @torch.inference_mode()
-    def encode(self, prompt: Prompt) -> Encoded:
+    def __call__(self, prompt: Prompt) -> Encoded:
         """The event features [1, T+P+1, h] that replace the placeholders."""
         pixels = self._sent(prompt.features[PIXELS][0])
         if self._blank is None:
@@ -170,7 +175,3 @@ class RecordingTarget(Target):
     def _projected(self, pixels: Tensor) -> Tensor:
         """[n, P+1, h] of whole frames."""
         return self._inner.multi_modal_projector(self._inner.vision_tower(pixels, return_dict=True).last_hidden_state)
-
-    @property
-    def _inner(self) -> Any:
-        return self.model.base_model

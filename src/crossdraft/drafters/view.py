@@ -92,10 +92,8 @@ def view_of(
         banned: ids that must never be drafted.
     """
     from crossdraft.drafters.independent import IndependentDrafter
-    from crossdraft.engine.target import Target
 
-    same = Target(target.model, prepare, target.decode, tuple(target.eos), tuple(target.reserved))
-    return IndependentDrafter(same, banned, sees=True)
+    return IndependentDrafter(target.reading(prepare), banned, sees=True)
 
 
 def build(spec: Spec, settings: ViewSettings, context: DrafterContext) -> "Drafter[Any]":

@@ -71,6 +71,8 @@ class Prompt:
         notes: what the user should know of the input, such as a damaged clip; they reach `Answer.notes`.
         items: what is visual, in the order of the ids, each to be encoded by itself; `()` = all of it together.
         lossy: how it is read in place of the whole prompt, so that the answer need not be the target's own.
+        positions: gives the [L] positions of its tokens and the offset of later text, of its visual features; `None` =
+            as the model counts.
     """
 
     input_ids: Tensor
@@ -78,6 +80,7 @@ class Prompt:
     notes: tuple[str, ...] = ()
     items: tuple[VisualItem, ...] = ()
     lossy: str | None = None
+    positions: Callable[[Encoded | None], tuple[Tensor, int]] | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)

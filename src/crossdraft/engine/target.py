@@ -11,6 +11,7 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import final
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from crossdraft.engine.detokenize import TokenText
 from crossdraft.engine.devices import to_device, without_cudnn_attention
 from crossdraft.engine.encoded import first_features, joined, last_features, visual_rows
 from crossdraft.engine.fast.elastic import PollHook, poll_between
-from crossdraft.engine.fast.forward import find_fast
+from crossdraft.engine.fast.forward import FastDecoder, find_fast
 from crossdraft.engine.fast.static_pass import WIDTHS, StaticDecoder
 from crossdraft.engine.generation import GenerationDefaults
 from crossdraft.engine.own_forward import OwnForward
@@ -35,6 +36,7 @@ from crossdraft.errors import CrossdraftError
 log = logging.getLogger(__name__)
 
 
+@final
 class Target:
     """An adapter over a `transformers` model that reads visual input and writes text.
 
@@ -46,9 +48,6 @@ class Target:
         reserved: ids that must never be drafted, besides the visual placeholders (padded rows of the head).
         defaults: what the checkpoint's generation_config asks for where a request says nothing.
     """
-
-    keeps_prefixes = True  # what was read of a prompt's beginning holds whatever follows it
-    in_one_piece = False  # whether its executor reads a prompt that shows something in one piece
 
     def __init__(
         self,
@@ -64,6 +63,8 @@ class Target:
         without_cudnn_attention(self.device)
         self.clock = clock_of(self.device)
         self.prepare = prepare
+        self._encoder: Callable[[Prompt], Encoded] | None = None
+        self._extender: Callable[[KVCache, Sequence[PassRow]], TargetOut] | None = None
         self.text = decode if isinstance(decode, TokenText) else TokenText(decode)
         self.decode = self.text.decode
         self.eos = frozenset(eos)
@@ -102,12 +103,35 @@ class Target:
         skipped = () if self.fast is None else self.fast.skipped
         return poll_between(self.model, skipped, hold=hold) if self.device.type == "cpu" else []
 
+    def reading(
+        self,
+        prepare: Callable[[Request], Prompt] | None = None,
+        encode: Callable[[Prompt], Encoded] | None = None,
+        extend: Callable[[KVCache, Sequence[PassRow]], TargetOut] | None = None,
+        executor: FastDecoder | None = None,
+    ) -> "Target":
+        """Another adapter over this model, which reads in another way; `None` = as this one does.
+
+        Args:
+            prepare: turns a request into a prompt.
+            encode: makes the visual features of a prompt.
+            extend: runs passes; to be wrapped around this one's.
+            executor: in place of `fast`.
+        """
+        made = copy.copy(self)
+        made.prepare, made.fast = prepare or self.prepare, executor or self.fast
+        made._encoder, made._extender = encode or self._encoder, extend or self._extender  # noqa: SLF001
+        made._static, made._held = None, []  # noqa: SLF001
+        return made
+
     def features_only(self) -> "Target":
         """This model for those who only want its features: where its passes are `fast`, no logits are made [n, 0]."""
-        silent = copy.copy(self)
-        silent.fast = None if self.fast is None else self.fast.features_only()
-        silent._static = None  # noqa: SLF001
-        return silent
+        return self.reading(executor=None if self.fast is None else self.fast.features_only())
+
+    @property
+    def _in_one_piece(self) -> bool:
+        """True if its executor reads a prompt that shows something in one piece."""
+        return self.fast is not None and self.fast.whole_prompts
 
     def new_cache(self, max_rows: int = 1, capacity: int = 512) -> KVCache:
         """An empty cache for this model."""
@@ -136,7 +160,7 @@ class Target:
                 f"compile is for Llama and Qwen2 decoders with sdpa attention, which {type(self.model).__name__} has "
                 "not; leave it out."
             )
-        if self.in_one_piece:
+        if self._in_one_piece:
             raise CrossdraftError("Passes of a target with such a compression cannot be compiled; leave out compile.")
         self._static = static = StaticDecoder(self.fast, self.device, widest)
         if not now:
@@ -157,6 +181,8 @@ class Target:
     @torch.inference_mode()
     def encode(self, prompt: Prompt) -> Encoded:
         """The visual features of a prompt: the heavy part of reading. Touches no state, so threads may share it."""
+        if self._encoder is not None:
+            return self._encoder(prompt)
         if not self.traits.takes_encoded:
             known = inspect.signature(inspect.unwrap(self.model.forward)).parameters
             return {name: self._sent(value) for name, value in prompt.features.items() if name in known}
@@ -188,7 +214,7 @@ class Target:
         visual, or the last token is, or the prompt is to be read `whole` and the executor `fast` can.
         """
         ids = prompt.input_ids.cpu()
-        positions, delta = self._positions(prompt)
+        positions, delta = self._positions(prompt) if prompt.positions is None else prompt.positions(encoded)
         images = self._images(prompt)
         cut = self._cut(ids)
         if prompt.items and encoded and start < cut and self.traits.takes_encoded:
@@ -196,7 +222,7 @@ class Target:
         # The last token is the root of the tree that rides along. If it is itself visual, its feature belongs to the
         # same piece as the others, and there is one piece only.
         fast = self.fast is not None and self.fast.usable and self.traits.takes_encoded
-        whole = self.in_one_piece or (whole and fast) or not start < cut < len(prompt)
+        whole = self._in_one_piece or (whole and fast) or not start < cut < len(prompt)
         spans = [(start, len(prompt))] if whole else [(start, cut), (cut, len(prompt))]
         pieces = [
             Chunk(
@@ -223,7 +249,7 @@ class Target:
 
         Whole where it must be read at once: images whose tokens see each other, features that come only with reading.
         """
-        cuttable = self.traits.takes_encoded and not self.in_one_piece
+        cuttable = self.traits.takes_encoded and not self._in_one_piece
         if len(piece.tokens) <= size or piece.images is not None or (piece.encoded and not cuttable):
             return piece, None
         ids, positions, encoded = piece.tokens, piece.positions, piece.encoded or {}
@@ -240,6 +266,8 @@ class Target:
         The chunks are committed; of the trees nothing is, until `cache.keep` says which path. Rows may differ in every
         length.
         """
+        if self._extender is not None:
+            return self._extender(cache, rows)
         one, executor = self._planned(cache, rows)
         began = self.clock.mark()
         logits, hidden = one.by_row(*executor(one, cache))

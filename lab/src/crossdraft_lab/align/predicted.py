@@ -43,6 +43,8 @@ class PredictedPrompt:
         events: makes the event model's inputs.
         kind: of the target's visual features.
         count: see above.
+        length: tokens of the clip, among which these stand.
+        visual: ids that stand for what is visual.
     """
 
     config: PretrainedConfig
@@ -50,10 +52,13 @@ class PredictedPrompt:
     events: Callable[[Request], Prompt]
     kind: str
     count: int
+    length: int
+    visual: frozenset[int]
 
     def __call__(self, request: Request) -> Prompt:
-        seen = self.events(request)
-        return Prompt(self.ids(request), seen.features, seen.notes)
+        seen, ids = self.events(request), self.ids(request)
+        positions = stretched_positions(ids, self.visual, spread(self.count, self.length), self.length)
+        return Prompt(ids, seen.features, seen.notes, positions=lambda _: positions)
 
     def ids(self, request: Request) -> Tensor:
         """[L] its tokens alone; of what earlier messages showed nothing is predicted."""
@@ -65,11 +70,11 @@ class PredictedPrompt:
         return inputs["input_ids"][0]
 
 
-class PredictedPrefill(Target):
-    """A target that reads predicted visual tokens; its network is another target's.
+class PredictedPrefill:
+    """Predicts the visual tokens that a target reads in place of its own.
 
     Args:
-        target: whose network it is.
+        target: reads them.
         events: the event model behind its adapter, of which the encoder is used.
         adapter: from that to the target's visual tokens, on the event model's device.
         tokenizer: the target's.
@@ -96,11 +101,12 @@ class PredictedPrefill(Target):
                 f"{vision.hidden_size}; train one for this event model."
             )
         self.kind, self.events, self.adapter = visual_kind(target), events, adapter.eval()
-        self.prompt = PredictedPrompt(target.model.config, tokenizer, events.prepare, self.kind, config.predicted)
-        super().__init__(target.model, self.prompt, target.text, tuple(target.eos), tuple(target.reserved))
+        self.device, self.dtype = target.device, target.model.dtype
+        own, visual, count = target.model.config, target.traits.visual_ids, config.predicted
+        self.prompt = PredictedPrompt(own, tokenizer, events.prepare, self.kind, count, config.length, visual)
 
-    @torch.inference_mode()
     def encode(self, prompt: Prompt) -> Encoded:
+        """The visual tokens of a `PredictedPrompt`'s prompt."""
         return encoded_rows(self.kind, self.predict(encoder_features(self.events, prompt)))
 
     @torch.inference_mode()
@@ -110,15 +116,18 @@ class PredictedPrefill(Target):
         Raises:
             CrossdraftError: they are not finite.
         """
-        rows = self.adapter.predict(features[None].to(self.adapter.mean))[0].to(self.device, self.model.dtype)
+        rows = self.adapter.predict(features[None].to(self.adapter.mean))[0].to(self.device, self.dtype)
         if not bool(rows.isfinite().all()):
             raise CrossdraftError("The adapter predicts visual tokens that are not finite; train it anew.")
         return rows
 
-    def _positions(self, prompt: Prompt) -> tuple[Tensor | None, int]:
-        config = self.adapter.config
-        places = spread(config.predicted, config.length)
-        return stretched_positions(prompt.input_ids, self.traits.visual_ids, places, config.length)
+
+def predicted_target(
+    target: Target, events: Target, adapter: VisionAdapter, tokenizer: PreTrainedTokenizerBase
+) -> Target:
+    """A target of the same network that reads predicted visual tokens; see `PredictedPrefill`."""
+    made = PredictedPrefill(target, events, adapter, tokenizer)
+    return target.reading(made.prompt, made.encode)
 
 
 def check_readable(target: Target) -> None:
@@ -184,7 +193,7 @@ def load_predicted_drafter(
         CrossdraftError: the folder holds no such adapter, or one of another pair; or as `PredictedPrefill`.
     """
     events, adapter = load_vision(folder, target, source, event, packed=packed)
-    return IndependentDrafter(PredictedPrefill(target, events, adapter, tokenizer), banned, words=words)
+    return IndependentDrafter(predicted_target(target, events, adapter, tokenizer), banned, words=words)
 
 
 def shipped_vision(source: str) -> Path:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol, cast
 import torch
 from torch import Tensor
 
-from crossdraft.compressions import CHECK, READ_WHOLE
+from crossdraft.compressions import CHECK, READ_WHOLE, checked_by
 from crossdraft.edge.events import EdgeEvents
 from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.encoded import visual_rows
@@ -29,7 +29,6 @@ from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.scheduler import Scheduler
 from crossdraft.engine.target import Target
-from crossdraft.engine.weak import weakly
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import Limit, Share, check_settings
 from crossdraft.video.clip import FrameSampling, count_frames, read_clip
@@ -111,8 +110,8 @@ class Checker(Protocol):
         """The request is chosen for a check: to be called once, while its prompt is prepared."""
 
 
-class SpeculativePrefill(Target):
-    """A target that reads what is predicted of its clip, where the gate lets it.
+class SpeculativePrefill:
+    """Turns a request into a prompt with what is predicted of its clip, where the gate lets it, and encodes it.
 
     `controller` is that of a budget; `None` = there is none. It chooses for requests whose `extras` have a
     `Checker` as `CHECK`, except those without a namespace, of which nothing is to be learned. It may also be how one is
@@ -123,20 +122,14 @@ class SpeculativePrefill(Target):
             `load_vision` and `load_gate`.
     """
 
-    keeps_prefixes = False  # what stands for a clip depends on its events
-
     def __init__(self, target: Target, settings: PrefillSettings) -> None:
         if not isinstance(target.prepare, VideoPrompt):
             raise CrossdraftError(
                 "Speculative prefill needs a target that reads the frames of a clip; choose another compression."
             )
-        super().__init__(
-            target.model, weakly(self._prepare), target.text, tuple(target.eos), tuple(target.reserved), target.defaults
-        )
-        self.settings, self._whole = settings, target.prepare
-        source = target.model.name_or_path or ""
-        self.folder = settings.dir or shipped_vision(source)
-        events, adapter = load_vision(self.folder, target, source, settings.model)
+        self.settings, self._target, self._whole = settings, target, target.prepare
+        self.folder = settings.dir or shipped_vision(target.source)
+        events, adapter = load_vision(self.folder, target, target.source, settings.model)
         self.predicting = PredictedPrefill(target, events, adapter, target.prepare.tokenizer)
         self._clip_frames = adapter.config.length // adapter.config.tokens  # of a clip
         self._key_frames = self._chosen_frames()
@@ -182,7 +175,7 @@ class SpeculativePrefill(Target):
         return evenly(frames, count) if count else []
 
     @torch.inference_mode()
-    def _prepare(self, request: Request) -> Prompt:
+    def __call__(self, request: Request) -> Prompt:
         """The prompt with what is predicted, or with the whole clip."""
         if (why := self._unpredictable_because(request)) is not None:
             return self._read_unpredictable(request, why)
@@ -193,7 +186,9 @@ class SpeculativePrefill(Target):
         if (why := self._whole_because(request)) is not None:
             return self._read_whole(request, why)
         ids, shown = self._with_key_frames(request, self.predicting.prompt.ids(request))
-        return Prompt(ids, {ROWS: self.predicting.predict(self._event_features(request)), **shown})
+        rows, length = self.predicting.predict(self._event_features(request)), self.predicting.adapter.config.length
+        positions = stretched_positions(ids, self._target.traits.visual_ids, self.places, length)
+        return Prompt(ids, {ROWS: rows, **shown}, positions=lambda _: positions)
 
     def _unpredictable_because(self, request: Request) -> str | None:
         """Why nothing can be predicted of a request, before its events are read; `None`: it may be."""
@@ -247,38 +242,39 @@ class SpeculativePrefill(Target):
         """A prompt with more placeholders, and the encoder's inputs of the key frames."""
         if not (chosen := self._key_frames):
             return ids, {}
-        frames = read_clip(request.visuals[0].value, FrameSampling(self._clip_frames))
-        _, shown = clip_inputs(self.model.config, self._whole.spec, frames.frames[chosen], frames.times_s[chosen])
-        visual = torch.isin(ids, torch.tensor(sorted(self.traits.visual_ids))).nonzero().flatten()
+        clip = read_clip(request.visuals[0].value, FrameSampling(self._clip_frames))
+        frames, times = clip.frames[chosen], clip.times_s[chosen]
+        _, shown = clip_inputs(self._target.model.config, self._whole.spec, frames, times)
+        visual = torch.isin(ids, torch.tensor(sorted(self._target.traits.visual_ids))).nonzero().flatten()
         more = ids[visual[0]].expand(len(self.order) - len(visual))
         return torch.cat((ids[: visual[0]], more, ids[visual[0] :])), shown
 
-    @torch.inference_mode()
     def encode(self, prompt: Prompt) -> Encoded:
         """The visual features: predicted ones, and those of key frames between them."""
         if ROWS not in prompt.features:
-            return super().encode(prompt)
+            return self._target.encode(prompt)
         rows = prompt.features[ROWS]
         shown = {name: value for name, value in prompt.features.items() if name != ROWS}
-        true = [visual_rows(found) for found in super().encode(Prompt(prompt.input_ids, shown)).values()]
+        true = [visual_rows(found) for found in self._target.encode(Prompt(prompt.input_ids, shown)).values()]
         return encoded_rows(self.predicting.kind, torch.cat((rows, *(one.to(rows) for one in true)))[self.order])
 
-    def _positions(self, prompt: Prompt) -> tuple[Tensor | None, int]:
-        if ROWS not in prompt.features:
-            return super()._positions(prompt)
-        length = self.predicting.adapter.config.length
-        return stretched_positions(prompt.input_ids, self.traits.visual_ids, self.places, length)
+
+def speculative_target(target: Target, settings: PrefillSettings) -> Target:
+    """A target that reads what is predicted of its clip, where the gate lets it; errors as `SpeculativePrefill`."""
+    made = SpeculativePrefill(target, settings)
+    return target.reading(made, made.encode)
 
 
 def speculative(target: Target) -> SpeculativePrefill:
-    """A target that is known to read what is predicted, such as that of an engine with this `lossy_prefill`.
+    """The speculative prefill of a target, such as that of an engine with this `lossy_prefill`.
 
     Raises:
         CrossdraftError: it reads its clips in another way.
     """
-    if not isinstance(target, SpeculativePrefill):
+    made = checked_by(target)
+    if not isinstance(made, SpeculativePrefill):
         raise CrossdraftError("This target predicts nothing of its clips; compress it with predicted:dir=FOLDER.")
-    return target
+    return made
 
 
 def layout(config: VisionConfig, frames: list[int]) -> tuple[Tensor, Tensor]:

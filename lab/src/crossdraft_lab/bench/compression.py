@@ -205,7 +205,7 @@ class CheckedMethod(EngineMethod):
     """A speculative prefill within a quality budget; a checked request costs both answers, one after the other.
 
     Args:
-        target: the compressed one, a `SpeculativePrefill` with a budget.
+        target: the compressed one, by `predicted` with a budget.
     """
 
     def __init__(self, target: Target) -> None:

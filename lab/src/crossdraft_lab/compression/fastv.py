@@ -12,7 +12,6 @@ passes save nothing, as they still read over their places.
 The ranking needs the prompt's last token, so a prompt is read in one piece and no prefix of it serves another.
 """
 
-import copy
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
@@ -59,6 +58,8 @@ class FastVDecoder(FastDecoder):
         settings: which layers these are.
         shown: ids that stand for what is visual.
     """
+
+    whole_prompts = True
 
     def __init__(self, text: nn.Module, head: nn.Module, settings: FastVSettings, shown: Tensor) -> None:
         super().__init__(text, head)
@@ -188,8 +189,5 @@ def fastv_target(target: Target, settings: FastVSettings) -> Target:
         )
     if settings.layer >= layers:
         raise CrossdraftError(f"FastV keeps {settings.layer} layers whole, and the model has {layers}; name fewer.")
-    made = copy.copy(target)
     shown = torch.tensor(sorted(target.traits.visual_ids))
-    made.fast = FastVDecoder(target.fast.text, target.fast.head, settings, shown)
-    made.keeps_prefixes, made.in_one_piece = False, True
-    return made
+    return target.reading(executor=FastVDecoder(target.fast.text, target.fast.head, settings, shown))

@@ -4,18 +4,16 @@ The plainest way to read less, and the one that others have to beat. Each frame 
 positions that they have among those of the whole clip: with positions that close up, more is lost.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
-from torch import Tensor
 
 from crossdraft.drafters.view import FewerFrames
 from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
-from crossdraft.engine.weak import weakly
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import Limit, check_settings
 from crossdraft.video_prompt import VideoPrompt
@@ -39,11 +37,12 @@ class FramesSettings:
         check_settings(self, "frames", "compression")
 
 
-class FewerFramesTarget(Target):
-    """A target that sees so many frames of each clip.
+class FewerFramesPrompt:
+    """Turns a request into a prompt of so many frames of its clip.
 
     Raises:
-        CrossdraftError: it does not read a fixed number of frames, as rows in a line of text, or no more than that.
+        CrossdraftError: the target does not read a fixed number of frames, as rows in a line of text, or no more than
+            that.
     """
 
     def __init__(self, target: Target, settings: FramesSettings) -> None:
@@ -56,25 +55,23 @@ class FewerFramesTarget(Target):
         check_readable(target)
         if settings.count >= own:
             raise CrossdraftError(f"The target sees {own} frames of a clip; leave it fewer.")
-        super().__init__(
-            target.model, weakly(self._prepare), target.text, tuple(target.eos), tuple(target.reserved), target.defaults
-        )
-        self._whole = whole
+        self._whole, self._visual = whole, target.traits.visual_ids
         # Of the frames that the target itself would read: each stands where it would have stood among them.
         self._fewer = FewerFrames(whole, settings.count)
         self.chosen, self.frames = torch.tensor(evenly(own, settings.count)), own
 
-    def _prepare(self, request: Request) -> Prompt:
+    def __call__(self, request: Request) -> Prompt:
         if not request.visuals and request.inputs is None:
             return self._whole(request)
         if [part.kind for part in request.visuals] != ["video"]:
             raise CrossdraftError("A target of fewer frames reads one clip a request; ask about one.")
-        return self._fewer(request)
-
-    def _positions(self, prompt: Prompt) -> tuple[Tensor | None, int]:
-        visual = sum(token in self.traits.visual_ids for token in prompt.input_ids.tolist())
-        if not visual:
-            return super()._positions(prompt)
-        each = visual // len(self.chosen)
+        prompt = self._fewer(request)
+        each = sum(token in self._visual for token in prompt.input_ids.tolist()) // len(self.chosen)
         places = (self.chosen[:, None] * each + torch.arange(each)).flatten()
-        return stretched_positions(prompt.input_ids, self.traits.visual_ids, places, self.frames * each)
+        found = stretched_positions(prompt.input_ids, self._visual, places, self.frames * each)
+        return replace(prompt, positions=lambda _: found)
+
+
+def fewer_frames_target(target: Target, settings: FramesSettings) -> Target:
+    """A target that sees so many frames of each clip; errors as `FewerFramesPrompt`."""
+    return target.reading(FewerFramesPrompt(target, settings))

@@ -22,7 +22,7 @@ from crossdraft.load import target_fingerprint
 from crossdraft.specs import check_settings
 from crossdraft_lab.align.predicted import check_readable, encoded_rows
 from crossdraft_lab.compression.packer_network import TokenPacker
-from crossdraft_lab.compression.pool import PooledPrompt, PooledTarget, PoolSettings
+from crossdraft_lab.compression.pool import pooled_prompt
 
 HEAD_SIZE = 128  # features of an attention head
 
@@ -41,29 +41,26 @@ class TokenPackerSettings:
         check_settings(self, "token_packer", "compression")
 
 
-class TokenPackerTarget(PooledTarget):
+def token_packer_target(target: Target, settings: TokenPackerSettings) -> Target:
     """A target that reads what a packer makes of each frame.
 
     Raises:
         CrossdraftError: the folder holds no packer or one of another target, or as `check_packable`.
     """
+    check_packable(target)
+    shared, source = SharedWeights.of(target.model), target_fingerprint(target.source)
+    folder = settings.dir or shipped_folder("token_packer", source, "token_packer:dir=FOLDER")
+    packer = cast("TokenPacker", load_head(folder, shared, source, "token_packer")).to(target.device)
 
-    def __init__(self, target: Target, settings: TokenPackerSettings) -> None:
-        check_packable(target)
-        shared, source = SharedWeights.of(target.model), target_fingerprint(target.model.name_or_path or "")
-        folder = settings.dir or shipped_folder("token_packer", source, "token_packer:dir=FOLDER")
-        self.packer = cast("TokenPacker", load_head(folder, shared, source, "token_packer")).to(target.device)
-        super().__init__(target, PoolSettings(self.packer.config.factor))
-
-    @torch.inference_mode()
-    def encode(self, prompt: Prompt) -> Encoded:
-        """The visual features, packed."""
-        if not isinstance(prompt, PooledPrompt):
-            return super().encode(prompt)
+    def encode(prompt: Prompt) -> Encoded:
+        if prompt.positions is None:
+            return target.encode(prompt)
         if PIXELS not in prompt.features:
             raise CrossdraftError("A target with packed frames reads clips, no images; ask about a clip.")
-        source = encoder_levels(self, prompt, self.packer.config.levels).float()
-        return encoded_rows("video", self.packer.predict(source[None])[0].to(self.model.dtype))
+        levels = encoder_levels(target, prompt, packer.config.levels).float()
+        return encoded_rows("video", packer.predict(levels[None])[0].to(target.model.dtype))
+
+    return target.reading(pooled_prompt(target, packer.config.factor), encode)
 
 
 def check_packable(target: Target) -> None:

@@ -8,7 +8,8 @@ stands for, and text after the clip its own.
 """
 
 import copy
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -19,7 +20,6 @@ from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
-from crossdraft.engine.weak import weakly
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import Limit, check_settings
 from crossdraft_lab.align.predicted import stretched_positions
@@ -99,77 +99,55 @@ def region_starts(side: int, factor: int) -> tuple[Tensor, int]:
     return torch.arange(count) * (side - width) // max(1, count - 1), width
 
 
-@dataclass(frozen=True)
-class PooledPrompt(Prompt):
-    """A prompt with fewer placeholders.
+class GridPrompt:
+    """Turns a request into a prompt with as many placeholders as tokens are left of each frame.
 
     Args:
-        places: where they stand among the frames' tokens.
-        length: how many those are.
-    """
-
-    places: Tensor = field(default_factory=lambda: torch.empty(0))
-    length: int = 0
-
-
-class GridTarget(Target):
-    """A target that sees fewer tokens of each frame; which, its subclasses say.
-
-    Args:
-        target: which sees all of them.
+        target: sees all of them.
+        places: gives the [M] places of the tokens that are left among all of so many frames of a grid. Features may
+            have others, as `places`.
 
     Raises:
-        CrossdraftError: its clips are not encoded beforehand as frames of one grid of patches.
+        CrossdraftError: the target's clips are not encoded beforehand as frames of one grid of patches.
     """
 
-    def __init__(self, target: Target) -> None:
-        super().__init__(
-            target.model,
-            weakly(self._prepare_fewer),
-            target.text,
-            tuple(target.eos),
-            tuple(target.reserved),
-            target.defaults,
-        )
-        self._whole = target
-        vision: Any = getattr(self.model.config, "vision_config", None)
-        size, patch = getattr(vision, "image_size", None), getattr(vision, "patch_size", None)
-        if not self.traits.takes_encoded or self.traits.mrope or not (isinstance(size, int) and isinstance(patch, int)):
+    def __init__(self, target: Target, places: Callable[[FrameGrid, int], Tensor]) -> None:
+        vision: Any = getattr(target.model.config, "vision_config", None)
+        size, patch, traits = getattr(vision, "image_size", None), getattr(vision, "patch_size", None), target.traits
+        if not traits.takes_encoded or traits.mrope or not (isinstance(size, int) and isinstance(patch, int)):
             raise CrossdraftError(
-                f"Frames of {type(self.model).__name__} are no grid of patches of one size; choose another compression."
+                f"Frames of {type(target.model).__name__} are no grid of patches of one size; choose another "
+                "compression."
             )
         self.side = size // patch
+        self._whole, self._visual, self._places = target.prepare, traits.visual_ids, places
 
-    def places(self, grid: FrameGrid, frames: int) -> Tensor:
-        """[M] where the tokens that are left stand among all of so many frames."""
-        raise NotImplementedError
-
-    def _prepare_fewer(self, request: Request) -> Prompt:
-        """The prompt with as many placeholders as tokens are left of each clip."""
-        prompt = self._whole.prepare(request)
-        visual = torch.isin(prompt.input_ids, torch.tensor(sorted(self.traits.visual_ids)).to(prompt.input_ids))
+    def __call__(self, request: Request) -> Prompt:
+        prompt = self._whole(request)
+        visual = torch.isin(prompt.input_ids, torch.tensor(sorted(self._visual)).to(prompt.input_ids))
         count = int(visual.sum())
         if not count:
             return prompt
         if len(prompt.items) > 1:
             raise CrossdraftError("A target of fewer visual tokens reads one clip or image a request; ask about one.")
-        grid = self._grid(count)
+        grid = self.grid(count)
         at = visual.nonzero().flatten()
         if int(at[-1] - at[0]) + 1 != count:
             raise CrossdraftError(
                 "A target of fewer visual tokens reads a clip as one run of them, and here is text between frames."
             )
-        places = self.places(grid, count // grid.tokens)
+        places = self._places(grid, count // grid.tokens)
         kept = ~visual
         kept[at[: len(places)]] = True
-        return PooledPrompt(prompt.input_ids[kept], prompt.features, prompt.notes, places=places, length=count)
+        ids = prompt.input_ids[kept]
 
-    def _positions(self, prompt: Prompt) -> tuple[Tensor | None, int]:
-        if not isinstance(prompt, PooledPrompt):
-            return super()._positions(prompt)
-        return stretched_positions(prompt.input_ids, self.traits.visual_ids, prompt.places, prompt.length)
+        def positions(encoded: Encoded | None) -> tuple[Tensor, int]:
+            own = getattr((encoded or {}).get("video"), "places", places)
+            return stretched_positions(ids, self._visual, own, count)
 
-    def _grid(self, tokens: int) -> FrameGrid:
+        return Prompt(ids, prompt.features, prompt.notes, positions=positions)
+
+    def grid(self, tokens: int) -> FrameGrid:
         """The grid of frames that have so many tokens together."""
         for class_token in (True, False):
             if tokens % (grid := FrameGrid(self.side, class_token)).tokens == 0:
@@ -179,29 +157,28 @@ class GridTarget(Target):
         )
 
 
-class PooledTarget(GridTarget):
-    """A target that sees each frame smaller.
+def pooled_prompt(target: Target, factor: int) -> GridPrompt:
+    """Turns a request into a prompt of frames that are smaller by a factor.
 
     Raises:
-        CrossdraftError: as `GridTarget`, or a frame has fewer patches than are pooled.
+        CrossdraftError: as `GridPrompt`, or a frame has fewer patches than are pooled.
     """
+    made = GridPrompt(target, lambda grid, frames: grid.places(frames, factor))
+    if made.side < factor:
+        raise CrossdraftError(f"A frame has {made.side} x {made.side} patches; pool by a factor of at most that.")
+    return made
 
-    def __init__(self, target: Target, settings: PoolSettings) -> None:
-        super().__init__(target)
-        self.factor = settings.factor
-        if self.side < self.factor:
-            raise CrossdraftError(f"A frame has {self.side} x {self.side} patches; pool by a factor of at most that.")
 
-    def places(self, grid: FrameGrid, frames: int) -> Tensor:
-        return grid.places(frames, self.factor)
+def pooled_target(target: Target, settings: PoolSettings) -> Target:
+    """A target that sees each frame smaller; errors as `pooled_prompt`."""
+    prepare = pooled_prompt(target, settings.factor)
 
-    @torch.inference_mode()
-    def encode(self, prompt: Prompt) -> Encoded:
-        """The visual features, pooled."""
-        return {kind: self._pooled(features) for kind, features in super().encode(prompt).items()}
+    def pooled(features: Any) -> object:
+        rows, smaller = visual_rows(features), copy.copy(features)
+        smaller.pooler_output = prepare.grid(len(rows)).pool(rows, settings.factor)
+        return smaller
 
-    def _pooled(self, features: Any) -> object:
-        rows = visual_rows(features)
-        pooled = copy.copy(features)
-        pooled.pooler_output = self._grid(len(rows)).pool(rows, self.factor)
-        return pooled
+    def encode(prompt: Prompt) -> Encoded:
+        return {kind: pooled(features) for kind, features in target.encode(prompt).items()}
+
+    return target.reading(prepare, encode)

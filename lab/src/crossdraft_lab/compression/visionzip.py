@@ -10,7 +10,7 @@ the tokens that are left anew; here each keeps its position, as in every compres
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
 import torch
@@ -18,14 +18,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from crossdraft.engine.passes import Chunk
 from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.glance.frame_encoder import PIXELS
 from crossdraft.specs import Limit, check_settings
 from crossdraft_lab.align.predicted import check_readable
-from crossdraft_lab.compression.pool import FrameGrid, GridTarget, PooledPrompt
+from crossdraft_lab.compression.pool import FrameGrid, GridPrompt
 
 SHARE = Limit("a number above 0 and at most 1", lambda value: 0 < value <= 1)
 MERGED = Limit("a number above 0 and below 1", lambda value: 0 < value < 1)
@@ -110,62 +109,53 @@ class ZippedFeatures(BaseModelOutputWithPooling):
     places: Tensor
 
 
-class VisionZipTarget(GridTarget):
+def visionzip_target(target: Target, settings: VisionZipSettings) -> Target:
     """A target that reads what VisionZip leaves of each frame.
 
     Raises:
-        CrossdraftError: as `GridTarget`, its clips do not go through a vision encoder with a class token, its projector
+        CrossdraftError: as `GridPrompt`, its clips do not go through a vision encoder with a class token, its projector
             reads several layers of that, or too little of a frame would be left.
     """
 
-    def __init__(self, target: Target, settings: VisionZipSettings) -> None:
-        super().__init__(target)
-        check_readable(target)
-        if not hasattr(target.model.base_model, "video_tower"):
-            raise CrossdraftError(
-                f"VisionZip is for targets with a vision encoder of clips, such as Video-LLaVA, which "
-                f"{type(target.model).__name__} has not; choose another compression."
-            )
-        if not isinstance(target.model.config.vision_feature_layer, int):
-            raise CrossdraftError(
-                "The target's projector reads several layers of its vision encoder, and VisionZip chooses tokens of "
-                "one; choose `pool`."
-            )
-        self.dominant, self.contextual = settings.counts(FrameGrid(self.side, class_token=True).tokens)
-
-    def places(self, grid: FrameGrid, frames: int) -> Tensor:
+    def places(grid: FrameGrid, frames: int) -> Tensor:
         """Until a clip is encoded, the first of each frame's: where text stands does not depend on them."""
         if not grid.class_token:
             raise CrossdraftError("VisionZip takes frames with a class token; choose another compression.")
-        first = torch.arange(self.dominant + self.contextual)
-        return (torch.arange(frames)[:, None] * grid.tokens + first).flatten()
+        return (torch.arange(frames)[:, None] * grid.tokens + torch.arange(dominant + contextual)).flatten()
 
-    @torch.inference_mode()
-    def encode(self, prompt: Prompt) -> Encoded:
+    prepare = GridPrompt(target, places)
+    check_readable(target)
+    model: Any = target.model.base_model
+    if not hasattr(model, "video_tower"):
+        raise CrossdraftError(
+            f"VisionZip is for targets with a vision encoder of clips, such as Video-LLaVA, which "
+            f"{type(target.model).__name__} has not; choose another compression."
+        )
+    read: Any = target.model.config.vision_feature_layer
+    if not isinstance(read, int):
+        raise CrossdraftError(
+            "The target's projector reads several layers of its vision encoder, and VisionZip chooses tokens of one; "
+            "choose `pool`."
+        )
+    size = FrameGrid(prepare.side, class_token=True).tokens
+    dominant, contextual = settings.counts(size)
+
+    def encode(prompt: Prompt) -> Encoded:
         """The visual features that are left, with their places."""
-        if not isinstance(prompt, PooledPrompt):
-            return super().encode(prompt)
+        if prompt.positions is None:
+            return target.encode(prompt)
         if PIXELS not in prompt.features:
             raise CrossdraftError("A target with VisionZip reads clips, no images; ask about a clip.")
-        model: Any = self.model.base_model
-        pixels = prompt.features[PIXELS].to(self.device, self.model.dtype).flatten(0, 1)
+        pixels = prompt.features[PIXELS].to(target.device, target.model.dtype).flatten(0, 1)
         hidden = model.video_tower(pixels, output_hidden_states=True).hidden_states
-        read = self.model.config.vision_feature_layer % len(hidden)
-        layer = _encoder_layers(model.video_tower)[read - 1]
-        rows, places = zipped(hidden[read], *class_attention(layer, hidden[read - 1]), self.dominant, self.contextual)
+        last = read % len(hidden)
+        attention, keys = class_attention(_encoder_layers(model.video_tower)[last - 1], hidden[last - 1])
+        rows, left = zipped(hidden[last], attention, keys, dominant, contextual)
         found = ZippedFeatures(pooler_output=model.multi_modal_projector(rows).flatten(0, 1)[None])
-        frames = torch.arange(len(places), device=places.device)[:, None]
-        found.places = (frames * FrameGrid(self.side, class_token=True).tokens + places).flatten().cpu()
+        found.places = (torch.arange(len(left), device=left.device)[:, None] * size + left).flatten().cpu()
         return {"video": found}
 
-    def chunks(
-        self, prompt: Prompt, encoded: Encoded | None, start: int = 0, *, whole: bool = False
-    ) -> tuple[list[Chunk], int]:
-        """As `Target.chunks`, at the places of the features."""
-        found = (encoded or {}).get("video")
-        if isinstance(prompt, PooledPrompt) and isinstance(found, ZippedFeatures):
-            prompt = replace(prompt, places=found.places)
-        return super().chunks(prompt, encoded, start, whole=whole)
+    return target.reading(prepare, encode)
 
 
 def class_attention(layer: Any, inputs: Tensor) -> tuple[Tensor, Tensor]:

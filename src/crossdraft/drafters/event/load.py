@@ -16,7 +16,7 @@ from crossdraft.drafters.cross_vocab.assistant import CrossVocabDrafter
 from crossdraft.drafters.cross_vocab.drafter import cross_vocab_drafter
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, read_token_table
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.drafters.recordings import PIXELS, RecordingPrompt, RecordingTarget
+from crossdraft.drafters.recordings import PIXELS, RecordingEncoder, RecordingPrompt
 from crossdraft.drafters.short_head import read_ids, shorten_head
 from crossdraft.engine.fast.quantized_linear import bytes_saved
 from crossdraft.engine.prompt import LazyFeatures, Prompt
@@ -97,7 +97,7 @@ def load_event_drafter(
     model, tokenizer, _ = _event_model(source, device, dtype, packed=packed, quantize=quantize)
     if slices is not None:
         prompt = RecordingPrompt(cast("EventPrompt", model.prepare).processor, slices, patches)
-        model = RecordingTarget(model.model, prompt, model.text, tuple(model.eos), tuple(model.reserved))
+        model = model.reading(prompt, RecordingEncoder(model, prompt))
     if how is None and not _differing(_sayable(model.model, tokenizer), vocabulary):
         return IndependentDrafter(model, banned)
     own = read_token_table(tokenizer, model.vocab_size, tuple(model.eos), tuple(model.reserved))

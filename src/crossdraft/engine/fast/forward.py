@@ -32,6 +32,8 @@ class FastDecoder:
         head: hidden states -> logits.
     """
 
+    whole_prompts = False  # it reads a prompt that shows something in one piece
+
     def __init__(self, text: nn.Module, head: nn.Module) -> None:
         self.text: Any = text
         self.head = head

@@ -49,20 +49,18 @@ class _Prefix:
         return same and torch.equal(chunk.positions, self.chunk.positions)
 
 
-class CaptureTarget(Target):
-    """A target that answers greedily, and reads a clip once for all questions about it that follow one another."""
+class CaptureReader:
+    """Has a target read a clip once for all questions about it that follow one another."""
 
     def __init__(self, target: Target, spec: CaptureSpec) -> None:
-        vars(self).update(vars(target))  # the same model behind the same adapter
-        self.defaults = GenerationDefaults(eos=tuple(sorted(target.eos)))
-        self.prepare = self._prepare
         self._inner, self._spec = target, spec
         self._encoded: tuple[Prompt, Encoded] | None = None
         self._prefix: _Prefix | None = None
 
     def encode(self, prompt: Prompt) -> Encoded:
+        """As `Target.encode`; one object for prompts that show the same, one after another."""
         if self._encoded is None or not _same_features(self._encoded[0], prompt):
-            self._encoded = prompt, super().encode(prompt)
+            self._encoded = prompt, self._inner.encode(prompt)
         return self._encoded[1]
 
     def extend(self, cache: KVCache, rows: Sequence[PassRow]) -> TargetOut:
@@ -70,10 +68,10 @@ class CaptureTarget(Target):
         fronts = {row.index: self._front(cache, row) for row in rows if row.chunk.skip_logits}
         others = [row for row in rows if row.index not in fronts]
         if not fronts:
-            return super().extend(cache, rows)
+            return self._inner.extend(cache, rows)
         outs = list(fronts.values())
         if others:
-            outs.append(super().extend(cache, others))
+            outs.append(self._inner.extend(cache, others))
         order = [*fronts, *(row.index for row in others)]
         logits = dict(zip(order, (one for out in outs for one in out.logits), strict=True))
         hidden = dict(zip(order, (one for out in outs for one in out.hidden), strict=True))
@@ -84,8 +82,8 @@ class CaptureTarget(Target):
         """A prompt's first piece, read or copied."""
         length, prefix = len(row.chunk.tokens), self._prefix
         if prefix is None or not prefix.serves(row.chunk, row.capture):
-            out = super().extend(cache, [row])
-            layers = range(self.text_config.num_hidden_layers)
+            out = self._inner.extend(cache, [row])
+            layers = range(self._inner.text_config.num_hidden_layers)
             stores = [(keys.clone(), values.clone()) for keys, values in (cache.first(i, length) for i in layers)]
             self._prefix = _Prefix(row.chunk, row.capture, out, stores)
             return out
@@ -95,10 +93,20 @@ class CaptureTarget(Target):
         cache.advance(row.index, length)
         return prefix.out
 
-    def _prepare(self, request: Request) -> Prompt:
+    def prepare(self, request: Request) -> Prompt:
+        """As `Target.prepare`; refuses a prompt that leaves no room for its answer."""
         prompt = self._inner.prepare(request)
-        check_length(prompt, self, request.clip_name if isinstance(request, ClipRequest) else "a clip", self._spec)
+        name = request.clip_name if isinstance(request, ClipRequest) else "a clip"
+        check_length(prompt, self._inner, name, self._spec)
         return prompt
+
+
+def capture_target(target: Target, spec: CaptureSpec) -> Target:
+    """A target that answers greedily, and reads as a `CaptureReader` has it."""
+    reader = CaptureReader(target, spec)
+    made = target.reading(reader.prepare, reader.encode, reader.extend)
+    made.defaults = GenerationDefaults(eos=tuple(sorted(target.eos)))
+    return made
 
 
 def _same_features(one: Prompt, other: Prompt) -> bool:
@@ -216,7 +224,7 @@ class FeatureRecorder:
         unnumbered = [request for clip in clips for request in clip.requests(self.spec.max_new_tokens)]
         requests = [replace(request, number=number) for number, request in enumerate(unnumbered)]
         recorder = RecordingDrafter(self._memory, self.spec)
-        answers = decode_all(CaptureTarget(self.target, self.spec), recorder, requests, self.nodes, self.batch)
+        answers = decode_all(capture_target(self.target, self.spec), recorder, requests, self.nodes, self.batch)
         recorded = [recorder.recorded.get(number) for number in range(len(requests))]
         for answer, found in zip(answers, recorded, strict=True):
             if found is None or tuple(found.tokens[found.start :].tolist()) != answer.tokens:

@@ -19,7 +19,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft_lab.align.checked import rouge_l
 from crossdraft_lab.align.gate import GATE_FIGURES, PrefillGate, save_gate
-from crossdraft_lab.align.predicted import PredictedPrefill
+from crossdraft_lab.align.networks.vision import VisionAdapter
 from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.log import say
 from crossdraft_lab.train.core.provenance import write_json
@@ -57,19 +57,19 @@ class Agreements:
 
 
 def leave_gate(
-    model: PredictedPrefill, store: CaptureStore | None, survival: Callable[[], Agreements], folder: Path
+    model: Target, adapter: VisionAdapter, store: CaptureStore | None, survival: Callable[[], Agreements], folder: Path
 ) -> None:
     """Fit and calibrate the gate of a speculative prefill, and leave it in the adapter's folder, with its figures.
 
     Where there are too few validation clips, there is no gate.
 
     Args:
-        model: the target that reads predicted tokens.
+        model, adapter: the target that reads predicted tokens, and what predicts them.
         store: of validation clips.
         survival: finds out how far the answers about them survive.
         folder: of the adapter.
     """
-    config = model.adapter.config
+    config = adapter.config
     if store is None or len(captured_source(store)) < LEAST:
         say(f"The adapter gets no gate of a speculative prefill, which takes {LEAST} validation clips.")
         return
@@ -86,7 +86,7 @@ def leave_gate(
     say("gate, on clips that it did not learn from: " + ", ".join(f"{name} {of:g}" for name, of in figures.items()))
 
 
-def _lost(model: PredictedPrefill, store: CaptureStore, clip: int) -> Tensor:
+def _lost(model: Target, store: CaptureStore, clip: int) -> Tensor:
     """Mean loss that a clip's predicted tokens cause in the answers to its first questions."""
     source = captured_source(store)
     requests, events = source.read(clip).requests(store.index.wanted.max_new_tokens), clip_events(source, clip)

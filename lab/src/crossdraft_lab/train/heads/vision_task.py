@@ -28,7 +28,7 @@ from crossdraft.heads.networks.train_batch import DraftLogits
 from crossdraft.load import event_fingerprint, tokenizer_of
 from crossdraft_lab.align.gate import PrefillGate
 from crossdraft_lab.align.networks.vision import VisionAdapter, spread
-from crossdraft_lab.align.predicted import PredictedPrefill, check_readable, encoder_features
+from crossdraft_lab.align.predicted import check_readable, encoder_features, predicted_target
 from crossdraft_lab.compression.packer import check_packable, default_heads, default_levels, encoder_levels
 from crossdraft_lab.compression.packer_network import TokenPacker
 from crossdraft_lab.train.capture.sources import ClipSource
@@ -278,12 +278,12 @@ class VisionTask(FrozenTargetTask):
 
     def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
         target, adapter, store = self.inputs.target, cast("VisionAdapter", head), self.inputs.validation
-        model = PredictedPrefill(target, self.events, adapter, tokenizer_of(self.inputs.source))
+        model = predicted_target(target, self.events, adapter, tokenizer_of(self.inputs.source))
 
         def survival() -> Agreements:
             return agreements(adapter, self._answers(cast("CaptureStore", store)), self._decoder(adapter))
 
-        leave_gate(model, store, survival, folder)
+        leave_gate(model, adapter, store, survival, folder)
         return self.hidden_figures(lambda: IndependentDrafter(model, sorted(target.reserved)))
 
     def _decoder(self, adapter: VisionAdapter) -> FrozenDecoder:
