@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from crossdraft.engine import estimates
+from crossdraft.engine.estimates import expected_accepted
+from crossdraft_lab.bench import formulas
 from crossdraft_lab.bench.experiments.registry import EXPERIMENTS
 from crossdraft_lab.cli.plan import app
 
@@ -29,10 +30,11 @@ def test_the_counts_at_the_head_are_those_of_the_rows():
 
 
 def test_arithmetic_gives_the_figure_of_its_row():
-    found = [(row, match[1]) for row in ROWS if (match := re.search(r"`calc (.*?)`", row[6]))]
-    assert len(found) > 60
-    for row, expression in found:
-        assert eval(expression, dict(vars(estimates))) == pytest.approx(figure(row[3]), rel=0.006), row[1]
+    calculated = [(row, match[1]) for row in ROWS if (match := re.search(r"`calc (.*?)`", row[6]))]
+    assert len(calculated) > 60
+    for row, expression in calculated:
+        found = eval(expression, {**vars(formulas), "expected_accepted": expected_accepted})
+        assert found == pytest.approx(figure(row[3]), rel=0.006), row[1]
 
 
 def test_plans_give_the_figure_of_their_rows():

@@ -249,7 +249,7 @@ class Engine:
                 runner.close()
             release()
             raise
-        if runner is not None and options.adaptive:  # where passes will run
+        if runner is not None and options.adaptive:  # rather than with the first request; where passes will run
             engine._scheduler.call(partial(calibrate, loaded, cost, options.max_batch, runner.spare_cores))
         return engine
 
@@ -396,8 +396,8 @@ def new_loop(
     cost: CostModel,
     prefixes: PrefixCache | None = None,
 ) -> DecodeLoop:
-    """A decode loop over a target and a drafter, as the options say."""
-    return DecodeLoop(
+    """A decode loop over a target and a drafter, as the options say; its passes are timed, if drafts are by cost."""
+    loop = DecodeLoop(
         target,
         drafter,
         max_batch=options.max_batch,
@@ -410,6 +410,9 @@ def new_loop(
         prefill_chunk=options.prefill_chunk,
         kv_bytes=options.kv_bytes,
     )
+    if drafter is not None and options.adaptive:
+        calibrate(target, cost, options.max_batch, drafter.spare_cores)
+    return loop
 
 
 def _close(

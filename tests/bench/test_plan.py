@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from crossdraft.cli.cores import choose_cores
 from crossdraft.cli.main import main
-from crossdraft.engine.estimates import steady_speedup
 from crossdraft.engine.request import Answer, Finish
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.timeline import Span, Timeline
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.formulas import steady_speedup
 from crossdraft_lab.bench.plan import ALONE, BOTH, HIDDEN, STEADY, Stages, advise, figures, sentence, to_json
 from crossdraft_lab.bench.plan_measure import Pair, measure_stages, stages_of, undisturbed
 

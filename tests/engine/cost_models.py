@@ -33,11 +33,10 @@ def trained(alpha, step, slope=0.02):
     return model
 
 
-def asked(model, planned, limit, rows=1, loss=0.0):
-    """A round: how many levels are asked for where so many are planned, and a probe loses so many passes."""
-    known = bool(model.verify.one.weight)
-    levels = model.exploration.levels_asked(planned, limit, rows, plain_known=known, loss=loss)
-    model.exploration.began_round(planned, levels)
+def drafted(model, limit=16, request=None, rows=1):
+    """A round: how many levels are drafted in it, if nothing is learned of it."""
+    levels = model.plan(limit, request or RequestDifficulty(), rows).depth
+    model.began_round(levels, rows)
     return levels
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossdraft.engine.cost_model import CostModel, Plan
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.estimates import Ema, LinearFit, RequestDifficulty
 
 SECONDS = st.floats(1e-6, 1e4) | st.sampled_from([0.0, -1.0, math.nan, math.inf, -math.inf, 1e300])
@@ -30,9 +30,7 @@ def play(history) -> None:
         model.saw_pass(1 + beyond, 1 + nodes, passed)
         model.wait_hidden.add(nodes, waited)
         model.ride.add(1 + nodes, passed)
-        model.read.add(passed)
         model.step.add(waited)
-        model.contention.add(passed)
         model.saw_acceptance(request, levels, round(kept * levels), [0.5] * levels if beyond else ())
         for rows in (1, 2):
             plan = model.plan(30, request, rows, beyond)
@@ -42,13 +40,10 @@ def play(history) -> None:
             assert 0 <= model.node_gain(request, plan.token_s, rows) <= 1
             longest = model.longest_wait(plan.depth, request, rows)
             assert longest is None or (longest >= 0 and math.isfinite(longest))
-            known = bool(model.verify.one.weight)
-            asked = model.exploration.levels_asked(plan.depth, 30, rows, plain_known=known, loss=plan.loss)
-            assert 0 <= asked <= 30
             model.token_s = plan.token_s
-            model.exploration.began_round(plan.depth, asked)
+            model.began_round(plan.depth, rows)
         assert 0 <= model.hidden_nodes(64) <= 64
-        assert model.hiding(16) in ("off", "before", "beside")
+        model.hiding_pays(16)
         assert all(model.wait(levels) >= 0 for levels in range(40))
         model.worthwhile([-1, 0, 0], [0.9, 0.5, 0.1], request)
 
@@ -98,5 +93,3 @@ def test_what_no_clock_can_show_is_no_time(value):
     fit.add(1, value)
     assert mean.value == 0
     assert fit(1) == 0
-    with pytest.raises(ValueError, match="seconds a token"):
-        Plan(3, value)

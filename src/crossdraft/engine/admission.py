@@ -264,7 +264,7 @@ class Admission:
     def _end(self, state: RequestState, error: Exception | None) -> None:
         """A request is over: its answer can be fetched."""
         if state.drafts:
-            state.stats.undrafted = self.policy.why_undrafted(state)
+            state.stats.undrafted = state.why_undrafted()
         state.end()
         read_wait_s = self.drafter.end(state)
         state.ledger.close()

@@ -9,12 +9,11 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from crossdraft.engine.estimates import (
-    PROBE_DEPTH,
     AcceptanceByDepth,
     Ema,
-    Exploration,
     LinearFit,
     PassTimes,
     RequestDifficulty,
@@ -28,6 +27,7 @@ READING_LOSS = 8  # times V(1) that a request may lose by it, and at most
 READING_LOSS_S = 0.02  # so many seconds: less is not told from noise
 SURE = 0.5  # least probability of a draft's first token that is likely
 PREPARING_GAIN = 1.03  # times as fast a token is to be, before what is done about preparing drafts changes
+FADING = 0.99  # what a cost still counts for after each round, or request, that does not show it again
 
 
 def is_sure(parents: Sequence[int], path_probs: Sequence[float]) -> bool:
@@ -56,29 +56,16 @@ class Plan:
 
     Args:
         nearest: where nothing is drafted, the round with a draft that is nearest to paying.
-        loss: where nothing is drafted, what a round with a short draft would lose, in passes.
-
-    Raises:
-        ValueError: a time is negative or no number; whoever asked for the plan then goes without a draft.
     """
 
     depth: int
     token_s: float
     nearest: ExpectedRound | None = None
-    loss: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.token_s) and self.token_s >= 0):
-            raise ValueError(f"A plan of {self.token_s} seconds a token is none.")
 
 
-def _ridge_fit() -> LinearFit:
-    """There is but one point a request, and the first ones have short drafts, on a machine that is not warm yet."""
-    return LinearFit(ridge=64.0)
-
-
-def _wait_fit() -> LinearFit:
-    return LinearFit(anchor=2.0)
+# For one point a request: the first ones have short drafts, on a machine that is not warm yet.
+RIDGE = partial(LinearFit, ridge=64.0)
+WAIT = partial(LinearFit, anchor=2.0)
 
 
 @dataclass
@@ -91,7 +78,7 @@ class RoundCosts:
     """
 
     verify: PassTimes = field(default_factory=PassTimes)
-    wait: LinearFit = field(default_factory=_wait_fit)
+    wait: LinearFit = field(default_factory=WAIT)
 
 
 @dataclass
@@ -103,18 +90,15 @@ class CostModel:
     """
 
     verify: PassTimes = field(default_factory=PassTimes)  # of one request: n new tokens -> seconds
-    wait: LinearFit = field(default_factory=_wait_fit)  # levels drafted -> seconds waited, likewise
-    wait_hidden: LinearFit = field(default_factory=_ridge_fit)  # nodes of a hidden draft -> seconds
-    ride: LinearFit = field(default_factory=_ridge_fit)  # tokens of the ride-along pass -> seconds
+    wait: LinearFit = field(default_factory=WAIT)  # levels drafted -> seconds waited, likewise
+    wait_hidden: LinearFit = field(default_factory=RIDGE)  # nodes of a hidden draft -> seconds
+    ride: LinearFit = field(default_factory=RIDGE)  # tokens of the ride-along pass -> seconds
     width: Ema = field(default_factory=lambda: Ema(weight=1.0, total=1.0))  # nodes of a level
-    step: Ema = field(default_factory=Ema)  # a token of a hidden draft, undisturbed
-    read: Ema = field(default_factory=Ema)  # the target's encode + prefill, alone
-    draft_read: Ema = field(default_factory=Ema)  # the drafter's
+    step: Ema = field(default_factory=Ema)  # a token of a hidden draft in this process
     # What the target waited while the drafter read each of the last requests.
     read_waits: deque[float] = field(default_factory=lambda: deque(maxlen=READINGS))
     drafting: Ema = field(default_factory=Ema)  # the drafter's own time for a request, until its rounds
     length: Ema = field(default_factory=Ema)  # tokens of an answer
-    contention: Ema = field(default_factory=Ema)  # wall time of both at once over the sum of both alone
     rounds: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of drafts in rounds
     hidden: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of hidden drafts
     # Of these, those that begin with a likely token (`is_sure`), and those that do not.
@@ -133,7 +117,12 @@ class CostModel:
     reading_worth: float = 0.0  # likewise, of a chunk of a prompt
     prepared: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of `prepares`, how much of a draft came
     token_s: float = 0.0  # what a token was to take by the last plan
-    exploration: Exploration = field(default_factory=Exploration)
+    # What was found not to pay is measured no more, so its costs fade with rounds without a draft, decisions against
+    # preparing drafts, requests without a hidden draft, and requests that the drafter does not read.
+    undrafted: float = 0.0
+    unprepared: int = 0
+    unhidden: int = 0
+    unread: int = 0
 
     # -- what is observed ----------------------------------------------------------------------------------------
 
@@ -238,6 +227,15 @@ class CostModel:
         if hidden:
             self.hidden_sure[sure].saw_acceptance(verified, kept)
 
+    def began_round(self, depth: int, rows: int = 1) -> None:
+        """A round is under way in which so many levels are drafted for one of its rows."""
+        self.undrafted = 0.0 if depth else self.undrafted + 1 / rows
+
+    def began_request(self, mode: str, *, reads: bool) -> None:
+        """A request is taken up: whether the drafter reads it, and when it drafts hidden."""
+        self.unread = 0 if reads else self.unread + 1
+        self.unhidden = 0 if reads and mode != "off" else self.unhidden + 1
+
     # -- how much to draft ---------------------------------------------------------------------------------------
 
     def plan(self, limit: int, request: RequestDifficulty, rows: int = 1, probes: int = 0) -> Plan:
@@ -250,11 +248,10 @@ class CostModel:
         t = costs.verify(1)
         if not t or not costs.wait.w:
             return Plan(limit, t)
-        rounds = list(self.rounds_of(limit, request, rows, probes))
-        best = min(rounds, key=lambda one: one.token_s, default=None)
-        if best is not None and best.token_s < t:
+        best = min(self.rounds_of(limit, request, rows, probes), key=lambda one: one.token_s, default=None)
+        if best is not None and best.token_s * FADING**self.undrafted < t:
             return Plan(best.depth, best.token_s)
-        return Plan(0, t, best, max((one.seconds / t - one.tokens for one in rounds[:PROBE_DEPTH]), default=0.0))
+        return Plan(0, t, best)
 
     def preparing_pays(self, limit: int, rows: int = 1, probes: int = 0) -> bool:
         """True if a token takes less time when drafts are prepared while the target verifies.
@@ -269,12 +266,9 @@ class CostModel:
             way: min(one.token_s for one in self.rounds_of(limit, RequestDifficulty(), rows, probes, prepares=way))
             for way in (False, True)
         }
+        least[True] *= FADING**self.unprepared
         changes = least[self.prepares] > PREPARING_GAIN * least[not self.prepares]
         return self.prepares is not changes
-
-    def forget_preparing(self) -> None:
-        """Discard the costs of rounds with prepared drafts: they were measured long ago."""
-        self.shared = {way: costs for way, costs in self.shared.items() if not way[1]}
 
     def rounds_of(
         self, limit: int, request: RequestDifficulty, rows: int = 1, probes: int = 0, *, prepares: bool | None = None
@@ -382,15 +376,12 @@ class CostModel:
         return max(min(1, limit), sum(prob * t >= self.wait_hidden.slope for prob in self.hidden.path_probs(limit)))
 
     def reading_pays(self, most: int, rows: int = 1) -> bool:
-        """True if what drafting saves an answer of at most `most` tokens, in one of so many rows, is worth its reading.
-
-        Now and then true where it does not pay, to see whether this has changed.
-        """
+        """True if what drafting saves an answer of at most `most` tokens, one of so many, is worth its reading."""
         t = self.costs(rows).verify(1)
         if not t or self.length.value is None or len(self.read_waits) < READINGS:
             return True
-        pays = self._reading_cost <= self._drafting_gain(most, rows) + min(READING_LOSS * t, READING_LOSS_S)
-        return pays or self.exploration.tries_reading
+        cost = self._reading_cost * FADING**self.unread
+        return cost <= self._drafting_gain(most, rows) + min(READING_LOSS * t, READING_LOSS_S)
 
     def why_unread(self, most: int, rows: int = 1) -> str:
         """Why the drafter does not read an answer of at most so many tokens, where that does not pay."""
@@ -412,27 +403,14 @@ class CostModel:
         gained = max(0.0, t - token_s) * min(self.length.value or 0.0, most)
         return gained + sum(self.hidden.path_probs(16)) * token_s
 
-    def hiding(self, nodes: int) -> str:
-        """On one shared device: draft `before` the prefill, during it (`beside`), or not for it at all (`off`).
+    def hiding_pays(self, nodes: int) -> bool:
+        """True if drafting so many nodes before the prefill, on the target's own device, is worth what it takes.
 
-        Drafting k nodes before the prefill costs k·d and widens the ride-along pass; it saves the a + 1 tokens'
-        share of later rounds. At once the same work takes `contention` times the sum of both.
+        That is their time and a wider ride-along pass; it saves the accepted tokens' share of later rounds.
         """
-        t, d, read = self.verify(1), self.step.value, self.read.value
-        if not t or d is None or read is None:
-            return "before"  # nothing is known yet: measure one after the other first
-        if self.contention.value is None:
-            return "beside"  # then measure once what drafting at once with it costs
-        depth = self.verify_depth(nodes)
-        gained = sum(self.hidden.path_probs(depth))
-        widened = (self.ride.slope or self.verify.slope) * depth
-        drafting = nodes * d
-        reading = read + (self.draft_read.value or 0.0)
-        cost = {
-            "off": gained * self.plan(16, RequestDifficulty()).token_s,
-            "before": drafting + widened,
-            "beside": self.contention.value * (reading + drafting) - reading + widened,
-        }
-        if self.exploration.tries_hiding:
-            del cost["off"]
-        return min(cost, key=lambda mode: cost[mode])
+        t, d, depth = self.verify(1), self.step.value, self.verify_depth(nodes)
+        if not t or d is None:
+            return True  # nothing is known yet
+        gained = sum(self.hidden.path_probs(depth)) * self.plan(16, RequestDifficulty()).token_s
+        cost = nodes * d + (self.ride.slope or self.verify.slope) * depth
+        return cost * FADING**self.unhidden < gained

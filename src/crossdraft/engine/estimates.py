@@ -1,6 +1,6 @@
-"""Estimators of the policy: formulas, fading averages of times, acceptance rates, and a schedule of exploration.
+"""Estimators of the policy: fading averages and lines of times, and acceptance rates.
 
-All estimates forget, since a running system changes; nothing but `add`, `saw_…` and `began_…` changes anything.
+All estimates forget, since a running system changes; nothing but `add`, `saw_…` and `forget` changes anything.
 """
 
 import math
@@ -13,14 +13,6 @@ LEAST, MOST = 1e-3, 1 - 1e-3  # probabilities: no token is hopeless or certain f
 ARRIVAL_PRIOR = 0.3  # part of a draft that is imagined to have come: what was never asked for is worth asking
 PRIOR_POINTS = 2.0  # weight of what was measured under other conditions, in points
 DEEPEST = 64  # positions with a rate of their own
-# Without a draft a probe of so many levels is made now and then: what probes are expected to lose is this share of the
-# time, and from one to the next there are at least and at most so many rounds.
-PROBE_DEPTH, PROBE_SHARE = 2, 0.02
-PROBE_LEAST, PROBE_MOST = 4, 256
-# With a draft every so many rounds one goes without: until it is known what that takes, and to see if that changes.
-PLAIN_FIRST, PLAIN_EVERY = 16, 256
-HIDING_EVERY = 32  # requests without a hidden draft after which one is tried
-READING_EVERY = 32  # of the requests that the drafter does not read, every so many is read
 
 
 def expected_accepted(rates: Sequence[float]) -> float:
@@ -30,25 +22,6 @@ def expected_accepted(rates: Sequence[float]) -> float:
     0.75
     """
     return sum(accumulate(rates, operator.mul))
-
-
-def steady_speedup(alpha: float, gamma: int, c: float, verify: float) -> float:
-    """S = [(1 − α^{γ+1}) / (1 − α)] / [γc + V(γ+1)/t]; `verify` is V(γ+1)/t (Leviathan et al. 2023, Theorem 3.8)."""
-    emitted = gamma + 1 if alpha == 1 else (1 - alpha ** (gamma + 1)) / (1 - alpha)
-    return emitted / (gamma * c + verify)
-
-
-def hidden_time(prefill: float, drafting: float, verify: float, accepted: float, new_tokens: int, step: float) -> float:
-    """T = max(P_T, P_D + drafting) + V(k+1) + (N − 2 − a)⁺·t: an answer with one hidden draft, plain afterwards.
-
-    All times in one unit; `drafting` includes the drafter's own prefill.
-    """
-    return max(prefill, drafting) + verify + max(0.0, new_tokens - 2 - accepted) * step
-
-
-def hiding_bound(prefill: float, total: float) -> float:
-    """1/ρ: no trick that hides work in the prefill is faster than this, ρ = the prefill's share of the baseline."""
-    return total / prefill
 
 
 @dataclass
@@ -135,6 +108,8 @@ class PassTimes:
             self.one.add(seconds)
         else:
             self.wide.add(n, seconds)
+            if seconds < (self.one.value or 0.0):  # it was measured while something else ran
+                self.one.add(seconds)
 
     def with_one(self, seconds: float) -> "PassTimes":
         """A copy with another V(1)."""
@@ -245,59 +220,6 @@ class RequestDifficulty:
     def value(self) -> float:
         """z; 1 = as expected."""
         return (self.prior + self.failures) / (self.prior + self.exposure)
-
-
-@dataclass
-class Exploration:
-    """When to try what does not seem to pay, and to go without what does: else no change would be noticed."""
-
-    idle: int = 0  # rounds since the last draft
-    drafted: int = 0  # rounds with a draft since the last without
-    unhidden: int = 0  # requests without a hidden draft
-    unread: int = 0  # requests that the drafter did not read
-
-    def levels_asked(
-        self, planned: int, limit: int, rows: int = 1, *, plain_known: bool = False, loss: float = 0.0
-    ) -> int:
-        """Number of levels to ask for in this round, given the number planned.
-
-        Where drafting loses time it is off, but for a short draft now and then that detects when this has changed: the
-        larger the expected loss, the rarer. Where drafting always pays, a round without a draft now and then measures
-        what it saves.
-
-        Args:
-            planned, limit: levels; no more than `limit` are asked for.
-            rows: requests that share the pass, which is as wide as its widest draft; several never go without.
-            plain_known: it is known what a round without a draft takes.
-            loss: what a short draft is expected to lose, in passes.
-        """
-        if limit < 1:
-            return 0
-        if planned:
-            plain = rows == 1 and self.drafted + 1 >= (PLAIN_EVERY if plain_known else PLAIN_FIRST)
-            return 0 if plain else planned
-        gap = min(PROBE_MOST, max(PROBE_LEAST, rows * loss / PROBE_SHARE))
-        return min(limit, PROBE_DEPTH) if self.idle + 1 >= gap else 0
-
-    @property
-    def tries_hiding(self) -> bool:
-        """True if the next request has a hidden draft even if that does not seem to pay."""
-        return self.unhidden + 1 >= HIDING_EVERY
-
-    @property
-    def tries_reading(self) -> bool:
-        """True if the drafter prefills the next request even if that does not seem to pay."""
-        return self.unread + 1 >= READING_EVERY
-
-    def began_round(self, planned: int, asked: int) -> None:
-        """A round is under way in which so many levels were planned, and so many are asked for."""
-        self.idle = 0 if planned or asked else self.idle + 1
-        self.drafted = self.drafted + 1 if planned and asked else 0
-
-    def began_request(self, mode: str, *, reads: bool) -> None:
-        """A request is taken up: whether the drafter reads it, and when it drafts hidden."""
-        self.unread = 0 if reads else self.unread + 1
-        self.unhidden = 0 if reads and mode != "off" else self.unhidden + 1
 
 
 def sane(value: float) -> float:

@@ -187,7 +187,7 @@ class DecodeLoop:
         if plans:
             self.policy.began_rounds(len(rows))
         for row, plan in plans:
-            self.policy.began_round(row, plan)
+            self.policy.began_round(row, plan, len(rows))
         asked = [(row, plan.budget) for row, plan in plans if plan.budget.nodes > 0]
         wait = self.drafter.ask([row for row, _ in asked], [budget for _, budget in asked]) if asked else list
         found: dict[int, Draft] = {}

@@ -32,22 +32,25 @@ def calibrate(target: Target, cost: CostModel, rows: int, spare: Callable[[], tu
 
     Args:
         target: whose passes, in the thread that will run them.
-        cost: is told; nothing is measured if it knows V(1) already, or the context has no room for it.
+        cost: is told; what it knows already is not measured again, nor anything where the context has no room for it.
         rows: requests that share passes, at most.
         spare: the drafter's cores that nothing runs on now.
     """
-    if cost.verify.one.weight or target.context <= CHUNK:
+    if target.context <= CHUNK:
         return
     seconds, rows = partial(_least_seconds, target), min(rows, ROWS)
+    if rows > 1 and (rows, False) not in cost.shared:
+        try:
+            with borrowing(spare):
+                cost.saw_pass(rows, 1, seconds(rows, 1) / rows)
+        except (MemoryError, RuntimeError) as error:  # PyTorch raises the latter where memory runs out
+            log.info("A pass over %d rows was not timed: %s", rows, error)
+    if cost.verify.one.weight:
+        return
     with borrowing(spare):
         one, wide = seconds(1, 1), seconds(1, 1, WIDE - 1)
-        cost.saw_pass(1, 1, one)
-        cost.saw_pass(1, WIDE, wide)
-        if rows > 1:
-            try:
-                cost.saw_pass(rows, 1, seconds(rows, 1) / rows)
-            except (MemoryError, RuntimeError) as error:  # PyTorch raises the latter where memory runs out
-                log.info("A pass over %d rows was not timed: %s", rows, error)
+    cost.saw_pass(1, 1, one)
+    cost.saw_pass(1, WIDE, wide)
     if spare():
         cost.cores_worth = cost.reading_worth = seconds(1, 1, WIDE - 1) / wide
         if CHUNK / WIDE * wide < LONGEST_S:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -18,15 +18,13 @@ log = logging.getLogger(__name__)
 HIDDEN_NODES = 64  # longest hidden draft
 ROUND_NODES = 32  # longest draft of a later round
 DECIDE_EVERY = 8  # rounds after which it is decided anew whether drafts are prepared
-FORGET_AFTER = 64  # decisions to prepare none, after which what that took once counts no more
-LEAST_ROUNDS = 8  # of an answer that says why hardly anything was drafted for it
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def harmless(otherwise: Callable[[], R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a policy's method: an error is logged and counted, and `otherwise()` returned; no answer fails by it."""
+def harmless(otherwise: R) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a policy's method: an error is logged and counted, and `otherwise` returned; no answer fails by it."""
 
     def wrap(method: Callable[P, R]) -> Callable[P, R]:
         @wraps(method)
@@ -38,15 +36,11 @@ def harmless(otherwise: Callable[[], R]) -> Callable[[Callable[P, R]], Callable[
                 for state in args:
                     if isinstance(state, RequestState):
                         state.stats.policy_errors += 1
-                return otherwise()
+                return otherwise
 
         return safe
 
     return wrap
-
-
-def _nothing() -> str | None:
-    return None
 
 
 @dataclass(frozen=True)
@@ -65,13 +59,13 @@ class RequestPlan:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """A round of one request: the budget of its draft; `plan` and `asked` levels are for `began_round`."""
+    """A round of one request: the budget of its draft; `plan`, where there was a choice, is for `began_round`."""
 
     budget: Budget
     plan: Plan | None = None
-    asked: int = 0
 
 
+@dataclass
 class SpeculationPolicy:
     """Policy of how much to draft for each request, by the cost model's measurements; fed by the decode loop.
 
@@ -85,48 +79,37 @@ class SpeculationPolicy:
         prepares: they may be prepared; see `Needs.prepares`.
     """
 
-    def __init__(
-        self,
-        cost: CostModel,
-        nodes: int,
-        hidden_nodes: int,
-        probes: int,
-        *,
-        adaptive: bool,
-        unasked: bool = False,
-        prepares: bool = False,
-    ) -> None:
-        self.cost = cost
-        self.nodes = nodes
-        self.hidden_nodes = hidden_nodes
-        self.probes = probes
-        self.adaptive = adaptive
-        self.unasked = unasked
-        self.prepares = prepares
-        self._decisions = self._unchanged = 0  # rounds, and decisions to go on without preparing, about `prepares`
-        self._changes = False  # this round's draft came of one way, and its pass is of the other
+    cost: CostModel
+    nodes: int
+    hidden_nodes: int
+    probes: int
+    adaptive: bool = field(kw_only=True)
+    unasked: bool = field(default=False, kw_only=True)
+    prepares: bool = field(default=False, kw_only=True)
+    _rounds: int = field(default=0, init=False)  # since it was decided whether drafts are prepared
+    _changes: bool = field(default=False, init=False)  # this round's draft came of one way, its pass of the other
 
-    @harmless(RequestPlan)
+    @harmless(RequestPlan())
     def plan_request(self, request: Request, hidden: str, rows: int = 1, *, learns: bool) -> RequestPlan:
         """The drafter's part in an answer before the rounds.
 
         Args:
             request: what is asked.
-            hidden: when its drafter drafts hidden; `auto` = when that is cheapest.
+            hidden: when its drafter drafts hidden; `auto` = before the prefill, where that pays.
             rows: requests that are answered at once.
             learns: it reads every request, to learn from it.
         """
         cost, nodes = self.cost, min(self.hidden_nodes, request.token_limit - 1)
         if self.adaptive:
             nodes = cost.hidden_nodes(nodes)
-        mode = cost.hiding(nodes) if hidden == "auto" else hidden
+        mode = ("before" if cost.hiding_pays(nodes) else "off") if hidden == "auto" else hidden
         if learns or not self.adaptive:
             return RequestPlan(True, mode, nodes)
         if not cost.reading_pays(request.token_limit, rows):
             return RequestPlan(False, why=cost.why_unread(request.token_limit, rows))
         return RequestPlan(True, mode, nodes)
 
-    @harmless(lambda: RoundPlan(Budget(0)))
+    @harmless(RoundPlan(Budget(0)))
     def plan_round(self, state: RequestState, rows: int) -> RoundPlan:
         """A round that so many rows share. Never past the answer's end: the bonus needs room."""
         left = state.request.token_limit - len(state.tokens) - 1
@@ -135,107 +118,83 @@ class SpeculationPolicy:
             return RoundPlan(Budget(limit, ahead=self.prepares))
         cost, levels = self.cost, self.cost.levels(limit)
         plan = cost.plan(levels, state.difficulty, rows, self.probes)
-        plain_known = bool(cost.verify.one.weight)
-        depth = cost.exploration.levels_asked(plan.depth, levels, rows, plain_known=plain_known, loss=plan.loss)
-        wait_s = cost.longest_wait(depth or levels, state.difficulty, rows)
-        sure = (
-            state.gives_probs and state.request.sampling.greedy
-        )  # a drafter that knows how sure it is stops by itself
+        wait_s = cost.longest_wait(plan.depth or levels, state.difficulty, rows)
+        sure = state.gives_probs and state.request.sampling.greedy  # a drafter that knows that stops by itself
         if self.unasked:  # a late draft is used, too, as far as the text agrees with it: a pass is the longest wait
             wait_s = cost.costs(rows).verify(1) or None
         if self.unasked and sure:  # what is there is taken, and trimmed
-            budget = Budget(limit, wait_s=wait_s if depth else 0.0)
-        elif plan.depth and depth and sure:
+            budget = Budget(limit, wait_s=wait_s if plan.depth else 0.0)
+        elif plan.depth and sure:
             wait_s = limit * cost.costs(rows).verify(1) or None  # what it saves if all of it is accepted
             budget = Budget(limit, cost.node_gain(state.stated, plan.token_s, rows), wait_s=wait_s)
         else:
-            budget = Budget(cost.nodes(depth, limit), wait_s=wait_s)
-        return RoundPlan(replace(budget, ahead=cost.prepares), plan if levels else None, depth)
+            budget = Budget(cost.nodes(plan.depth, limit), wait_s=wait_s)
+        return RoundPlan(replace(budget, ahead=cost.prepares), plan if levels else None)
 
-    @harmless(lambda: NOTHING)
+    @harmless(NOTHING)
     def trim(self, draft: Draft, state: RequestState, nodes: int, rows: int = 1, *, hidden: bool = False) -> Draft:
         """Keep the nodes of a draft that are worth a row of the pass, at most `nodes`; all while nothing is known."""
+        cost, tree = self.cost, draft.tree
         if self.adaptive and draft.path_probs:
-            paying = self.cost.worthwhile(
-                draft.tree.parents, draft.path_probs[: len(draft.tree)], state.stated, rows, hidden=hidden
-            )
-            draft = draft.keep(paying)
-        elif self.adaptive and hidden and draft.tree.is_chain:
-            draft = draft.first(self.cost.verify_depth(len(draft.tree)))
+            probs = draft.path_probs[: len(tree)]
+            draft = draft.keep(cost.worthwhile(tree.parents, probs, state.stated, rows, hidden=hidden))
+        elif self.adaptive and hidden and tree.is_chain:
+            draft = draft.first(cost.verify_depth(len(tree)))
         return draft.first(nodes)
 
-    @harmless(lambda: None)
+    @harmless(None)
     def began_rounds(self, rows: int) -> None:
         """Rounds of so many rows begin: are drafts prepared while the target verifies?"""
         cost, self._changes = self.cost, False
         if not (self.prepares and self.adaptive):
             return
-        self._decisions += 1
-        if self._decisions % DECIDE_EVERY:
+        self._rounds += 1
+        if self._rounds % DECIDE_EVERY:
             return
         before, cost.prepares = cost.prepares, cost.preparing_pays(cost.levels(self.nodes), rows, self.probes)
         self._changes = before is not cost.prepares
-        self._unchanged = 0 if cost.prepares else self._unchanged + 1
-        if self._unchanged == FORGET_AFTER:
-            cost.forget_preparing()
-            self._unchanged = 0
+        cost.unprepared = 0 if cost.prepares else cost.unprepared + 1
 
     # -- what is observed ----------------------------------------------------------------------------------------
 
-    @harmless(lambda: None)
+    @harmless(None)
     def began_request(self, plan: RequestPlan) -> None:
         """A request of that plan is taken up."""
-        self.cost.exploration.began_request(plan.mode, reads=plan.reads)
+        self.cost.began_request(plan.mode, reads=plan.reads)
 
-    @harmless(lambda: None)
-    def began_round(self, state: RequestState, plan: RoundPlan) -> None:
-        """A round of that plan is under way."""
+    @harmless(None)
+    def began_round(self, state: RequestState, plan: RoundPlan, rows: int = 1) -> None:
+        """A round of that plan is under way, which so many rows share."""
         if plan.plan is None:
             return
+        self.cost.token_s = plan.plan.token_s
+        self.cost.began_round(plan.plan.depth, rows)
         if not plan.plan.depth:
             state.stats.rounds_off += 1
             state.plain_plan = plan.plan
-        self.cost.token_s = plan.plan.token_s
-        self.cost.exploration.began_round(plan.plan.depth, plan.asked)
-        if not plan.asked:
             state.difficulty.forget()
             state.stated.forget()
 
-    @harmless(_nothing)
-    def why_undrafted(self, state: RequestState) -> str | None:
-        """Why hardly anything was drafted for an answer, with the numbers; `None` if something was, or it is short."""
-        stats, plan, rounds = state.stats, state.plain_plan, state.stats.rounds
-        if rounds < LEAST_ROUNDS or not self.adaptive:
-            return None
-        if 2 * stats.rounds_off > rounds and plan is not None and plan.nearest is not None:
-            best = plan.nearest
-            return (
-                f"Drafting did not pay in {stats.rounds_off} of {rounds} rounds: in the last of them a draft of "
-                f"{best.depth} and its pass would have taken {best.seconds / plan.token_s:.1f} times as long as a pass "
-                f"without, for {best.tokens:.1f} tokens."
-            )
-        return None if stats.drafted else f"The drafter proposed nothing in {rounds} rounds."
-
-    @harmless(lambda: None)
+    @harmless(None)
     def saw_draft(self, draft: Draft, nodes: int, waited_s: float, rows: int = 1) -> None:
         """A draft of at most so many nodes, for a round of so many rows, came after so many seconds by request."""
         if draft.refusal is None and not self._changes:
             asked, probes = self.cost.levels(nodes), draft.probes is not None
             self.cost.saw_draft(asked, draft.tree.depth, len(draft.tree), waited_s, rows, probes=probes)
 
-    @harmless(lambda: None)
+    @harmless(None)
     def saw_hidden_draft(self, draft: Draft, waited_s: float) -> None:
         """So long the target waited for the hidden draft."""
         if draft.refusal is None:
             self.cost.wait_hidden.add(len(draft.tree), waited_s)
 
-    @harmless(lambda: None)
+    @harmless(None)
     def saw_verify(self, rows: int, tokens: float, seconds: float) -> None:
         """A pass over so many tokens a row, on average, took so long."""
         if not self._changes:
             self.cost.saw_pass(rows, tokens, seconds / rows)
 
-    @harmless(lambda: None)
+    @harmless(None)
     def saw_acceptance(self, state: RequestState, draft: Draft, path: Sequence[int], *, hidden: bool) -> None:
         """Record a tree's accepted path. A level is verified if a node above was accepted, and has a child there."""
         tree = draft.tree
@@ -252,7 +211,7 @@ class SpeculationPolicy:
             state.difficulty, len(verified), len(path), probs, stated=state.stated, hidden=hidden, sure=sure
         )
 
-    @harmless(lambda: None)
+    @harmless(None)
     def saw_answer(self, tokens: int, read_wait_s: float | None, drafting_s: float = 0.0) -> None:
         """An answer is whole: its length, and what the target waited for its drafter to read (`None`: it had none).
 
@@ -263,22 +222,12 @@ class SpeculationPolicy:
             self.cost.read_waits.append(read_wait_s)
             self.cost.drafting.add(drafting_s)
 
-    @harmless(lambda: None)
+    @harmless(None)
     def saw_prefill(self, tokens: int, seconds: float, work: HiddenWork | None) -> None:
         """The last piece of a prompt and its tree, so many tokens, took so long.
 
-        `work` is what the drafter did for it, before the prefill or during it (`None`: elsewhere, or nothing).
+        `work` is what was drafted for it before the prefill (`None`: elsewhere, or nothing).
         """
-        cost = self.cost
-        cost.ride.add(tokens, seconds)
-        if work is None:
-            return
-        if work.mode != "beside":
-            cost.read.add(work.prefill_s)
-            if work.mode == "before":
-                cost.draft_read.add(work.read_s)
-            if work.nodes:
-                cost.step.add(work.draft_s / work.nodes)
-        elif cost.read.value and cost.step.value and work.draft_s:
-            alone = cost.read.value + (cost.draft_read.value or 0.0) + work.nodes * cost.step.value
-            cost.contention.add(work.wall_s / alone)
+        self.cost.ride.add(tokens, seconds)
+        if work is not None and work.nodes:
+            self.cost.step.add(work.draft_s / work.nodes)

@@ -34,6 +34,7 @@ from crossdraft.errors import ContextLengthError, CrossdraftError
 log = logging.getLogger(__name__)
 
 OnPiece = Callable[[Piece], None]
+LEAST_ROUNDS = 8  # of an answer that says why hardly anything was drafted for it
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,19 @@ class RequestState:
     def root(self) -> int:
         """The last committed token; it is not in the cache yet."""
         return self.tokens[-1]
+
+    def why_undrafted(self) -> str | None:
+        """Why hardly anything was drafted for it, with the numbers; `None` if something was, or it is short."""
+        stats, plan, rounds = self.stats, self.plain_plan, self.stats.rounds
+        if rounds < LEAST_ROUNDS:
+            return None
+        if 2 * stats.rounds_off > rounds and plan is not None and (best := plan.nearest) is not None:
+            return (
+                f"Drafting did not pay in {stats.rounds_off} of {rounds} rounds: in the last of them a draft of "
+                f"{best.depth} and its pass would have taken {best.seconds / plan.token_s:.1f} times as long as a pass "
+                f"without, for {best.tokens:.1f} tokens."
+            )
+        return None if stats.drafted else f"The drafter proposed nothing in {rounds} rounds."
 
     def captured(self, chunk: Chunk, needs: Needs) -> tuple[int, ...]:
         """The hidden layers that its drafter wants of its next tokens."""

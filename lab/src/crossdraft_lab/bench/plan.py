@@ -1,13 +1,14 @@
 """`crossdraft plan`: does drafting pay on this machine, how much of it, and where does the time go? All simulated.
 
-Pure: the formulas of `engine.estimates`, each maximised over its free number. Imports no torch.
+Pure: the formulas of `bench.formulas`, each maximised over its free number. Imports no torch.
 """
 
 import math
 from dataclasses import asdict, dataclass
 
-from crossdraft.engine.estimates import expected_accepted, hidden_time, hiding_bound, steady_speedup
+from crossdraft.engine.estimates import expected_accepted
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.formulas import hidden_time, hiding_bound, steady_speedup
 
 LEAST_TOKENS, MOST_TOKENS = 3, 10**9
 SHORTEST, LONGEST = 1e-6, 1e9  # milliseconds; so that no quotient of two times overflows

@@ -81,22 +81,11 @@ class Worker(Protocol):
 
 @dataclass
 class HiddenWork:
-    """Time and nodes of a hidden draft in this process.
-
-    Args:
-        mode: when it was made.
-        read_s, draft_s: seconds of reading the request and of drafting.
-        nodes: that were drafted.
-        prefill_s: seconds from the return of `start` to `collect`.
-        wall_s: seconds from `start` until the draft was handed over.
-    """
+    """A hidden draft in this process: when it was made, its nodes, and the seconds that drafting them took."""
 
     mode: str
-    read_s: float = 0.0
-    draft_s: float = 0.0
     nodes: int = 0
-    prefill_s: float = 0.0
-    wall_s: float = 0.0
+    draft_s: float = 0.0
 
 
 @dataclass
@@ -105,9 +94,7 @@ class _Slot(Generic[State]):
 
     row: RequestState
     request: Request
-    began: float
     work: HiddenWork
-    returned: float = 0.0
     state: State | None = None
     refusal: str | None = None  # why the drafter does nothing more for it
     until: threading.Event | None = None
@@ -140,7 +127,7 @@ class DraftRunner(Generic[State]):
         drafter: whatever drafts; `None` = the target is alone.
         hidden: when the draft for the ride-along is made: `before` the prefill, `beside` it (in a thread, on a GPU on a
             CUDA stream of its own; in its own process anyway), `off` (the drafter reads the request after the prefill),
-            or `auto`: as the cost model finds cheapest. On one shared device none of them is free.
+            or `auto`: beside it where the drafter has a process or a GPU, else before it as far as that pays.
         device: where the drafter's network is; `None` = on no GPU.
         workers: the processes in which parts of it run.
         restarts: when it is restarted after it was lost; by default never.
@@ -161,7 +148,8 @@ class DraftRunner(Generic[State]):
         self.announced: Needs = NO_NEEDS if drafter is None else drafter.needs  # while it is lost, too
         self.remote = "process" in self.announced.runs_in
         hidden = hidden if self.announced.may_hide else "off"
-        self.hidden = "beside" if self.remote and hidden == "auto" else hidden
+        hides = self.remote or (device is not None and device.type == "cuda")
+        self.hidden = "beside" if hides and hidden == "auto" else hidden
         self._timed = "here" in self.announced.runs_in  # what runs elsewhere tells its own times
         self._restarts = restarts or Restarts()
         self.absence: str | None = None
@@ -183,7 +171,7 @@ class DraftRunner(Generic[State]):
         made, device = self._made, self._device
         if made is None or self.remote or device is None or device.type != "cuda":
             return made
-        if self.hidden in ("auto", "beside"):
+        if self.hidden == "beside":
             self._stream = StreamDrafter(made, device)
         return self._stream or made
 
@@ -215,10 +203,9 @@ class DraftRunner(Generic[State]):
         self, row: RequestState, request: Request, nodes: int, mode: str, on_token: OnToken | None = None
     ) -> None:
         """Take up a request; draft up to `nodes` nodes for the ride-along, in a hidden mode other than `auto`."""
-        began = time.perf_counter()
         if not self.remote and mode != "off":
             request = replace(request, visual_features=None)  # it could not wait for them in the target's own thread
-        slot = self._slots[row.request_id] = _Slot[State](row, request, began, HiddenWork(mode))
+        slot = self._slots[row.request_id] = _Slot[State](row, request, HiddenWork(mode))
         row.drafts = True
 
         def work() -> None:
@@ -228,14 +215,12 @@ class DraftRunner(Generic[State]):
                 self._begun(slot)  # it reads while the target does, and drafts for the first round
 
         self._guarded([slot], work)
-        slot.returned = time.perf_counter()
 
     def collect(self, row: RequestState) -> Draft:
         """The target is at its last piece: stop hidden drafting, and hand over what there is."""
         slot = self._slots[row.request_id]
 
         def work() -> Draft:
-            slot.work.prefill_s = time.perf_counter() - slot.returned
             slot.stop()
             hidden, slot.hidden = slot.hidden, None
             if slot.refusal is not None:
@@ -243,14 +228,13 @@ class DraftRunner(Generic[State]):
             (draft,) = self._taken(hidden(), 1) if hidden is not None else [NOTHING]
             if self._stream is not None:
                 self._stream.take([draft])
-            slot.work.wall_s = time.perf_counter() - slot.began
             return draft
 
         draft, self.waited_s = self._guarded([slot], work)
         return self._unless_refused(draft or NOTHING, slot)
 
     def hidden_work(self, row: RequestState) -> HiddenWork | None:
-        """The record of a hidden draft whose mode the cost model chose; times are known where it was made here."""
+        """The record of a hidden draft of which the cost model says whether it is made."""
         slot = self._slots.get(row.request_id)
         if slot is None or not row.drafts or slot.request.known or self.hidden != "auto":
             return None
@@ -468,13 +452,11 @@ class DraftRunner(Generic[State]):
 
     def _first(self, slot: _Slot[State], budget: Budget) -> Draft:
         """Read the request and write the hidden draft."""
-        start = time.perf_counter()
         if self._begun(slot) is None:
             return _refused(slot)
         read = time.perf_counter()
         draft = self._timed_drafts(self._propose([(slot, budget)]), 1, "hidden draft")[0]
-        work = slot.work
-        work.read_s, work.draft_s, work.nodes = read - start, time.perf_counter() - read, len(draft.tree)
+        slot.work.nodes, slot.work.draft_s = len(draft.tree), time.perf_counter() - read
         return draft
 
     def _begun(self, slot: _Slot[State]) -> State | None:
