@@ -24,8 +24,8 @@ from crossdraft.events.limits import DEFAULT_LIMITS
 from crossdraft.events.write import write_events
 from crossdraft.serve.chat import Answering
 from crossdraft.serve.keys import Client, KeyRecord, append_key, digest_of, new_key
-from crossdraft.serve.page.static import HEADERS
 from crossdraft.serve.page.strip import event_strip
+from crossdraft.serve.page_files import HEADERS
 from tests.serve.conftest import QUESTION, messages
 from tools.screenshot import ANSWERED, COMPARED, SHOWN, VIEW, take, until
 

@@ -158,7 +158,7 @@ def _made(group: Any, given: dict[str, Any]) -> Any:
 def _help_wanted(drafter: str | None) -> str | None:
     """`--drafter help` lists the drafters, whatever else was given."""
     if drafter == "help":
-        from crossdraft.cli.drafters import show_drafters
+        from crossdraft.cli.drafter_table import show_drafters
 
         show_drafters()
         raise typer.Exit

@@ -19,14 +19,31 @@ What is drafted before the target has said anything is never stopped: mostly the
 time costs nothing.
 """
 
+import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
 
-import torch
-from torch import Tensor
+from crossdraft.specs import Limit
 
-from crossdraft.drafters.adaedl import AdaEDLSettings
+if TYPE_CHECKING:
+    from torch import Tensor
 
 RATE_KEPT, THRESHOLD_KEPT = 0.5, 0.9  # β₁, β₂
+Bound = Annotated[float, Limit("a number from 0 to 1", lambda value: 0 <= value <= 1)]
+Scale = Annotated[float, Limit("a number above 0", lambda value: 0 < value < math.inf)]
+
+
+@dataclass(frozen=True)
+class AdaEDLSettings:
+    """Scale of the entropy; the least bound behind which a draft goes on, at first; the acceptance rate aimed at.
+
+    `step` is how far the least bound is moved, a tenth of it each round.
+    """
+
+    gamma: Scale = 0.2
+    threshold: Bound = 0.6
+    acceptance: Bound = 0.9
+    step: Bound = 0.01
 
 
 @dataclass(frozen=True)
@@ -50,9 +67,11 @@ class EntropyStop:
         """Begin with an answer."""
         return cls(settings, settings.threshold)
 
-    def bounds(self, probs: Tensor) -> list[float]:
+    def bounds(self, probs: "Tensor") -> list[float]:
         """Lower bounds of the acceptance of tokens taken from distributions [n, V]."""
-        return (1 - (self.settings.gamma * torch.special.entr(probs.double()).sum(-1)).sqrt()).tolist()
+        from torch.special import entr
+
+        return (1 - (self.settings.gamma * entr(probs.double()).sum(-1)).sqrt()).tolist()
 
     def after(self, bound: float) -> "EntropyStop":
         """Behind a token of that bound."""

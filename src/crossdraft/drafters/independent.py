@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -31,9 +31,6 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, warp_tree
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree, common_prefix
-
-if TYPE_CHECKING:
-    from crossdraft.heads.glance.frame_encoder import FrameEncoder
 
 LONGEST, SHORTEST = 32, 2  # candidates read in one pass
 MOST = 256  # rejected tokens that are kept
@@ -128,6 +125,21 @@ class IndependentState:
         return math.prod(one.probs[0] for one in self.drafted)
 
 
+class FrameReader(Protocol):
+    """A network that attends to the clip and gives the logits, such as `heads.glance`."""
+
+    target: Target | None
+    glance: Any
+
+    def encode(self, request: Request) -> Sequence[tuple[Tensor, Tensor]]:
+        """Keys and values of the frames, a layer each."""
+        ...
+
+    def logits(self, features: Tensor, visual: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        """[n, H] features of the drafter's model -> [n, V] logits."""
+        ...
+
+
 class IndependentDrafter(PerRequestDrafter[IndependentState]):
     """Drafts with a model of its own.
 
@@ -153,7 +165,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         *,
         sees: bool = False,
         words: int = 1,
-        glance: "FrameEncoder | None" = None,
+        glance: FrameReader | None = None,
     ) -> None:
         encodes = glance is not None and glance.target is not None
         self.needs = Needs(video=sees or encodes, visual=glance is not None and not encodes)

@@ -1,21 +1,18 @@
 """The stand-in of a request for events that lie at an edge. It loads nothing that only an edge or a server needs."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from crossdraft.edge.remote import EdgeLink
+from typing import Any
 
 
 @dataclass(frozen=True)
 class EdgeEvents:
-    """A mark in `Request.events`: the recording lies at the edge, behind this link.
+    """A mark in `Request.events`: the recording lies at the edge, behind this `edge.remote.EdgeLink`.
 
     The link stays in this process. What is sent to another one says no more than where the events are, so that whoever
     wants to read them there refuses the request.
     """
 
-    link: "EdgeLink | None" = None
+    link: Any = None
 
     def __reduce__(self) -> "tuple[type[EdgeEvents], tuple[()]]":
         return EdgeEvents, ()

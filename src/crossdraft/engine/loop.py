@@ -17,7 +17,6 @@ from crossdraft.engine.checks import checked
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.drafter import NO_NEEDS, NOTHING, Draft
 from crossdraft.engine.fast.elastic import borrowing
-from crossdraft.engine.ledger import SharedPassTimes
 from crossdraft.engine.passes import Chunk, PassRow, TargetOut
 from crossdraft.engine.policy import HIDDEN_NODES, ROUND_NODES, SpeculationPolicy
 from crossdraft.engine.prefix_cache import PrefixCache
@@ -26,6 +25,7 @@ from crossdraft.engine.request import Answer, Finish, Origin, Request
 from crossdraft.engine.request_state import OnPiece, RequestState
 from crossdraft.engine.rules import check_target
 from crossdraft.engine.runner.runner import DraftRunner
+from crossdraft.engine.shared_times import SharedPassTimes
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 

@@ -22,7 +22,7 @@ from crossdraft.engine.request import Answer
 from crossdraft.serve.bodies import BodyLimits, ValueCounter, closing, too_large
 from crossdraft.serve.errors import GONE, ApiError, as_api_error, overloaded
 from crossdraft.serve.keys import Client, Keys
-from crossdraft.serve.page.static import FILES
+from crossdraft.serve.page_files import FILES
 from crossdraft.serve.scopes import check_route
 from crossdraft.serve.service import Service
 from crossdraft.serve.settings import FORM_BYTES, ServerSettings, is_address

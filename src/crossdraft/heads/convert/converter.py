@@ -18,8 +18,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from crossdraft.config_keys import agreed, value_at
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.convert.keys import agreed, value_at
 from crossdraft.heads.networks.base import HeadConfig, SharedWeights
 from crossdraft.heads.networks.layers import DecoderConfig
 

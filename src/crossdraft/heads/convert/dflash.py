@@ -7,6 +7,7 @@ output rows are the target's, all of them; neither is stored.
 from collections.abc import Mapping
 from typing import Any, cast
 
+from crossdraft.config_keys import DECODER, Followed, Nested, OfTarget, Only, Table, check
 from crossdraft.dtypes import dtype_name
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.convert.converter import (
@@ -22,7 +23,6 @@ from crossdraft.heads.convert.converter import (
     renamed,
     without_embeddings,
 )
-from crossdraft.heads.convert.keys import DECODER, Followed, Nested, OfTarget, Only, Table, check
 from crossdraft.heads.networks.dflash import DFlashConfig, spread
 
 SHARED = ("fc.weight", "hidden_norm.weight", "norm.weight")

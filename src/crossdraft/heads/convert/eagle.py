@@ -17,6 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from crossdraft.config_keys import DECODER, Followed, Harmless, Nested, OfTarget, Only, Table, agreed, check, value_at
 from crossdraft.dtypes import dtype_name
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.convert.converter import (
@@ -33,18 +34,6 @@ from crossdraft.heads.convert.converter import (
     number,
     renamed,
     without_embeddings,
-)
-from crossdraft.heads.convert.keys import (
-    DECODER,
-    Followed,
-    Harmless,
-    Nested,
-    OfTarget,
-    Only,
-    Table,
-    agreed,
-    check,
-    value_at,
 )
 from crossdraft.heads.networks.eagle3 import Eagle3Config, levels_of
 from crossdraft.heads.networks.layers import DecoderConfig

@@ -9,10 +9,10 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from crossdraft.config_keys import PRETRAINED, Followed, Harmless, OfTarget, Only, Table, check
 from crossdraft.dtypes import dtype_name
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.convert.converter import Converter, ForeignHead, NativeHead, TargetInfo, number, renamed
-from crossdraft.heads.convert.keys import PRETRAINED, Followed, Harmless, OfTarget, Only, Table, check
 from crossdraft.heads.networks.recurrent import RecurrentConfig
 
 WEIGHTS = "medusa_lm_head.safetensors"

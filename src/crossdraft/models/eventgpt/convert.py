@@ -18,9 +18,9 @@ from transformers import (
 )
 from transformers.configuration_utils import PreTrainedConfig
 
+from crossdraft.config_keys import PRETRAINED, Followed, Harmless, Only, Table, check
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import read_json
-from crossdraft.heads.convert.keys import PRETRAINED, Followed, Harmless, Only, Table, check
 from crossdraft.models.eventgpt.checkpoint import library_errors_as, new_folder, write_weights
 from crossdraft.models.eventgpt.configuration import EventGPTConfig
 from crossdraft.models.eventgpt.layout import EMBEDDING, check_strict, refuse_qformer, rename, vision_config_of

@@ -17,8 +17,8 @@ from crossdraft.serve.chat import Answering, read_chat
 from crossdraft.serve.errors import READ, gone, overloaded
 from crossdraft.serve.files import SHOWN, path_of
 from crossdraft.serve.gate import asked_by, service_of
-from crossdraft.serve.page.static import FILES, page_file
 from crossdraft.serve.page.strip import COLUMNS, MOST_FRAMES
+from crossdraft.serve.page_files import FILES, page_file
 from crossdraft.serve.service import Service
 
 router = APIRouter()

@@ -11,11 +11,11 @@ import pytest
 import torch
 from transformers import LlamaConfig, Qwen2Config, Qwen3Config
 
+from crossdraft.config_keys import Followed, Harmless, Nested, Only, check
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.convert import dflash, eagle, medusa
 from crossdraft.heads.convert.convert import CONVERTERS, LONG, random_batch
 from crossdraft.heads.convert.converter import ForeignHead
-from crossdraft.heads.convert.keys import Followed, Harmless, Nested, Only, check
 from crossdraft.heads.files import revived
 from crossdraft.heads.networks.train_batch import TrainBatch
 from tests.heads.convert.folders import LEVELS, exported, host
