@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from crossdraft.cli.drafters import WHICH
+from crossdraft.cli.drafter_table import WHICH
 from crossdraft.cli.main import main
 from crossdraft.methods import METHODS, read_spec
 

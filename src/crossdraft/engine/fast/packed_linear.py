@@ -187,7 +187,7 @@ def _packed_linear(rows: Tensor, weight: Tensor, bias: Tensor | None, features: 
     return _linear(rows, weight, bias, "none", [], "")
 
 
-@torch.library.register_fake("crossdraft::packed_linear", lib=_library)
+@torch.library.register_fake("crossdraft::packed_linear", lib=_library)  # pyright: ignore[reportUntypedFunctionDecorator]
 def _packed_shape(rows: Tensor, weight: Tensor, bias: Tensor | None, features: int) -> Tensor:
     return rows.new_empty(*rows.shape[:-1], features)
 

@@ -193,11 +193,11 @@ class ServerProcess:
 
     def spooled(self) -> int:
         """Files of requests."""
-        return sum(1 for path in self.temporary.glob("crossdraft-serve-*/spool/*"))
+        return sum(1 for _ in self.temporary.glob("crossdraft-serve-*/spool/*"))
 
     def recordings(self) -> int:
         """Files of decoded recordings: those of requests, and those that are kept for later ones."""
-        return sum(1 for path in self.temporary.glob("crossdraft-serve-*/recordings/*"))
+        return sum(1 for _ in self.temporary.glob("crossdraft-serve-*/recordings/*"))
 
     def resident_mib(self) -> float:
         """Resident memory of the server and all that it started."""

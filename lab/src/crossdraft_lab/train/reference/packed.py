@@ -277,7 +277,7 @@ def _heads(layer: LlamaDecoderLayer, stream: Tensor) -> tuple[Tensor, Tensor, Te
     """Queries, keys and values, each [..., heads, head_dim]."""
     normed, attention = _norm(layer.input_layernorm, stream), layer.self_attn
     query, key, value = (
-        cast("nn.Linear", linear)(normed).unflatten(-1, (-1, attention.head_dim))
+        linear(normed).unflatten(-1, (-1, attention.head_dim))
         for linear in (attention.q_proj, attention.k_proj, attention.v_proj)
     )
     return query, key, value
