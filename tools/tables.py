@@ -44,9 +44,10 @@ def compressions() -> Iterator[Entry]:
 
 
 def settings() -> Iterator[Entry]:
-    """Every setting of the server, with its default."""
+    """Every setting of the server's own, with its default."""
     for name, field in all_settings().items():
-        yield name, f"{field.description or ''}{_default(field.default)}"
+        if name not in OPTIONS:
+            yield name, f"{field.description or ''}{_default(field.default)}"
 
 
 def options() -> Iterator[Entry]:

@@ -1,7 +1,7 @@
 """Every setting of the server: one schema, read from a file, from the environment and from flags.
 
 Flags go before the environment (`CROSSDRAFT_PORT=…`), that before the file, that before the defaults. The command
-line's options and the table of docs/server_settings.md are made from the same fields.
+line's options and the list of docs/server_settings.md are made from the same fields.
 """
 
 import os
