@@ -76,11 +76,11 @@ def test_another_models_tokens_are_found_out(models, target, known):
     assert check.remark.startswith("top-2 logit gaps at divergences: ")
     answers = {pair.item.seed: pair for pair in known}
     for divergence in check.divergences:  # how far the target's own token leads, by the model alone
-        pair = answers[divergence.seed]
-        logits = full_forward(target, target.prepare(pair.item.request), pair.tokens[: divergence.position]).double()
-        own = logits[pair.tokens[divergence.position]].clone()
-        logits[pair.tokens[divergence.position]] = -torch.inf
-        assert 0 < divergence.gap == pytest.approx(float(own - logits.max()))
+        pair = answers[divergence["seed"]]
+        logits = full_forward(target, target.prepare(pair.item.request), pair.tokens[: divergence["position"]]).double()
+        own = logits[pair.tokens[divergence["position"]]].clone()
+        logits[pair.tokens[divergence["position"]]] = -torch.inf
+        assert 0 < divergence["top2_gap"] == pytest.approx(float(own - logits.max()))
 
 
 @pytest.mark.parametrize(
@@ -198,4 +198,4 @@ def test_one_token_of_one_answer_is_found_out(target, known):
     check = IdentityCheck("planted")
     check_config(target, check, [OneWrongToken(target)], known)
     assert (check.equal, check.total) == (7, 8)
-    assert check.divergences[0].position == len(known[4].tokens) - 1
+    assert check.divergences[0]["position"] == len(known[4].tokens) - 1

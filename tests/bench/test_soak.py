@@ -16,7 +16,7 @@ from crossdraft.engine.target import Target
 from crossdraft.engine.timeline import Timeline
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.resources import Leftovers, MemorySample
-from crossdraft_lab.bench.soak import Ask, Known, Mix, Soak, check, check_error, lines, report_of, run_soak
+from crossdraft_lab.bench.soak import Ask, Mix, Soak, check, check_error, lines, report_of, run_soak
 
 REQUEST = cd.Request("?", "clip.mp4", max_new_tokens=3)
 
@@ -65,14 +65,14 @@ def test_which_errors_are_right():
 
 def test_a_mix_is_the_same_for_the_same_seed_and_has_its_shares(tmp_path):
     plan = Soak(tmp_path, requests=2000, cancelled=0.1, wrong=0.05)
-    mix = Mix(plan, [Known(REQUEST, (1, 2, 3)), Known(replace(REQUEST, sampling=Sampling(temperature=1)), None)])
+    mix = Mix(plan, [(REQUEST, (1, 2, 3)), (replace(REQUEST, sampling=Sampling(temperature=1)), None)])
     asked = [mix[number] for number in range(plan.requests)]
     numbers = random.sample(range(plan.requests), 50)
     assert [mix[number] for number in numbers] == [asked[number] for number in numbers]
     assert sum(one.cancel_s is not None for one in asked) == pytest.approx(200, abs=60)
     assert sum(one.refusal is not None for one in asked) == pytest.approx(100, abs=40)
     assert len({one.request.priority for one in asked}) == 4
-    assert mix[7] != Mix(replace(plan, seed=1), [Known(REQUEST, (1, 2, 3))])[7]
+    assert mix[7] != Mix(replace(plan, seed=1), [(REQUEST, (1, 2, 3))])[7]
 
 
 def report(samples, requests=1000, **changes):

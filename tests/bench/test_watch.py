@@ -15,10 +15,17 @@ from crossdraft.video import probe
 from crossdraft_lab import scenes
 from crossdraft_lab.bench import watch
 from crossdraft_lab.bench.assembly import Models
-from crossdraft_lab.bench.experiments.streaming import HighestRates, highest, unequal
+from crossdraft_lab.bench.experiments.streaming import (
+    RATE_FIGURES,
+    highest,
+    rate_rows,
+    rate_sentence,
+    rate_table,
+    unequal,
+)
+from crossdraft_lab.bench.study import rows_json
 from crossdraft_lab.bench.watch import (
     RateSearch,
-    RateTry,
     StreamBench,
     StreamRun,
     rate_over,
@@ -103,16 +110,16 @@ def test_the_search_ends_at_the_highest_rate_that_holds(sustained):
     while (rate := search.next) is not None:
         search.note(rated(dropped=int(rate > sustained)))
     assert highest(search.tries) == max((rate for rate in RATES if rate <= sustained), default=0.0)
-    assert len({one.rate for one in search.tries}) <= 3  # of six outcomes
+    assert len({rate for rate, _ in search.tries}) <= 3  # of six outcomes
     for rate in RATES:
-        assert [one.holds for one in search.tries if one.rate == rate] in ([], [True], [False, False])
+        assert [not run.summary.dropped for at, run in search.tries if at == rate] in ([], [True], [False, False])
 
 
 def test_a_window_that_something_else_costs_is_forgiven_once():
     search = RateSearch(RATES)
     for dropped in (1, 0, 1, 1, 0):
         search.note(rated(dropped))
-    assert [one.rate for one in search.tries] == [6.0, 6.0, 10.0, 10.0, 8.0]
+    assert [rate for rate, _ in search.tries] == [6.0, 6.0, 10.0, 10.0, 8.0]
     assert search.next is None
     assert highest(search.tries) == 8.0
 
@@ -157,38 +164,31 @@ def test_methods_take_turns_and_nothing_learned_helps_the_next_try(monkeypatch):
 
 def tried(*rates):
     """Questions whose highest rates these are."""
-    return [[RateTry(10.0, rated(1)), *([RateTry(rate, rated(0))] if rate else [])] for rate in rates]
+    return [[(10.0, rated(1)), *([(rate, rated(0))] if rate else [])] for rate in rates]
 
 
 def test_what_is_said_of_the_rates():
-    found = HighestRates.of(
-        {"glance": tried(8.0, 6.0), "target": tried(4.0, 4.0), "target-all": tried(6.0, 4.0)}, "glance"
-    )
-    assert found.best == "target-all"
-    assert found.sentence == (
+    found = rate_rows({"glance": tried(8.0, 6.0), "target": tried(4.0, 4.0), "target-all": tried(6.0, 4.0)}, "glance")
+    assert rate_sentence(found, "glance") == (
         "Without dropping one glance keeps up with 7.00 [6.00, 8.00; n=2] windows a second, target-all with 5.00 "
         "[4.00, 6.00; n=2]: 1.40 [1.33, 1.50; n=2] times the rate."
     )
-    rows = found.table(RATES, 5).rows
+    rows = rate_table(found, RATES, 5).rows
     assert rows[1] == ("target", "4.00 [4.00, 4.00; n=2]", "4, 4", "0.80 [0.67, 1.00; n=2]", "0")
-    assert found.to_json("glance")["rate_without_drops"] == {
-        "value": 7.0,
-        "ci95": [6.0, 8.0],
-        "n": 2,
-        "each": [8.0, 6.0],
-    }
+    rate = rows_json(RATE_FIGURES, found[0])["rate_without_drops"]
+    assert rate == {"value": 7.0, "ci95": [6.0, 8.0], "n": 2, "each": [8.0, 6.0]}
 
 
 def test_where_the_target_alone_keeps_up_with_none_there_is_no_ratio():
-    found = HighestRates.of({"glance": tried(2.0), "target": tried(0)}, "glance")
-    assert found.sentence.endswith("target with 0.00 [no interval; n=1].")
-    assert found.table(RATES, 5).rows[0][3] == "–"
-    assert found.to_json("glance")["rate_without_drops_over_alone"] is None
+    found = rate_rows({"glance": tried(2.0), "target": tried(0)}, "glance")
+    assert rate_sentence(found, "glance").endswith("target with 0.00 [no interval; n=1].")
+    assert rate_table(found, RATES, 5).rows[0][3] == "–"
+    assert rows_json(RATE_FIGURES, found[0])["rate_without_drops_over_alone"] is None
 
 
 def test_an_answer_is_held_against_the_targets_at_whatever_rate():
     def tries(*tokens):
-        return [RateTry(2.0 + at, StreamRun(WatchSummary(2, 2, 0), each)) for at, each in enumerate(tokens)]
+        return [(2.0 + at, StreamRun(WatchSummary(2, 2, 0), each)) for at, each in enumerate(tokens)]
 
     alone = [tries({0: (1,), 1: (2,)}, {2: (3,)})]
     assert unequal({"glance": [tries({0: (1,)}, {2: (3,), 9: (7,)})], "target": alone}) == []

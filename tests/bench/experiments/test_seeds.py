@@ -5,7 +5,7 @@ from crossdraft_lab import scenes
 from crossdraft_lab.bench.experiments import alignment, streaming
 from crossdraft_lab.bench.experiments.alignment import ACCEPTANCE, CAPTURE, AlignmentConfig, training
 from crossdraft_lab.bench.experiments.record import Setting
-from crossdraft_lab.bench.watch import RateTry, StreamRun
+from crossdraft_lab.bench.watch import StreamRun
 
 SMALL = AlignmentConfig(rungs=("linear", "l6"), clips=3, validation_clips=2, test_clips=1, questions=2, learned=2)
 TEST, TRAIN, VALIDATION = map(scenes.split_seeds, ("test", "train", "validation"))
@@ -23,7 +23,7 @@ def test_a_question_on_a_stream_has_the_scenes_of_the_stream(tmp_path, monkeypat
         assert (plan.seconds, plan.asked, before) == (2, (streaming.StreamingConfig().bench().questions[1],), 1)
         summary = WatchSummary(4, 4, 0, 2.0, 0, [0.1] * 4, [0.2] * 4, 8, 4)
         assert (plan.windowing.every_s, plan.fps) == (0.125, 24), "every third frame: windows are evenly spaced"
-        return {name: [RateTry(rates[0], StreamRun(summary, {}))] for name in ("glance", "target")}
+        return {name: [(rates[0], StreamRun(summary, {}))] for name in ("glance", "target")}
 
     monkeypatch.setattr(streaming, "run_watch", watched)
     monkeypatch.setattr(streaming, "run_rates", rated)

@@ -167,7 +167,7 @@ def _run(heads: HeadsBench, tick: Tick) -> Json:
             "drafting": drafts.get(name),
             "accepted": [{**asdict(at), **figures_of(found, kinds)} for at, found in stats[name].items()],
             "identical": {"equal": own.count(None), "total": len(own)} if own else None,
-            "divergences": [divergence.to_json() for divergence in own if divergence is not None],
+            "divergences": [divergence for divergence in own if divergence is not None],
             "speedup": plain(speedups.get(name)),
         }
         for name, own in compared.items()

@@ -157,7 +157,7 @@ class IdentityCheck:
             "drafted": self.drafted,
             "accepted": self.accepted,
             "known": self.known,
-            "divergences": [divergence.to_json() for divergence in self.divergences],
+            "divergences": self.divergences,
             "notes": sorted(self.notes),
         }
 

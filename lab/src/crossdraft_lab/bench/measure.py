@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from crossdraft.cli.cores import Cores
 from crossdraft.comparisons import first_difference, orders, top2_gap
@@ -15,6 +15,8 @@ from crossdraft_lab.bench.statistics import Interval, acceptance_length, ratio, 
 from crossdraft_lab.bench.workload import Item
 
 MOST_GAPS = 8  # in a line for people
+Divergence = dict[str, Any]
+"""An answer that is not the target's own, in plain values; see `find_divergence`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,38 +167,20 @@ def answer_once(method: BenchMethod, item: Item) -> Run:
         return method.answer(item)
 
 
-@dataclass(frozen=True, slots=True)
-class Divergence:
-    """An answer that is not the target's own.
-
-    Args:
-        seed: of the scene.
-        question: of the pair.
-        position: index of the first token that differs.
-        gap: the target's top logit minus its second there. Rounding that depends on the shape of a pass can flip a
-            gap near zero; nothing but a fault explains a wide one.
-    """
-
-    seed: int
-    question: str
-    position: int
-    gap: float
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        return {"seed": self.seed, "question": self.question, "position": self.position, "top2_gap": self.gap}
-
-
 def find_divergence(target: Target, item: Item, expected: Sequence[int], found: Sequence[int]) -> Divergence | None:
-    """The first difference between the target's own tokens and another's; None if there is none."""
+    """The first difference between the target's own tokens and another's; None if there is none.
+
+    `position` is the index of the first token that differs, `top2_gap` the target's top logit minus its second there.
+    Rounding that depends on the shape of a pass can flip a gap near zero; nothing but a fault explains a wide one.
+    """
     if tuple(expected) == tuple(found):
         return None
     position = first_difference(expected, found)
     gap = top2_gap(target, item.request, expected[:position])
-    return Divergence(item.seed, item.request.prompt, position, gap)
+    return {"seed": item.seed, "question": item.request.prompt, "position": position, "top2_gap": gap}
 
 
 def gaps_in_words(divergences: Sequence[Divergence]) -> list[str]:
     """For people, no more than can be read: how close the calls were; the JSON has them all."""
-    gaps = ", ".join(f"{divergence.gap:.2g}" for divergence in divergences[:MOST_GAPS])
+    gaps = ", ".join(f"{divergence['top2_gap']:.2g}" for divergence in divergences[:MOST_GAPS])
     return [f"top-2 logit gaps at divergences: {gaps}"] if gaps else []

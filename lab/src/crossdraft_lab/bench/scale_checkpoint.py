@@ -24,14 +24,14 @@ from huggingface_hub import split_state_dict_into_shards_factory
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 from torch import Tensor
-from transformers import AutoModelForImageTextToText, CLIPVisionConfig, LlamaConfig, PretrainedConfig, VideoLlavaConfig
+from transformers import AutoModelForImageTextToText, LlamaConfig, PretrainedConfig, VideoLlavaConfig
 
 from crossdraft.checkpoints.files import INDEX
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder
 from crossdraft.models.eventgpt import EventGPTConfig
 from crossdraft.models.eventgpt.layout import official_name
-from crossdraft_lab.bench.scale_models import DRAFTERS, FRAMES, TARGETS, video_llava
+from crossdraft_lab.bench.scale_models import DRAFTERS, FRAMES, TARGETS, clip, small_llama, video_llava
 
 UNK, BOS, EOS, PAD = "<unk>", "<s>", "</s>", "<pad>"
 SPACE = "▁"  # how SentencePiece writes a space
@@ -149,31 +149,6 @@ class Layout:
     shard: int
 
 
-def _vision(side: int) -> CLIPVisionConfig:
-    """One layer more than is read; heads of 64, as the converter expects."""
-    return CLIPVisionConfig(
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=3,
-        num_attention_heads=1,
-        image_size=side,
-        patch_size=14,
-        projection_dim=32,
-    )
-
-
-def _text(vocabulary: int) -> LlamaConfig:
-    return LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-    )
-
-
 def _small_video_llava() -> VideoLlavaConfig:
     """0.26 B parameters: a drafter's language model under the vision encoders of the 0.5B target."""
     drafter, target = DRAFTERS["small"](), TARGETS["0.5b"]()
@@ -182,13 +157,14 @@ def _small_video_llava() -> VideoLlavaConfig:
 
 
 def _tiny_video_llava() -> VideoLlavaConfig:
-    return VideoLlavaConfig(
-        vision_config=_vision(28), text_config=_text(512), image_token_index=TINY, video_token_index=TINY + 1
-    )
+    """One vision layer more than is read; heads of 64, as the converter expects."""
+    vision, text = clip(64, 3, 14, 32, 28, 128), small_llama(128, 2, 512, 256)
+    return VideoLlavaConfig(vision_config=vision, text_config=text, image_token_index=TINY, video_token_index=TINY + 1)
 
 
 def _tiny_eventgpt() -> EventGPTConfig:
-    return EventGPTConfig(vision_config=_vision(28), text_config=_text(TINY + 1), event_token_id=TINY)
+    vision, text = clip(64, 3, 14, 32, 28, 128), small_llama(128, 2, TINY + 1, 256)
+    return EventGPTConfig(vision_config=vision, text_config=text, event_token_id=TINY)
 
 
 SHAPES: Mapping[str, Callable[[], Any]] = {
@@ -225,7 +201,10 @@ def _write_video_llava(folder: Path, config: Any) -> None:
     write_tokenizer(folder, tokenizer, processor="VideoLlavaProcessor")
     text = _llama_fields(config.text_config) | {"_name_or_path": "lmsys/vicuna-7b-v1.5", "model_type": "llama"}
     vision = config.vision_config
-    clip = ("hidden_size", "image_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "patch_size")
+    sizes = (
+        "hidden_size", "image_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "patch_size",
+        "projection_dim",
+    )  # fmt: skip
     found: dict[str, object] = {
         "architectures": ["VideoLlavaForConditionalGeneration"],
         "ignore_index": -100,
@@ -239,8 +218,7 @@ def _write_video_llava(folder: Path, config: Any) -> None:
         "transformers_version": "4.42.0",
         "video_seq_length": FRAMES * (patches + 1),
         "video_token_index": first + 1,
-        "vision_config": {key: getattr(vision, key) for key in clip}
-        | {"model_type": "clip_vision_model", "projection_dim": vision.projection_dim},
+        "vision_config": {key: getattr(vision, key) for key in sizes} | {"model_type": "clip_vision_model"},
         "vision_feature_layer": -2,
         "vision_feature_select_strategy": "default",
     }

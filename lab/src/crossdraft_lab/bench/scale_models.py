@@ -29,14 +29,16 @@ BEFORE, AFTER = 6, 30  # text tokens in front of the clip and after it
 SPARE = 1.1  # room for activations and caches, relative to the weights
 
 
-def _clip(hidden: int, layers: int, patch: int, projection: int) -> CLIPVisionConfig:
-    """CLIP's ViT on 224 x 224."""
+def clip(
+    hidden: int, layers: int, patch: int, projection: int, side: int = 224, intermediate: int = 0
+) -> CLIPVisionConfig:
+    """CLIP's ViT, with heads of 64."""
     return CLIPVisionConfig(
         hidden_size=hidden,
-        intermediate_size=4 * hidden,
+        intermediate_size=intermediate or 4 * hidden,
         num_hidden_layers=layers,
         num_attention_heads=hidden // 64,
-        image_size=224,
+        image_size=side,
         patch_size=patch,
         projection_dim=projection,
     )
@@ -44,15 +46,16 @@ def _clip(hidden: int, layers: int, patch: int, projection: int) -> CLIPVisionCo
 
 def video_llava(text: LlamaConfig, vision: CLIPVisionConfig | None = None) -> VideoLlavaConfig:
     """Eight frames of 224 x 224, of CLIP ViT-L/14 by default: 8 x 257 visual tokens."""
-    seen = vision or _clip(1024, 24, 14, 768)
+    seen = vision or clip(1024, 24, 14, 768)
     return VideoLlavaConfig(vision_config=seen, text_config=text, image_token_index=IMAGE, video_token_index=VIDEO)
 
 
-def _small_llama(hidden: int, layers: int, vocabulary: int) -> LlamaConfig:
+def small_llama(hidden: int, layers: int, vocabulary: int, intermediate: int = 0) -> LlamaConfig:
+    """A Llama with heads of 64."""
     return LlamaConfig(
         vocab_size=vocabulary,
         hidden_size=hidden,
-        intermediate_size=4 * hidden,
+        intermediate_size=intermediate or 4 * hidden,
         num_hidden_layers=layers,
         num_attention_heads=hidden // 64,
         num_key_value_heads=hidden // 64,
@@ -62,11 +65,11 @@ def _small_llama(hidden: int, layers: int, vocabulary: int) -> LlamaConfig:
 
 TARGETS: dict[str, Callable[[], PretrainedConfig]] = {
     "video-llava-7b": lambda: video_llava(LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=4096)),
-    "0.5b": lambda: video_llava(_small_llama(1024, 24, VOCABULARY)),
+    "0.5b": lambda: video_llava(small_llama(1024, 24, VOCABULARY)),
 }
 DRAFTERS: dict[str, Callable[[], PretrainedConfig]] = {
     "eventgpt-7b": EventGPTConfig,
-    "small": lambda: EventGPTConfig(vision_config=_clip(768, 12, 16, 512), text_config=_small_llama(512, 8, 32001)),
+    "small": lambda: EventGPTConfig(vision_config=clip(768, 12, 16, 512), text_config=small_llama(512, 8, 32001)),
 }
 
 

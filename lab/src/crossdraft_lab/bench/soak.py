@@ -104,12 +104,8 @@ class Soak:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A request that can be answered, and the tokens that the target alone answers; none where they are drawn."""
-
-    request: Request
-    tokens: tuple[int, ...] | None
+Known = tuple[Request, tuple[int, ...] | None]
+"""A request that can be answered, and the tokens that the target alone answers; none where they are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +142,7 @@ def run_soak(plan: Soak, tick: Tick = lambda _: None) -> Json:
         before = threading.enumerate()
         engine = Engine.load(plan.target, plan.drafter, options)
         try:
-            engine.generate(known[0].request)  # threads and processes are there
+            engine.generate(known[0][0])  # threads and processes are there
             run = _Run(plan, engine, tick)
             seconds = run.ask_all(Mix(plan, known))
             rows = _rows_in_use(engine)
@@ -181,7 +177,7 @@ def known_answers(plan: Soak) -> Iterator[Known]:
     with Engine.load(plan.target, None, alone) as engine:
         for request in asked:
             drawn = request.sampling == SAMPLINGS[SAMPLED]
-            yield Known(request, None if drawn else engine.generate(request).tokens)
+            yield request, None if drawn else engine.generate(request).tokens
 
 
 class Mix:
@@ -208,18 +204,18 @@ class Mix:
     def __getitem__(self, number: int) -> Ask:
         """The request of that number."""
         plan, draw = self._plan, random.Random(f"{self._plan.seed}/{number}")  # noqa: S311 - no secret
-        known, kind = draw.choice(self._known), draw.random()
-        length = draw.choice(LENGTHS)
+        (request, tokens), kind = draw.choice(self._known), draw.random()
+        length, events = draw.choice(LENGTHS), request.events
         request = replace(
-            known.request,
+            request,
             max_new_tokens=length,
             namespace=draw.choice(NAMESPACES),
             priority=draw.randint(-1, 2),
             max_time=draw.choice((None, None, None, 0.05, 60.0)),
-            events=draw.choice((known.request.events, known.request.events, known.request.events, None)),
+            events=draw.choice((events, events, events, None)),
             logprobs=draw.random() < 0.1,
         )
-        tokens = None if known.tokens is None else known.tokens[:length]
+        tokens = None if tokens is None else tokens[:length]
         if kind < plan.cancelled:
             return Ask(number, request, tokens, "submit", draw.choice((0.0, draw.random() / 4)))
         if kind < plan.cancelled + plan.wrong:

@@ -159,7 +159,7 @@ def method_json(row: Row) -> Row:
         one = {} if row[name] is None else row[name].to_json(name)
         found |= {name: one.get(name), f"{name}_ci95": one.get("ci95")}
     return plain(found) | {
-        "divergences": [divergence.to_json() for divergence in row["divergences"]],
+        "divergences": row["divergences"],
         "tokens_per_s": round(row["tokens_per_s"], 2),
         "speedup": speedups.get(row["against"]),
         "speedups": list(speedups.values()),

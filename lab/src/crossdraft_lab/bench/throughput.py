@@ -298,7 +298,7 @@ def rows_of(found: SizeResults, engine: str, expected: Mapping[int, Sequence[int
             "e2e_ms": _spread([one.total_s for _, one in answers]),
             "ttft_ms": _spread([one.ttft_s for _, one in answers]),
             "identical": f"{len(answers) - len(others)}/{len(answers)}",
-            "divergences": [gap.to_json() for gap in gaps if gap is not None],
+            "divergences": [gap for gap in gaps if gap is not None],
             "engine_over_it": found.ratio(engine, name).to_json(),
         }
 

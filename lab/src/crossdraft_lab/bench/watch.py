@@ -5,9 +5,10 @@ and the beginning of the next. Every run asks one question throughout, so no pre
 in one process.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -277,24 +278,24 @@ def _times(found: dict[str, float] | None) -> str:
     return "none" if found is None else f"{found['p50']:.0f} / {found['p99']:.0f} ms"
 
 
-def _of(name: str) -> Callable[[Mapping[str, Any]], Any]:
-    return lambda row: row[name]
-
-
 COLUMNS = (
-    FigureColumn("name", "method", _of("name")),
+    FigureColumn("name", "method", itemgetter("name")),
     FigureColumn("", "cores", lambda row: row.get("cores", "")),
-    FigureColumn("windows_due", "", _of("due")),
-    FigureColumn("windows_answered", "", _of("answered")),
+    FigureColumn("windows_due", "", itemgetter("due")),
+    FigureColumn("windows_answered", "", itemgetter("answered")),
     FigureColumn("", "answered", lambda row: (row["answered"], row["due"])),
-    FigureColumn("windows_dropped", "dropped", _of("dropped")),
-    FigureColumn("windows_per_s", "a second", _of("rate")),
-    FigureColumn("last_frame_to_first_token_ms", "first token p50 / p99", _of("first_ms"), _times, lambda one: one),
-    FigureColumn("last_frame_to_whole_answer_ms", "whole answer p50 / p99", _of("whole_ms"), _times, lambda one: one),
-    FigureColumn("late_ms", "frames late", _of("late_ms"), lambda ms: f"{ms:.0f} ms", lambda ms: round(ms, 1)),
-    FigureColumn("identical", "identical", _of("identical"), json=shown),
-    FigureColumn("tau", "", _of("tau")),
-    FigureColumn("hidden_share", "", _of("hidden_share")),
+    FigureColumn("windows_dropped", "dropped", itemgetter("dropped")),
+    FigureColumn("windows_per_s", "a second", itemgetter("rate")),
+    FigureColumn(
+        "last_frame_to_first_token_ms", "first token p50 / p99", itemgetter("first_ms"), _times, lambda one: one
+    ),
+    FigureColumn(
+        "last_frame_to_whole_answer_ms", "whole answer p50 / p99", itemgetter("whole_ms"), _times, lambda one: one
+    ),
+    FigureColumn("late_ms", "frames late", itemgetter("late_ms"), lambda ms: f"{ms:.0f} ms", lambda ms: round(ms, 1)),
+    FigureColumn("identical", "identical", itemgetter("identical"), json=shown),
+    FigureColumn("tau", "", itemgetter("tau")),
+    FigureColumn("hidden_share", "", itemgetter("hidden_share")),
 )
 
 
@@ -334,17 +335,8 @@ def to_json(
     }
 
 
-@dataclass(frozen=True, slots=True)
-class RateTry:
-    """A run at a rate, in windows a second."""
-
-    rate: float
-    run: StreamRun
-
-    @property
-    def holds(self) -> bool:
-        """True if every window was answered."""
-        return not self.run.summary.dropped
+RateTry = tuple[float, StreamRun]
+"""A run at a rate, in windows a second; the rate holds if no window was dropped."""
 
 
 @dataclass(slots=True)
@@ -376,10 +368,10 @@ class RateSearch:
     def note(self, run: StreamRun) -> None:
         """Record the run at `next`."""
         at = (self._low + self._high) // 2
-        self.tries.append(RateTry(self.rates[at], run))
-        if self.tries[-1].holds:
+        self.tries.append((self.rates[at], run))
+        if not run.summary.dropped:
             self._low = at + 1
-        elif sum(one.rate == self.rates[at] for one in self.tries) == TRIES:
+        elif sum(rate == self.rates[at] for rate, _ in self.tries) == TRIES:
             self._high = at
 
 

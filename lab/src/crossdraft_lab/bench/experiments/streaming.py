@@ -5,6 +5,7 @@ And the highest rate of windows at which none is dropped, for the pair and for t
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 from crossdraft.drawing.charts import interval_bars
@@ -36,7 +37,7 @@ QUESTION, RATES = "question ", "rates, question "  # what keys of units begin wi
 
 def highest(tries: Sequence[RateTry]) -> float:
     """The highest rate of those tried at which no window was dropped; 0 if there is none."""
-    return max((one.rate for one in tries if one.holds), default=0.0)
+    return max((rate for rate, run in tries if not run.summary.dropped), default=0.0)
 
 
 def unequal(tried: Tried) -> list[str]:
@@ -44,84 +45,70 @@ def unequal(tried: Tried) -> list[str]:
     found = []
     for name, questions in tried.items():
         for tries, alone in zip(questions, tried[ALONE[0]], strict=True):
-            own = {number: tokens for one in alone for number, tokens in one.run.tokens.items()}
-            if any(own.get(number, tokens) != tokens for one in tries for number, tokens in one.run.tokens.items()):
+            own = {number: tokens for _, run in alone for number, tokens in run.tokens.items()}
+            if any(own.get(number, tokens) != tokens for _, run in tries for number, tokens in run.tokens.items()):
                 found.append(name)
     return list(dict.fromkeys(found))
 
 
-@dataclass(frozen=True, slots=True)
-class HighestRates:
-    """The highest rates of all questions.
+def rate_rows(tried: Tried, drafter: str) -> list[dict[str, Any]]:
+    """The highest rates of all questions, a row for each method.
 
-    Args:
-        each: of each method, windows a second, in the order of the questions.
-        late_s: of each method, by how much a frame came late at most.
-        drafter: the pair's.
+    `each`: windows a second, in the order of the questions; `mean`: of them, drawn over questions; `over`: that over
+    the way to run the target alone that keeps up with more, `None` where this does not keep up with the lowest;
+    `late_ms`: by how much a frame came late at most.
     """
-
-    each: Mapping[str, Sequence[float]]
-    late_s: Mapping[str, float]
-    drafter: str
-
-    @classmethod
-    def of(cls, tried: Tried, drafter: str) -> "HighestRates":
-        """Find the highest rates of what was tried."""
-        late_s = {
-            name: max(one.run.summary.late_s for tries in questions for one in tries)
-            for name, questions in tried.items()
+    each = {name: list(map(highest, questions)) for name, questions in tried.items()}
+    best = max((name for name in each if name != drafter), key=lambda name: sum(each[name]))
+    return [
+        {
+            "name": name,
+            "each": own,
+            "mean": ratio(own, [1] * len(own)),
+            "over": ratio(own, each[best]) if all(each[best]) else None,
+            "best": best,
+            "late_ms": 1e3 * max(run.summary.late_s for tries in tried[name] for _, run in tries),
         }
-        return cls({name: list(map(highest, questions)) for name, questions in tried.items()}, late_s, drafter)
+        for name, own in each.items()
+    ]
 
-    @property
-    def best(self) -> str:
-        """The way to run the target alone that keeps up with more."""
-        return max((name for name in self.each if name != self.drafter), key=lambda name: sum(self.each[name]))
 
-    def mean(self, name: str) -> Interval:
-        """Mean rate of a method, drawn over questions."""
-        return ratio(self.each[name], [1] * len(self.each[name]))
+def rate_sentence(rows: Sequence[Mapping[str, Any]], drafter: str) -> str:
+    """Sentence on what was found."""
+    by_name = {row["name"]: row for row in rows}
+    own, best = by_name[drafter], by_name[rows[0]["best"]]
+    times = "" if own["over"] is None else f": {own['over']} times the rate"
+    return (
+        f"Without dropping one {drafter} keeps up with {own['mean']} windows a second, {best['name']} with "
+        f"{best['mean']}{times}."
+    )
 
-    def over(self, name: str) -> Interval | None:
-        """A method's over those of the target alone; `None` where that does not keep up with the lowest."""
-        return ratio(self.each[name], self.each[self.best]) if all(self.each[self.best]) else None
 
-    @property
-    def sentence(self) -> str:
-        """Sentence on what was found."""
-        over = self.over(self.drafter)
-        times = "" if over is None else f": {over} times the rate"
-        return (
-            f"Without dropping one {self.drafter} keeps up with {self.mean(self.drafter)} windows a second, "
-            f"{self.best} with {self.mean(self.best)}{times}."
-        )
+def rate_table(found: Sequence[Mapping[str, Any]], rates: Sequence[float], windows: int) -> FigureTable:
+    """A row for each method."""
+    columns = (
+        FigureColumn("", "", itemgetter("name")),
+        FigureColumn("", "windows a second", itemgetter("mean")),
+        FigureColumn("", "lowest, highest", lambda row: f"{min(row['each']):g}, {max(row['each']):g}"),
+        FigureColumn("", f"over {found[0]['best']}", itemgetter("over")),
+        FigureColumn("", "frames late, at most, ms", lambda row: f"{row['late_ms']:.0f}"),
+    )
+    return figure_table(
+        f"The highest rate at which none of {windows} windows is dropped",
+        columns,
+        [(row,) for row in found],
+        f"Of {', '.join(f'{rate:g}' for rate in rates)} a second, by bisection, methods in turn; 0 is none of "
+        "them, and what keeps up with the last one may with more. The stream is replayed at the speed that gives "
+        "the rate; a rate that fails is tried twice. One window may wait while another is answered. The mean of "
+        "the questions; intervals of so few are narrower than the truth.",
+    )
 
-    def table(self, rates: Sequence[float], windows: int) -> FigureTable:
-        """A row for each method."""
-        columns = (
-            FigureColumn("", "", str),
-            FigureColumn("", "windows a second", self.mean),
-            FigureColumn("", "lowest, highest", lambda name: f"{min(self.each[name]):g}, {max(self.each[name]):g}"),
-            FigureColumn("", f"over {self.best}", self.over),
-            FigureColumn("", "frames late, at most, ms", lambda name: f"{1e3 * self.late_s[name]:.0f}"),
-        )
-        return figure_table(
-            f"The highest rate at which none of {windows} windows is dropped",
-            columns,
-            [(name,) for name in self.each],
-            f"Of {', '.join(f'{rate:g}' for rate in rates)} a second, by bisection, methods in turn; 0 is none of "
-            "them, and what keeps up with the last one may with more. The stream is replayed at the speed that gives "
-            "the rate; a rate that fails is tried twice. One window may wait while another is answered. The mean of "
-            "the questions; intervals of so few are narrower than the truth.",
-        )
 
-    def to_json(self, name: str) -> dict[str, object]:
-        """A method's as plain values."""
-        return {
-            "rate_without_drops": {**self.mean(name).to_json(), "each": list(self.each[name])},
-            "rate_without_drops_over_alone": plain(self.over(name)),
-            "rate_without_drops_late_ms": round(1e3 * self.late_s[name], 1),
-        }
+RATE_FIGURES = (
+    FigureColumn("rate_without_drops", "", lambda row: {**row["mean"].to_json(), "each": row["each"]}, json=dict),
+    FigureColumn("rate_without_drops_over_alone", "", itemgetter("over")),
+    FigureColumn("rate_without_drops_late_ms", "", itemgetter("late_ms"), json=lambda ms: round(ms, 1)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +147,6 @@ class StreamingConfig:
         )
         return replace(made, questions=made.asked[: self.questions])
 
-    @property
-    def rate_windowing(self) -> Windowing:
-        """The windows of which a rate is tried."""
-        return Windowing(self.rate_every_s, self.window_s)
-
 
 def units(config: StreamingConfig) -> list[str]:
     """A unit for each question: all methods watch the stream with it, one after another; then those of the rates."""
@@ -188,14 +170,19 @@ def measure(config: StreamingConfig, keys: Sequence[str], setting: Setting) -> I
         yield UnitResult(key, stream_seeds(config.seconds), {"question": question, "runs": found})
 
 
+def _rate_windowing(config: StreamingConfig) -> Windowing:
+    """The windows of which a rate is tried."""
+    return Windowing(config.rate_every_s, config.window_s)
+
+
 def _rates_unit(config: StreamingConfig, plan: StreamBench, key: str, setting: Setting) -> UnitResult:
     number = int(key.removeprefix(RATES))
     question = plan.questions[number]
     asked = replace(
-        plan, questions=(question,), seconds=config.rate_seconds, windowing=config.rate_windowing, fps=VIDEO_FPS
+        plan, questions=(question,), seconds=config.rate_seconds, windowing=_rate_windowing(config), fps=VIDEO_FPS
     )
     tries = run_rates(asked, config.rates, setting.tick, before=number)
-    found = {name: [[one.rate, _run_json(one.run)] for one in each] for name, each in tries.items()}
+    found = {name: [[rate, _run_json(run)] for rate, run in each] for name, each in tries.items()}
     return UnitResult(key, stream_seeds(config.rate_seconds), {"question": question, "rates": found})
 
 
@@ -211,10 +198,6 @@ def _run_of(found: dict[str, Any]) -> StreamRun:
     return StreamRun(
         WatchSummary(**found["summary"]), tokens, tuple(found.get("notes", ())), found.get("drafter_error")
     )
-
-
-def _tries_of(found: Sequence[tuple[float, dict[str, Any]]]) -> list[RateTry]:
-    return [RateTry(rate, _run_of(run)) for rate, run in found]
 
 
 def times_of(runs: Sequence[StreamRun]) -> dict[str, dict[str, Interval | None]]:
@@ -237,8 +220,8 @@ def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
     asked, rated = ([unit for unit in found if part in unit.found] for part in ("runs", "rates"))
     names = list(asked[0].found["runs"])
     runs: Runs = {name: [_run_of(run) for unit in asked for run in unit.found["runs"][name]] for name in names}
-    tried = {name: [_tries_of(unit.found["rates"][name]) for unit in rated] for name in names}
-    highest = HighestRates.of(tried, config.drafter)
+    tried = {name: [[(r, _run_of(run)) for r, run in unit.found["rates"][name]] for unit in rated] for name in names}
+    rates = {row["name"]: row for row in rate_rows(tried, config.drafter)}
     found_rows = {row["name"]: row for row in rows(runs)}
     times = {name: times_of(each) for name, each in runs.items()}
     dropped = dropped_shares(runs)
@@ -252,7 +235,7 @@ def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
         "a second is the rate that the method sustains, over the whole of the stream; the first window is due after "
         f"{config.window_s:g} s. Times count from a window's last frame.",
     )
-    every = {name: [*runs[name], *(one.run for tries in tried[name] for one in tries)] for name in names}
+    every = {name: [*runs[name], *(run for tries in tried[name] for _, run in tries)] for name in names}
     over = {name: rate_over(runs, name, best["name"]) for name in names}
     wrong = {*unequal(tried), *(name for name, row in found_rows.items() if len(set(row["identical"])) > 1)}
     slower = pair["whole_ms"] and best["whole_ms"] and pair["whole_ms"]["p99"] > best["whole_ms"]["p99"]
@@ -261,7 +244,8 @@ def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
         found=(
             f"{config.drafter} answers {pair['answered']} of {pair['due']} windows, {pair['rate']} a second; "
             f"{best['name']} {best['answered']} of {best['due']}, {best['rate']} a second: {over[config.drafter]} "
-            f"times the rate. {same} of {compared} answers to the same windows are the same. {highest.sentence}"
+            f"times the rate. {same} of {compared} answers to the same windows are the same. "
+            f"{rate_sentence([*rates.values()], config.drafter)}"
         ),
         sure=(
             f"{len(asked)} questions, one run of each method each, methods in turn in one process, all of one stream "
@@ -270,7 +254,7 @@ def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
             f"the first {len(rated)} questions, on {config.rate_seconds} s; that rates below one that holds hold, too, "
             "is taken for granted."
         ),
-        tables=(table, highest.table(config.rates, config.rate_windowing.count(config.rate_seconds))),
+        tables=(table, rate_table([*rates.values()], config.rates, _rate_windowing(config).count(config.rate_seconds))),
         figure=interval_bars(
             "Answers a second on a stream",
             [
@@ -287,7 +271,7 @@ def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
                 "last_frame_to_whole_answer_ms": plain(times[name]["whole"]),
                 "windows_dropped_share": plain(dropped[name]),
                 "rate_over_alone": over[name].to_json(),
-                **highest.to_json(name),
+                **rows_json(RATE_FIGURES, rates[name]),
             }
             for name, row in found_rows.items()
         },
@@ -309,14 +293,14 @@ def _ranks(found: Mapping[str, Interval | None]) -> str:
 
 
 TABLE = (
-    FigureColumn("", "", lambda row: row["name"]),
+    FigureColumn("", "", itemgetter("name")),
     FigureColumn("", "answered", lambda row: (row["answered"], row["due"])),
-    FigureColumn("", "dropped", lambda row: row["share"], lambda one: shown(one and one.percent())),
-    FigureColumn("", "answers a second", lambda row: row["rate"]),
-    FigureColumn("", "first token p50 / p99, ms", lambda row: row["first"], _ranks),
-    FigureColumn("", "whole answer p50 / p99, ms", lambda row: row["whole"], _ranks),
-    FigureColumn("", "same tokens", lambda row: row["identical"]),
-    FigureColumn("", "τ", lambda row: row["tau"]),
+    FigureColumn("", "dropped", itemgetter("share"), lambda one: shown(one and one.percent())),
+    FigureColumn("", "answers a second", itemgetter("rate")),
+    FigureColumn("", "first token p50 / p99, ms", itemgetter("first"), _ranks),
+    FigureColumn("", "whole answer p50 / p99, ms", itemgetter("whole"), _ranks),
+    FigureColumn("", "same tokens", itemgetter("identical")),
+    FigureColumn("", "τ", itemgetter("tau")),
 )
 
 

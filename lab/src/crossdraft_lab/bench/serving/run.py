@@ -4,7 +4,7 @@ Everything is measured on loopback, on the machine's own cores: the clients' cos
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from crossdraft.serve.service import load_engine
@@ -17,31 +17,16 @@ from crossdraft_lab.bench.serving.vllm_server import against_vllm
 from crossdraft_lab.bench.statistics import Interval
 from crossdraft_lab.bench.workload import Workload, items
 
-
-@dataclass(frozen=True, slots=True)
-class ServeReport:
-    """Results: one mapping for each part that was measured, with `passed` in each."""
-
-    environment: Mapping[str, object]
-    parts: Mapping[str, Mapping[str, Any]]
-
-    @property
-    def passed(self) -> bool:
-        """True if every part is as it should be."""
-        return all(part["passed"] for part in self.parts.values())
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        return {"environment": dict(self.environment), "passed": self.passed, **self.parts}
+PARTS = ("overhead", "load", "cancels", "kills", "throughput", "vllm")
 
 
-def run_serve(plan: ServePlan, tick: Tick = lambda _: None) -> ServeReport:
-    """Measure everything that the plan asks for.
+def run_serve(plan: ServePlan, tick: Tick = lambda _: None) -> dict[str, Any]:
+    """Measure everything that the plan asks for: plain values, a mapping for each part, with `passed` in each.
 
     Raises:
         CrossdraftError: the pair cannot be loaded, or the server does not start.
     """
-    found, parts = environment(), dict[str, Mapping[str, Any]]()
+    found, parts = environment(), dict[str, dict[str, Any]]()
     work = Workload(plan.pairs, max_new_tokens=plan.max_new_tokens, files=plan.folder / "clips")
     asked = [question(plan, item) for item in items(work)]
     with serving(plan.flags(), plan.folder) as server:
@@ -57,12 +42,12 @@ def run_serve(plan: ServePlan, tick: Tick = lambda _: None) -> ServeReport:
     parts["throughput"] = throughput(plan, asked, tick)
     if plan.vllm_python is not None:
         parts["vllm"] = against_vllm(plan, plan.vllm_python, tick)
-    return ServeReport(found, parts)
+    return {"environment": found, "passed": all(part["passed"] for part in parts.values()), **parts}
 
 
-def lines(report: ServeReport) -> list[str]:
+def lines(parts: Mapping[str, Any]) -> list[str]:
     """Sentences for people."""
-    parts, found = report.parts, list[str]()
+    found = list[str]()
     for kind in ("new", "known"):
         one = parts["overhead"][kind]
         through, direct = (one["e2e_ms"][way]["p50"] for way in ("server", "direct"))
@@ -98,5 +83,5 @@ def lines(report: ServeReport) -> list[str]:
             f"server in {e2e['vllm']['p50']:.0f}: {sooner} times sooner; {rate} of its throughput; {one['same_text']} "
             f"of {one['requests']} texts the same."
         )
-    failed = [name for name, part in parts.items() if not part["passed"]]
+    failed = [name for name in PARTS if name in parts and not parts[name]["passed"]]
     return [*found, f"Not as it should be: {', '.join(failed)}." if failed else "All is as it should be."]
