@@ -16,12 +16,12 @@ from crossdraft import Request
 from crossdraft.drafters.event.load import load_drafter
 from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.noise import choose
-from crossdraft.engine.runner.forks import forking
 from crossdraft.engine.sampling import Sampling
 from crossdraft.heads.files import save_head
 from crossdraft.load import load_target, target_fingerprint
 from crossdraft.methods import METHODS, needs_target, placements, read_spec
 from crossdraft.specs import Spec
+from crossdraft_lab.bench.forking import forking
 from tests.align.small import some_adapter
 from tests.align.test_drafter import seen_by
 from tests.align.test_vision import some_vision

@@ -8,10 +8,10 @@ from itertools import pairwise, permutations
 import pytest
 
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.forks import forking
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench import suite
 from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.forking import forking
 from crossdraft_lab.bench.measure import Run, measure
 from crossdraft_lab.bench.workload import Item
 

@@ -13,11 +13,11 @@ from crossdraft.engine.drafter import Budget, Draft, Needs
 from crossdraft.engine.progress import PROGRESS_BYTES, ProgressClock, mark_on, progress
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner import process as runner_process
-from crossdraft.engine.runner.forks import forking
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.runner.runner import DrafterLost
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.forking import forking
 
 TIMEOUT_S, STEPS = 1.0, 15  # a step takes a tenth of the timeout
 QUESTION = Request("What is ahead?", max_new_tokens=8)

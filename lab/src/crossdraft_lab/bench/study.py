@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from crossdraft.drawing.charts import IntervalBar
 from crossdraft.engine.fast.pinning import pinned
-from crossdraft.engine.runner.forks import forking
 from crossdraft.engine.target import Target
 from crossdraft_lab.bench.assembly import Models, close_all
 from crossdraft_lab.bench.common import table
 from crossdraft_lab.bench.experiments.record import FigureTable, RowFaults, Setting, Tick, UnitResult
+from crossdraft_lab.bench.forking import forking
 from crossdraft_lab.bench.measure import BenchMethod, Results, Run, measure
 from crossdraft_lab.bench.significance import PairedCosts
 from crossdraft_lab.bench.specs import HUGGING_FACE

@@ -4,7 +4,6 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -14,7 +13,6 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.forks import ForkedChild, fork_server, forking
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import METHODS as DRAFTERS
@@ -22,6 +20,7 @@ from crossdraft_lab.bench.assembly import Models, cores_of, parallel_of
 from crossdraft_lab.bench.common import check_repeats
 from crossdraft_lab.bench.environment import environment, peak_cuda_mib, peak_rss_of
 from crossdraft_lab.bench.experiments.record import Setting, Tick
+from crossdraft_lab.bench.forking import forking, start_method
 from crossdraft_lab.bench.measure import Results, Run, answer_once, measure
 from crossdraft_lab.bench.specs import HUGGING_FACE, METHODS, POLICIES, check_methods, runs_in_process, spec_of
 from crossdraft_lab.bench.study import Study
@@ -207,25 +206,14 @@ def measure_footprints(
     found = {}
     for name in names:
         try:
-            if (child := _forked(name, models, cores, item)) is not None:
-                found[name] = child.result()
-            else:
-                with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-                    found[name] = pool.submit(_footprint, name, models, cores, item).result()
-        except (EOFError, BrokenProcessPool) as error:  # as where the system has no memory left
+            with ProcessPoolExecutor(1, mp_context=get_context(start_method())) as pool:
+                found[name] = pool.submit(_footprint, name, models, cores, item).result()
+        except BrokenProcessPool as error:  # as where the system has no memory left
             raise CrossdraftError(
                 f"The process that measures the memory of {name} died; see its message above, or use --no-memory."
             ) from error
         tick(name)
     return found
-
-
-def _forked(*arguments: object) -> ForkedChild | None:
-    """A fork that measures a footprint; None where none can be made."""
-    server = fork_server()
-    with suppress(CrossdraftError):
-        return None if server is None else server.fork(_footprint, *arguments)
-    return None
 
 
 def _footprint(name: str, models: Models, cores: Cores | None, item: Item) -> dict[str, float | None]:

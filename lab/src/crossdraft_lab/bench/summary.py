@@ -20,8 +20,8 @@ from crossdraft_lab.bench.workload import Item
 BASELINES = ("target", "target-all", "hf", "hf-all", "hf-lookup", "hf-assisted")
 HOW = (
     "peak resident set of a process that loads this method alone and answers one question, plus that of its drafter's "
-    "process if it has one; pages that both map, such as libraries, count in each, and where these processes are forks "
-    "(Linux without CUDA) all that a benchmark imports counts in them"
+    "process if it has one; pages that both map, such as libraries, count in each, and where the first is a fork "
+    "(Linux without CUDA) all that a benchmark imports counts in it"
 )
 SPEEDUPS = {  # what the table of speedups compares
     "answer": "Σ time of the baseline / Σ time of the method",

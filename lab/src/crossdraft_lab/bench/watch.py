@@ -20,7 +20,6 @@ from crossdraft.cli.cores import Cores
 from crossdraft.comparisons import orders
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.forks import forking
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, Excerpt, write_events
 from crossdraft.streams import (
@@ -39,6 +38,7 @@ from crossdraft_lab import scenes
 from crossdraft_lab.bench.assembly import EngineMethod, Models, close_all, cores_of
 from crossdraft_lab.bench.common import check_repeats
 from crossdraft_lab.bench.experiments.record import FigureTable, Tick
+from crossdraft_lab.bench.forking import forking
 from crossdraft_lab.bench.specs import ALONE, check_methods
 from crossdraft_lab.bench.statistics import Interval, ratio, ratio_of_some, ratio_per_token
 from crossdraft_lab.bench.study import FigureColumn, figure_table, rows_json, shown

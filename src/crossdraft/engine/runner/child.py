@@ -6,20 +6,34 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
+from typing import Protocol
 
 from crossdraft.engine.fast.cores import spin_shortly
 from crossdraft.engine.runner.__main__ import run
-from crossdraft.engine.runner.forks import ForkedChild, fork_server
 from crossdraft.engine.runner.link import Handled
 from crossdraft.errors import CrossdraftError
 
 CALL_TIMEOUT_S = 120.0  # for a child to start and call back, before it loads anything
-Child = subprocess.Popen[bytes] | ForkedChild
+
+
+class Child(Protocol):
+    """A process, as `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def kill(self) -> None: ...
+
+
+START: ContextVar[Callable[..., Child] | None] = ContextVar("starts a drafter's process", default=None)
+"""Has a process call a function with arguments, in place of one that is started afresh; OSError or EOFError: none."""
 
 
 def start_child(cores: Sequence[int] | None) -> tuple[Connection, Child, Handled]:
@@ -51,10 +65,10 @@ def start_child(cores: Sequence[int] | None) -> tuple[Connection, Child, Handled
 
 
 def _started(address: str, cores: Sequence[int] | None, folder: str, key: bytes) -> Child:
-    """The process; a fork in a context of `forks.forking`."""
-    if (server := fork_server()) is not None:
-        with suppress(CrossdraftError):  # then it is started afresh
-            return server.fork(run, address, tuple(cores) if cores else None, folder, key)
+    """The process."""
+    if (start := START.get()) is not None:
+        with suppress(OSError, EOFError):  # then it is started afresh
+            return start(run, address, tuple(cores) if cores else None, folder, key)
     environment = dict(os.environ)
     if cores is not None:
         environment["OMP_NUM_THREADS"] = str(len(cores))

@@ -1,9 +1,10 @@
 """A drafter in a process of its own, on its own cores or its own GPU.
 
 The worker is an ordinary child (`python -m crossdraft.engine.runner`), not a fork of ours: it can pin itself to its
-cores before torch starts a thread, and a script needs no `__main__` guard. (Who starts many has them made by
-`forks`, from a process in which torch has no threads either.) Both sides speak over a private socket. A hidden draft
-ends at its own stop message, or where the target waits for something else; another request's beginning waits for it.
+cores before torch starts a thread, and a script needs no `__main__` guard. (Who starts many may say how, by
+`child.START`: as forks of a process in which torch has no threads either.) Both sides speak over a private socket. A
+hidden draft ends at its own stop message, or where the target waits for something else; another request's beginning
+waits for it.
 """
 
 import itertools

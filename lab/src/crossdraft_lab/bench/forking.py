@@ -1,0 +1,77 @@
+"""Drafters' processes as forks of one that has imported torch and transformers, which takes a fresh one seconds.
+
+On Linux without CUDA only: a fork cannot use a device that the process it was made of has opened, and elsewhere the
+system's libraries do not bear a fork.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.forkserver import ensure_running
+from multiprocessing.process import BaseProcess
+
+import torch
+
+from crossdraft.engine.runner.child import START
+
+
+class ForkedChild:
+    """A fork at work, with what `subprocess.Popen` offers of a process."""
+
+    def __init__(self, process: BaseProcess) -> None:
+        self._process, self.pid = process, process.pid or 0
+
+    def poll(self) -> int | None:
+        """The exit status; None while it works."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Until the work is over.
+
+        Raises:
+            subprocess.TimeoutExpired: it takes longer than so many seconds.
+        """
+        self._process.join(timeout)
+        if (status := self.poll()) is None:
+            raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
+        return status
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+
+
+def fork(work: Callable[..., object], *arguments: object) -> ForkedChild:
+    """Have a fork do the work: a module's function with arguments that can be pickled.
+
+    Raises:
+        OSError, EOFError: none can be made.
+    """
+    process = get_context("forkserver").Process(target=work, args=arguments, daemon=True)
+    process.start()
+    return ForkedChild(process)
+
+
+@contextmanager
+def forking(modules: Sequence[str]) -> Iterator[None]:
+    """Drafters' processes that the calling thread starts in this context are forks of one with these modules.
+
+    Where no fork can be made, processes are started afresh. The modules are imported while the caller goes on.
+    """
+    if sys.platform != "linux" or torch.cuda.is_available() or START.get() is not None:
+        yield
+        return
+    get_context("forkserver").set_forkserver_preload([*modules])
+    ensure_running()
+    token = START.set(fork)
+    try:
+        yield
+    finally:
+        START.reset(token)
+
+
+def start_method() -> str:
+    """The way in which `multiprocessing` is to start a process in this context."""
+    return "spawn" if START.get() is None else "forkserver"
