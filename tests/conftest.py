@@ -65,6 +65,13 @@ def _server_logs() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _packs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers are packed, whatever a busy machine's clock says of it; `times_products` marks tests of just that."""
+    if request.node.get_closest_marker("times_products") is None:
+        monkeypatch.setattr("crossdraft.engine.fast.packed_linear._faster", lambda shapes, rows: True)
+
+
+@pytest.fixture(autouse=True)
 def _threads() -> Iterator[None]:
     """What a test, such as one that trains, computes with is no matter of the next one: on a busy core it is slow."""
     before = torch.get_num_threads()

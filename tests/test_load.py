@@ -274,3 +274,12 @@ def test_the_usual_dtype_is_that_of_the_device_however_it_is_written(pair, monke
     monkeypatch.setattr(load, "has_bf16", lambda: True)
     assert load.load_target(str(pair.target), device).model.dtype == torch.float32
     assert load_drafter(str(pair.event), device).model.model.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(("drafter", "rows"), [(None, 1), ("ngram", load.VERIFIED)])
+def test_the_layout_of_weights_is_chosen_for_the_rows_of_a_usual_pass(drafter, rows, monkeypatch):
+    """Alone a target reads one row a pass."""
+    chosen = []
+    monkeypatch.setattr(load, "prepack", lambda model, fill, *, rows: chosen.append(rows) or 0)
+    with cd.Engine.load("reference", drafter, cd.Options(device="cpu")):
+        assert chosen == [rows]

@@ -43,7 +43,7 @@ from crossdraft.engine.scheduler import PendingAnswer, Scheduler
 from crossdraft.engine.stepped import SteppedLoop
 from crossdraft.engine.target import Target
 from crossdraft.errors import BatchError, CrossdraftError
-from crossdraft.load import adapt_model, load_target
+from crossdraft.load import VERIFIED, adapt_model, load_target
 from crossdraft.methods import check_drafter_files, check_spec, drafts_trees, read_spec
 from crossdraft.options import Options
 from crossdraft.records import DrafterContext
@@ -170,6 +170,7 @@ class Engine:
                 fps=options.fps,
                 quantize=options.quantize,
                 device_map=options.device_map,
+                rows=VERIFIED if chosen else 1,
             )
 
         return cls._load(adapted, DrafterContext(source), chosen, options)

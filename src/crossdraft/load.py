@@ -34,6 +34,7 @@ from crossdraft.video.inputs import image_spec
 from crossdraft.video.spec import FrameSpec, image_settings, video_settings
 from crossdraft.video_prompt import VideoPrompt, text_of
 
+VERIFIED = 16  # rows of a usual pass that verifies a draft
 BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")  # how SentencePiece spells a byte that has no other token
 
 
@@ -60,14 +61,15 @@ def load_target(
     fps: float | None = None,
     quantize: str | None = None,
     device_map: DeviceMap | None = None,
+    rows: int = VERIFIED,
 ) -> Target:
     """A video VLM as a target.
 
     Args:
         source: `reference`, or the folder of a Hugging Face checkpoint (safetensors) of a supported class.
         device, dtype: default CUDA and bfloat16 if there is a GPU, else CPU and float32.
-        packed: make it faster, for inference alone: on a CPU keep the linear layers in the layout that its kernels read
-            fastest (`engine.fast.packed_linear`), and leave out the layers of its vision encoder whose output is never
+        packed: make it faster, for inference alone: on a CPU keep the linear layers in the layout that is faster there
+            (`engine.fast.packed_linear`), and leave out the layers of its vision encoder whose output is never
             read (`engine.fast.unused_layers`).
         num_frames, fps: how many frames of a clip it reads, or how many for each second; default what the checkpoint's
             video processor says, else 8 frames.
@@ -75,6 +77,7 @@ def load_target(
             then bfloat16. See `engine.fast.quantized_linear`.
         device_map: instead of `device`: which of its layers are on which device, as in `from_pretrained`, by
             accelerate. Its layers are not packed.
+        rows: of a usual pass, for which the layout is chosen: 1 where nothing is drafted.
 
     Raises:
         CrossdraftError: the folder lacks a file, a key or a shape differs, the class is not supported, or the device
@@ -85,14 +88,9 @@ def load_target(
         kind = _video_class(folder)
         model = load_mapped(kind, folder, DTYPES[_usual_dtype(dtype)], device_map).eval()
         return _target(folder, model, num_frames, fps, packed=False)
-    model = _video_model(folder, device, dtype, packed=packed, quantize=quantize)
+    kind = _video_class(folder)
+    model = load_network(kind, folder, device, dtype, packed=packed, quantize=quantize, rows=rows)
     return _target(folder, model, num_frames, fps, packed=packed)
-
-
-def _video_model(
-    folder: Path, device: str | None, dtype: str | None, *, packed: bool, quantize: str | None
-) -> PreTrainedModel:
-    return load_network(_video_class(folder), folder, device, dtype, packed=packed, quantize=quantize)
 
 
 def _video_class(folder: Path) -> Any:
@@ -111,8 +109,9 @@ def _target(
 ) -> Target:
     spec, sampling = frame_settings(*video_settings(folder))
     where, settings = image_settings(folder) or (folder, None)
-    stills = image_spec(model.config, settings, where)
-    return _adapter(model, load_tokenizer(folder), spec, sampling.instead(num_frames, fps), stills, packed=packed)
+    stills, tokenizer = image_spec(model.config, settings, where), load_tokenizer(folder)
+    check_tokenizer(tokenizer, model)
+    return _adapter(model, tokenizer, spec, sampling.instead(num_frames, fps), stills, packed=packed)
 
 
 def load_embeddings(
@@ -188,6 +187,9 @@ def adapt_model(
     spec, sampling = frame_settings("The processor", settings) if settings else (None, FrameSampling())
     pixels: Any = getattr(processor, "image_processor", None)
     stills = image_spec(model.config, None if pixels is None else pixels.to_dict())
+    check_tokenizer(tokenizer, model)
+    if packed:
+        prepack(model, rows=VERIFIED)
     return _adapter(model, tokenizer, spec, sampling.instead(num_frames, fps), stills, packed=packed)
 
 
@@ -200,10 +202,8 @@ def _adapter(
     *,
     packed: bool,
 ) -> Target:
-    check_tokenizer(tokenizer, model)
     if packed:
         pass_unread(model)
-        prepack(model)
     where = model.name_or_path or type(model).__name__
     defaults = read_defaults(vars(model.generation_config), where, model.config.get_text_config().vocab_size)
     prepare = VideoPrompt(model, tokenizer, spec, sampling, stills)
@@ -287,6 +287,7 @@ def load_network(
     packed: bool,
     quantize: str | None,
     reduction: Reduction | None = None,
+    rows: int = 1,
 ) -> PreTrainedModel:
     """Load strictly: nothing missing, nothing left over, no shape changed."""
     stored = quantization_method(read_config(folder))
@@ -305,7 +306,7 @@ def load_network(
     if quantize is not None:
         quantize_layers(model, quantize, fill)
     if packed and where.type == "cpu":
-        prepack(model, fill)  # layer by layer, each read just before
+        prepack(model, fill, rows=rows)  # layer by layer, each read just before
     fill(model)
     return (model if stored else model.to(where)).eval()  # a library that quantised moves its model itself
 

@@ -172,3 +172,40 @@ def test_memory_stays_what_it_is_where_products_are_of_many_shapes():
     found = subprocess.run([sys.executable, "-c", MANY_SHAPES], stdout=-1, text=True, check=True, env=environment)
     half, whole = map(int, found.stdout.split())
     assert whole - half < 16 << 20
+
+
+@pytest.mark.times_products
+@pytest.mark.parametrize(("packed_s", "packs"), [(0.5, True), (1.0, True), (1.09, True), (1.2, False), (3.0, False)])
+def test_a_model_stays_plain_where_its_products_are_clearly_faster_so(block, monkeypatch, packed_s, packs):
+    monkeypatch.setattr(packed_linear, "product_times", lambda *shape: (packed_s, 1.0))
+    before, read = {name: value.clone() for name, value in block.state_dict().items()}, []
+    assert prepack(block, read.append) == (2 if packs else 0)
+    assert len(read) == (2 if packs else 0)  # what stays plain is read with the rest
+    assert {name: value.equal(before[name]) for name, value in block.state_dict().items()} == dict.fromkeys(
+        before, True
+    )
+
+
+@pytest.mark.times_products
+def test_the_choice_is_for_all_products_of_a_model_at_its_usual_rows(block, monkeypatch):
+    """By hand: at 16 rows 3 + 1 s packed and 1 + 4 s plain; at one row 1 + 3 s packed and 1 + 1 s plain."""
+    asked = []
+
+    def times(features, sizes, dtype, rows):
+        asked.append((features, sizes, dtype, rows))
+        return (3.0, 1.0) if (sizes == (160,)) == (rows > 1) else (1.0, 4.0) if rows > 1 else (1.0, 1.0)
+
+    monkeypatch.setattr(packed_linear, "product_times", times)
+    assert prepack(copy.deepcopy(block), rows=16) == 2
+    assert prepack(copy.deepcopy(block), rows=1) == 0
+    assert {rows for *_, rows in asked} == {1, 16}
+    assert {(features, sizes, dtype) for features, sizes, dtype, _ in asked} == {
+        (96, (160,), torch.float32),
+        (160, (96,), torch.float32),
+    }
+
+
+def test_products_are_timed_in_both_layouts_once_a_process():
+    first = packed_linear.product_times(64, (64, 32), torch.float32, 3)
+    assert min(first) > 0
+    assert packed_linear.product_times(64, (64, 32), torch.float32, 3) == first

@@ -7,19 +7,27 @@ many are verified with it, only attention is left. (Inductor's "freezing" packs 
 
 Layers that read the same input (query, key and value; gate and up) become one product, which their stand-ins share.
 
+On some processors the plain kernels are the faster ones for a row or two. So both are timed at loading, for passes of
+as many rows as the model will mostly run, and a model that is faster plain stays plain.
+
 A packed model is for inference where it stands. It can be saved, but not moved, cast or loaded into.
 """
 
 import math
 import os
+import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from itertools import chain, product
 from threading import get_ident
 from typing import Any, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import skip_init
 
 from crossdraft.engine.fast.elastic import poll
 from crossdraft.engine.fast.heap import HeapTrimmer
@@ -30,6 +38,9 @@ PRIMITIVES = 192  # that oneDNN keeps in a process, some 100 MiB: most that recu
 DESCRIPTORS = 8  # that PyTorch keeps besides, in each thread; oneDNN knows those of the primitives that it keeps
 CAPACITIES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": PRIMITIVES, "LRU_CACHE_CAPACITY": DESCRIPTORS}  # in the environment
 DTYPES = (torch.float32, torch.bfloat16)
+TIMED, COPIES, COLD_BYTES = 5, 8, 16 << 20  # times that products are timed, after a first one; of how many layers
+LOSS = 1.1  # times as long as plain layers that packed ones may take, for their bits, and for noise
+Shape = tuple[int, tuple[int, ...], torch.dtype]  # features, sizes and dtype of layers that become one product
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # in the order in which they are called
 _reorder, _linear, _has_bf16 = (  # private: another PyTorch may lack them
     cast("Any", getattr(getattr(torch.ops.mkldnn, name, None), "default", None))
@@ -94,16 +105,16 @@ class _Product:
     def part(self, index: int, rows: Tensor) -> Tensor:
         """Compute layer `index` of `rows`. The joint product is kept until its last part has been fetched."""
         if len(self.sizes) == 1:
-            return self._of(rows)
+            return self.whole(rows)
         thread = get_ident()
         last = self._last.pop(thread, None)
         if last is None or last[0] is not rows:
-            last = (rows, torch.split_with_sizes(self._of(rows), self.sizes, -1))
+            last = (rows, torch.split_with_sizes(self.whole(rows), self.sizes, -1))
         if index < len(self.sizes) - 1:
             self._last[thread] = last
         return last[1][index]
 
-    def _of(self, rows: Tensor) -> Tensor:
+    def whole(self, rows: Tensor) -> Tensor:
         """[..., in] -> [..., out] of all layers, in a product of a usual number of rows."""
         count = math.prod(rows.shape[:-1])
         usual = usual_rows(count, self._known)
@@ -200,43 +211,84 @@ def has_bf16() -> bool:
     return torch.backends.mkldnn.is_available() and _has_bf16 is not None and bool(_has_bf16())
 
 
-def prepack(model: nn.Module, fill: Callable[[nn.Linear], None] = lambda linear: None) -> int:
+def prepack(model: nn.Module, fill: Callable[[nn.Linear], None] = lambda linear: None, *, rows: int = 1) -> int:
     """Replace every plain linear layer on the CPU by its packed form, in place; returns how many there were.
 
     The plain weights are given up layer by layer, so that memory stays what it was, but for one layer; a head that
-    shares its weights with the embedding gets a copy. Where this build of PyTorch lacks the operators, or the
-    processor the kernels, nothing changes.
+    shares its weights with the embedding gets a copy. Where the processor's plain kernels are faster, or this build of
+    PyTorch lacks the operators, or the processor the kernels, nothing is packed.
 
     Args:
         model: the model.
         fill: called with each layer before it is packed; reads its weights if they are still in their file.
+        rows: of a usual pass: 1 where tokens are written one by one, more where drafts are verified.
     """
     if not torch.backends.mkldnn.is_available() or None in (_reorder, _linear, _has_bf16):
         return 0
     bound_kernels()
     count, heap = 0, HeapTrimmer()
     # A list of all modules would keep the plain layers, and so their weights, to the end.
-    for parent in [module for module in model.modules() if type(module) is not nn.Linear]:
-        linears = {name: child for name, child in parent.named_children() if _packable(child)}
-        for names in _grouped(linears):
-            _pack_together(parent, {name: linears.pop(name) for name in names}, fill)
-            heap.replaced(sum(getattr(parent, name).nbytes for name in names))
-            count += len(names)
+    parents = [module for module in model.modules() if type(module) is not nn.Linear]
+    packs = _faster(Counter(_shape(group) for parent in parents for group in _grouped(_plain(parent))), rows)
+    for parent in parents:
+        for group in _grouped(_plain(parent)):
+            if packs:
+                for linear in group.values():
+                    fill(linear)
+                _pack_together(parent, group)
+                heap.replaced(sum(getattr(parent, name).nbytes for name in group))
+                count += len(group)
     heap.trim()
     return count
 
 
-def _pack_together(parent: nn.Module, linears: Mapping[str, nn.Linear], fill: Callable[[nn.Linear], None]) -> None:
+def _faster(shapes: Mapping[Shape, int], rows: int) -> bool:
+    """True if so many products of these shapes take less time packed, or hardly more."""
+    times = [(number, product_times(*shape, rows)) for shape, number in shapes.items()]
+    packed, plain = (sum(number * both[way] for number, both in times) for way in range(2))
+    return packed <= LOSS * plain
+
+
+@cache
+def product_times(features: int, sizes: tuple[int, ...], dtype: torch.dtype, rows: int) -> tuple[float, float]:
+    """Seconds of a packed product of layers [size, features], and of the plain ones, by copies that caches hardly hold.
+
+    Args:
+        features: of each row.
+        sizes: what each layer makes of them.
+        dtype: of weights and rows.
+        rows: of the product.
+    """
+    copies = max(1, min(COPIES, COLD_BYTES // (features * sum(sizes) * dtype.itemsize)))
+    made = partial(skip_init, nn.Linear, features, bias=False, dtype=dtype)
+    plain = [[cast("nn.Linear", made(out_features=size)) for size in sizes] for _ in range(copies)]
+    with torch.inference_mode():
+        for linear in chain(*plain):
+            linear.weight.zero_()
+        ways = [_Product(linears).whole for linears in plain], [*chain(*plain)]
+        read, found = torch.zeros(rows, features, dtype=dtype), (list[float](), list[float]())
+        for _, (way, seconds) in product(range(1 + TIMED), zip(ways, found, strict=True)):
+            start = time.perf_counter()
+            for layer in way:
+                layer(read)
+            seconds.append(time.perf_counter() - start)
+    return min(found[0]) / copies, min(found[1]) / copies
+
+
+def _pack_together(parent: nn.Module, linears: Mapping[str, nn.Linear]) -> None:
     """Replace children of a module that make one product."""
-    for linear in linears.values():
-        fill(linear)
     product = _Product([*linears.values()])
     for index, (name, linear) in enumerate(linears.items()):
         setattr(parent, name, PrepackedLinear(product, index, linear.in_features))
 
 
-def _grouped(linears: Mapping[str, nn.Linear]) -> list[tuple[str, ...]]:
-    """Names of layers that become one product; the others each by itself."""
+def _plain(parent: nn.Module) -> dict[str, nn.Linear]:
+    """Linear layers among a module's children that can be packed."""
+    return {name: child for name, child in parent.named_children() if _packable(child)}
+
+
+def _grouped(linears: Mapping[str, nn.Linear]) -> list[dict[str, nn.Linear]]:
+    """The layers that become one product; the others each by itself."""
     groups = [names for names in TOGETHER if all(name in linears for name in names)]
     groups = [
         names
@@ -244,7 +296,13 @@ def _grouped(linears: Mapping[str, nn.Linear]) -> list[tuple[str, ...]]:
         if len({(linears[name].in_features, linears[name].bias is None) for name in names}) == 1
     ]
     taken = {name for names in groups for name in names}
-    return [*groups, *((name,) for name in linears if name not in taken)]
+    together = [*groups, *((name,) for name in linears if name not in taken)]
+    return [{name: linears[name] for name in names} for names in together]
+
+
+def _shape(group: Mapping[str, nn.Linear]) -> Shape:
+    linears = [*group.values()]
+    return linears[0].in_features, tuple(one.out_features for one in linears), linears[0].weight.dtype
 
 
 def _packable(child: nn.Module) -> TypeGuard[nn.Linear]:
