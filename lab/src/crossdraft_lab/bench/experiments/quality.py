@@ -1,7 +1,8 @@
 """Experiment 5: what answers are worth: lossless rows must be equal to the target's, lossy ones lie on a curve."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -80,97 +81,85 @@ def studies(config: QualityConfig, folder: Path | None = None) -> list[Study]:
     ]
 
 
-@dataclass(slots=True)
-class QualityRow:
-    """One row: a variant among the answers of its group, and the p values of its lost facts; see `corrected`."""
+Row = dict[str, Any]
 
-    found: Answers
-    variant: Variant
-    sampled: bool
-    p: float | None = None
-    adjusted_p: float | None = None
-    facts: Any = field(init=False)
-    gained: Any = field(init=False)
-    speedup: Any = field(init=False)
 
-    def __post_init__(self) -> None:
-        name, found = self.variant.name, self.found
-        self.facts, self.gained = found.facts(name), found.facts(name, OWN)
-        self.speedup = found.speedup(name, per_token=self.sampled or not self.variant.lossless)
-        if not self.variant.lossless:
-            right = found.right_facts
-            self.p = paired_difference(name, right(name), right(OWN), found.scenes)[1]
+def rows_of(study: Study, found: Answers) -> dict[str, Row]:
+    """The rows of a group, a variant each.
 
-    @property
-    def equal(self) -> tuple[int, int]:
-        """Answers that are the target's own, of how many."""
-        return self.found.equal(self.variant.name)
-
-    @property
-    def worse(self) -> bool:
-        """True if fewer facts are right: both the interval and the corrected test say so."""
-        return self.adjusted_p is not None and self.adjusted_p < ALPHA and self.gained.high < 0
-
-    @property
-    def short(self) -> list[Figure]:
-        """Accuracies of the values that answers state of what was asked; none where no question has a short answer."""
+    `equal`: answers that are the target's own, of how many; `p`: of a lossy row's lost facts, see `corrected`; `short`:
+    accuracies of the values that answers state of what was asked, none where no question has a short answer; `metrics`
+    and `own`: BLEU-4, ROUGE-L and CIDEr against the right answer, and against the target's own.
+    """
+    sampled, right, rows = study.work.temperature > 0, found.right_facts, dict[str, Row]()
+    for one in study.variants:
+        name, texts = one.name, found.answers[one.name]
+        pairs = list(zip(found.pairs, texts, strict=True))
         asked = [
             ScoredAnswer(pair["scene"], stated(slot, text), (pair["facts"][slot],), pair["kind"])
-            for pair, text in zip(self.found.pairs, self.found.answers[self.variant.name], strict=True)
+            for pair, text in pairs
             if (slot := SHORT.get(pair["kind"], "")) in pair["facts"]
         ]
-        return accuracies(asked) if asked else []
-
-    def scores(self, references: Sequence[str]) -> list[Figure]:
-        """BLEU-4, ROUGE-L and CIDEr against one other text for each answer."""
-        each = zip(self.found.pairs, self.found.answers[self.variant.name], references, strict=True)
-        return text_scores([ScoredAnswer(pair["scene"], text, (reference,)) for pair, text, reference in each])
-
-    @property
-    def metrics(self) -> list[Figure]:
-        """Scores against the right answer."""
-        return self.scores([pair["reference"] for pair in self.found.pairs])
-
-    @property
-    def own(self) -> list[Figure]:
-        """Scores against the target's own answer."""
-        return self.scores(self.found.answers[OWN])
+        scored = [
+            text_scores([ScoredAnswer(pair["scene"], *each) for (pair, _), each in zip(pairs, beside, strict=True)])
+            for beside in (
+                [(text, (pair["reference"],)) for pair, text in pairs],
+                [(text, (own,)) for text, own in zip(texts, found.answers[OWN], strict=True)],
+            )
+        ]
+        lost = None if one.lossless else paired_difference(name, right(name), right(OWN), found.scenes)[1]
+        rows[name] = {
+            "name": name,
+            "lossless": one.lossless,
+            "sampled": sampled,
+            "equal": found.equal(name),
+            "facts": found.facts(name),
+            "gained": found.facts(name, OWN),
+            "p": lost,
+            "p_holm": None,
+            "short": accuracies(asked) if asked else [],
+            "metrics": scored[0],
+            "own": scored[1],
+            "speedup": found.speedup(name, per_token=sampled or not one.lossless),
+            "prompt_tokens": found.mean(name, "prompt_tokens").value,
+        }
+    return rows
 
 
 def _figures(found: Sequence[Figure]) -> list[dict[str, object]]:
     return [one.to_json() for one in found]
 
 
+def _same(value: Any) -> Any:
+    return value
+
+
 COLUMNS = (
-    FigureColumn("", "", lambda row: row.variant.name),
-    FigureColumn("lossless", "lossless", lambda row: row.variant.lossless),
-    FigureColumn("", "the target's answers", lambda row: None if row.sampled else row.equal),
-    FigureColumn("equal", "", lambda row: row.equal),
-    FigureColumn("facts", "facts right", lambda row: row.facts),
-    FigureColumn("facts_gained", "minus the target's", lambda row: row.gained),
-    FigureColumn("p_wilcoxon", "", lambda row: row.p, json=lambda p: p),
-    FigureColumn("p_holm", "p, Holm", lambda row: row.adjusted_p,
-                 lambda p: "–" if p is None else f"{p:.2g}", lambda p: p),
-    FigureColumn("", "VQA accuracy", lambda row: row.short[0].interval if row.short else None),
-    FigureColumn("short_answers", "", lambda row: row.short, json=_figures),
-    FigureColumn("metrics", "", lambda row: row.metrics, json=_figures),
-    FigureColumn("metrics_with_target", "", lambda row: row.own, json=_figures),
-    FigureColumn("speedup", "", lambda row: row.speedup),
-    FigureColumn("prompt_tokens", "prompt tokens", lambda row: row.found.mean(row.variant.name, "prompt_tokens").value,
+    FigureColumn("", "", itemgetter("name")),
+    FigureColumn("lossless", "lossless", itemgetter("lossless")),
+    FigureColumn("", "the target's answers", lambda row: None if row["sampled"] else row["equal"]),
+    FigureColumn("equal", "", itemgetter("equal")),
+    FigureColumn("facts", "facts right", itemgetter("facts")),
+    FigureColumn("facts_gained", "minus the target's", itemgetter("gained")),
+    FigureColumn("p_wilcoxon", "", itemgetter("p"), json=_same),
+    FigureColumn("p_holm", "p, Holm", itemgetter("p_holm"), lambda p: "–" if p is None else f"{p:.2g}", _same),
+    FigureColumn("", "VQA accuracy", lambda row: row["short"][0].interval if row["short"] else None),
+    FigureColumn("short_answers", "", itemgetter("short"), json=_figures),
+    FigureColumn("metrics", "", itemgetter("metrics"), json=_figures),
+    FigureColumn("metrics_with_target", "", itemgetter("own"), json=_figures),
+    FigureColumn("speedup", "", itemgetter("speedup")),
+    FigureColumn("prompt_tokens", "prompt tokens", itemgetter("prompt_tokens"),
            lambda count: f"{count:.0f}", lambda count: round(count, 1)),
-    FigureColumn("", "speed-up", lambda row: row.speedup),
+    FigureColumn("", "speed-up", itemgetter("speedup")),
 )  # fmt: skip
 
 
-def corrected(groups: Mapping[str, tuple[Study, Answers]]) -> dict[str, dict[str, QualityRow]]:
+def corrected(groups: Mapping[str, tuple[Study, Answers]]) -> dict[str, dict[str, Row]]:
     """The rows of all groups, their p values after Holm's correction over all lossy ones."""
-    rows = {
-        name: {one.name: QualityRow(found, one, study.work.temperature > 0) for one in study.variants}
-        for name, (study, found) in groups.items()
-    }
-    tested = [row for each in rows.values() for row in each.values() if row.p is not None]
-    for row, p in zip(tested, holm([row.p or 0.0 for row in tested]), strict=True):
-        row.adjusted_p = p
+    rows = {name: rows_of(*group) for name, group in groups.items()}
+    tested = [row for each in rows.values() for row in each.values() if row["p"] is not None]
+    for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
+        row["p_holm"] = p
     return rows
 
 
@@ -179,10 +168,11 @@ def summarise(config: QualityConfig, found: Sequence[UnitResult]) -> Findings:
     groups = {name: (plan, plan.pooled(found)) for name, plan in zip((GREEDY, "sampled"), studies(config), strict=True)}
     rows = corrected(groups)
     greedy, asked = rows[GREEDY], groups[GREEDY][1]
-    wrong = [name for name, row in greedy.items() if row.variant.lossless and row.equal[0] < row.equal[1]]
-    lossless = sum(row.variant.lossless for name, row in greedy.items() if name != OWN)
-    lossy = {name: row for each in rows.values() for name, row in each.items() if not row.variant.lossless}
-    worse = [name for name, row in lossy.items() if row.worse]
+    wrong = [name for name, row in greedy.items() if row["lossless"] and row["equal"][0] < row["equal"][1]]
+    lossless = sum(row["lossless"] for name, row in greedy.items() if name != OWN)
+    lossy = {name: row for each in rows.values() for name, row in each.items() if not row["lossless"]}
+    # Both the interval and the corrected test say so.
+    worse = [name for name, row in lossy.items() if row["p_holm"] < ALPHA and row["gained"].high < 0]
     scenes, least = len({*asked.scenes}), least_scenes(len(lossy))
     few = "" if scenes >= least else f" {scenes} scenes cannot show it of {len(lossy)} rows; {least} can."
     equality = (
@@ -193,7 +183,7 @@ def summarise(config: QualityConfig, found: Sequence[UnitResult]) -> Findings:
     return Findings(
         found=(
             f"{equality} Of {len(lossy)} lossy rows {len(worse)} get significantly fewer facts right than the target "
-            f"({greedy[OWN].facts.value:.2f} of them)."
+            f"({greedy[OWN]['facts'].value:.2f} of them)."
         ),
         sure=(
             f"{sure(asked, 1)} Facts are judged by rules that know the scene. Fewer are right where the "
@@ -208,10 +198,10 @@ def summarise(config: QualityConfig, found: Sequence[UnitResult]) -> Findings:
     )
 
 
-def _table(name: str, rows: Sequence[QualityRow]) -> FigureTable:
-    scores = [one.name for one in rows[0].metrics]
+def _table(name: str, rows: Sequence[Row]) -> FigureTable:
+    scores = [one.name for one in rows[0]["metrics"]]
     texts = tuple(
-        FigureColumn("", head, lambda row, which=which, at=at: getattr(row, which)[at].interval)
+        FigureColumn("", head, lambda row, which=which, at=at: row[which][at].interval)
         for which, end in (("metrics", ""), ("own", " with the target"))
         for at, head in enumerate(f"{score}{end}" for score in scores)
     )
@@ -220,21 +210,21 @@ def _table(name: str, rows: Sequence[QualityRow]) -> FigureTable:
         (*COLUMNS[:-2], *texts, *COLUMNS[-2:]),
         [(row,) for row in rows],
         "Scores are against the world's right answer, and against the target's own: "
-        + "; ".join(f"{one.name}: {one.note}" for one in rows[0].metrics)
+        + "; ".join(f"{one.name}: {one.note}" for one in rows[0]["metrics"])
         + ". VQA accuracy is exact match of the short answer that is stated, where the question has one. Speed-ups of "
         "rows whose answers differ are per token.",
     )
 
 
-def _figure(config: QualityConfig, rows: Mapping[str, Mapping[str, QualityRow]]) -> Drawing:
+def _figure(config: QualityConfig, rows: Mapping[str, Mapping[str, Row]]) -> Drawing:
     """Facts right over the speed-up, a curve for each lossy method."""
-    every = [(name, row) for each in rows.values() for name, row in each.items() if not row.variant.lossless]
+    every = [(name, row) for each in rows.values() for name, row in each.items() if not row["lossless"]]
     methods: dict[str, list[tuple[float, float, float, float]]] = {
         spec.partition(":")[0]: [] for spec in (*config.compressions, *config.rules)
     }
     for name, row in every:
-        methods[name.removeprefix("event, ").partition(":")[0]].append(point(row.speedup.value, row.facts))
-    own, span = rows[GREEDY][OWN].facts.value, [row.speedup.value for _, row in every]
+        methods[name.removeprefix("event, ").partition(":")[0]].append(point(row["speedup"].value, row["facts"]))
+    own, span = rows[GREEDY][OWN]["facts"].value, [row["speedup"].value for _, row in every]
     level = tuple((x, own, own, own) for x in (min(span), max(span)))
     return curves(
         "Facts right over the speed-up, lossy methods",
