@@ -13,9 +13,8 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import save_head
 from crossdraft.load import target_fingerprint
 from crossdraft_lab import scenes
-from crossdraft_lab.bench.align import AlignBench, run_align, scene_questions
+from crossdraft_lab.bench.align import AlignBench, list_tests, run_align, scene_questions, taught_questions
 from crossdraft_lab.bench.align_features import figures_of
-from crossdraft_lab.bench.align_pair import list_tests, taught_questions
 from crossdraft_lab.bench.align_rows import (
     CONTROLS,
     HELD_OUT,

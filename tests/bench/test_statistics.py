@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.bench.figure import Figure
 from crossdraft_lab.bench.statistics import (
+    Figure,
     Interval,
     Quartiles,
     acceptance_length,

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from crossdraft_lab.bench.experiments.drafters import COLUMNS, DRAFTERS
-from crossdraft_lab.bench.experiments.kept import kept_outcome
 from crossdraft_lab.bench.experiments.record import FigureTable
 from crossdraft_lab.bench.experiments.registry import EXPERIMENTS
 from crossdraft_lab.bench.experiments.report import HTML, LEADERBOARD, html_report, leaderboard
+from crossdraft_lab.bench.experiments.runner import kept_outcome
 from crossdraft_lab.scenes import KINDS
 from tests.bench.experiments.test_report import HOSTILE, outcome
 

@@ -14,7 +14,6 @@ from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.environment import environment
 from crossdraft_lab.bench.experiments.breakdown import BREAKDOWN, BreakdownConfig
 from crossdraft_lab.bench.experiments.drafters import DRAFTERS
-from crossdraft_lab.bench.experiments.kept import kept_outcome
 from crossdraft_lab.bench.experiments.markdown import outcome_page
 from crossdraft_lab.bench.experiments.quality import QUALITY
 from crossdraft_lab.bench.experiments.record import ExperimentOutcome, FigureTable, Findings
@@ -28,7 +27,7 @@ from crossdraft_lab.bench.experiments.report import (
     sort_key,
     write_report,
 )  # fmt: skip
-from crossdraft_lab.bench.experiments.runner import write_outcome
+from crossdraft_lab.bench.experiments.runner import kept_outcome, write_outcome
 from crossdraft_lab.bench.experiments.runs import RUNS, RunLine, RunsFile
 
 HOSTILE = '<script>alert("x")</script>|<img src="https://elsewhere.example/x.png">'

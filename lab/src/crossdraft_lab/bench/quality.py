@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.bench.figure import Figure
-from crossdraft_lab.bench.statistics import bootstrap
+from crossdraft_lab.bench.statistics import Figure, bootstrap
 from crossdraft_lab.datasets.index import PairIndex
 from crossdraft_lab.datasets.rows import field, json_rows
 

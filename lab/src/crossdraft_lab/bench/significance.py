@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.bench.figure import Figure
-from crossdraft_lab.bench.statistics import by_scene
+from crossdraft_lab.bench.statistics import Figure, by_scene
 
 ALPHA = 0.05  # of two-sided tests
 POWER = 0.8  # of the minimum detectable effect

@@ -263,8 +263,15 @@ def _measured(
     from dataclasses import replace
 
     from crossdraft.cli.reporting import console_for, progress
-    from crossdraft_lab.bench.align import AlignBench, run_align, to_json
-    from crossdraft_lab.bench.align_pair import list_tests, rows_config, scene_tests, taught_questions
+    from crossdraft_lab.bench.align import (
+        AlignBench,
+        list_tests,
+        rows_config,
+        run_align,
+        scene_tests,
+        taught_questions,
+        to_json,
+    )
     from crossdraft_lab.bench.align_rows import KeptRows, lines, results_table
     from crossdraft_lab.bench.assembly import Models
     from crossdraft_lab.bench.study import terminal_table

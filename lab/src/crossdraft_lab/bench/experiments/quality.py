@@ -9,9 +9,9 @@ from typing import Any
 from crossdraft.drawing.charts import ChartCurve, curves
 from crossdraft.drawing.shapes import Drawing
 from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, UnitResult
-from crossdraft_lab.bench.figure import Figure
 from crossdraft_lab.bench.quality import ScoredAnswer, accuracies, text_scores
 from crossdraft_lab.bench.significance import ALPHA, holm, least_scenes, paired_difference
+from crossdraft_lab.bench.statistics import Figure
 from crossdraft_lab.bench.study import (
     ALL,
     OWN,
@@ -101,8 +101,8 @@ def rows_of(study: Study, found: Answers) -> dict[str, Row]:
             if (slot := SHORT.get(pair["kind"], "")) in pair["facts"]
         ]
         scored = [
-            text_scores([ScoredAnswer(pair["scene"], *each) for (pair, _), each in zip(pairs, beside, strict=True)])
-            for beside in (
+            text_scores([ScoredAnswer(pair["scene"], *each) for (pair, _), each in zip(pairs, references, strict=True)])
+            for references in (
                 [(text, (pair["reference"],)) for pair, text in pairs],
                 [(text, (own,)) for text, own in zip(texts, found.answers[OWN], strict=True)],
             )

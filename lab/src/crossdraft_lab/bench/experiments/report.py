@@ -9,7 +9,6 @@ from crossdraft import __version__
 from crossdraft.drawing.svg import to_svg
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
-from crossdraft_lab.bench.experiments.kept import SUMMARY, kept_outcome
 from crossdraft_lab.bench.experiments.markdown import (
     machines_of,
     outcome_lines,
@@ -20,7 +19,7 @@ from crossdraft_lab.bench.experiments.markdown import (
 )
 from crossdraft_lab.bench.experiments.record import Experiment, ExperimentOutcome, FigureTable
 from crossdraft_lab.bench.experiments.registry import EXPERIMENTS
-from crossdraft_lab.bench.experiments.runner import UnfinishedError, read_outcome
+from crossdraft_lab.bench.experiments.runner import SUMMARY, UnfinishedError, kept_outcome, read_outcome
 from crossdraft_lab.bench.experiments.runs import RUNS
 
 if TYPE_CHECKING:
