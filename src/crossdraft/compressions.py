@@ -50,42 +50,46 @@ class Compression:
 COMPRESSIONS: Table[Compression] = Table("crossdraft.executors", Compression, COMPRESSION, {})
 
 
-class BudgetStatus(Protocol):
-    """The state of a quality budget at one moment; see `CheckedPrompts`."""
+@dataclass(frozen=True)
+class BudgetStatus:
+    """State of a quality budget at one moment; see `CheckedPrompts`.
+
+    Args:
+        budget: the loss that is allowed on average.
+        threshold: the gate's confidence, 0..1, that is asked for now.
+        reads: how many requests that could be predicted were read in each way.
+        unpredictable: how many could not, and were read whole.
+        compared: checks that ended; one whose request was cancelled, failed or ran out of time has no loss.
+        loss: the sum of their losses, each 0..1.
+    """
+
+    budget: float
+    threshold: float
+    reads: Mapping[str, int]
+    unpredictable: int
+    compared: int
+    loss: float
 
     @property
-    def budget(self) -> float:
-        """The loss that is allowed on average."""
-        ...
+    def mean_loss(self) -> float | None:
+        """Mean loss of the checks that ended; `None` before the first."""
+        return self.loss / self.compared if self.compared else None
 
     @property
-    def threshold(self) -> float:
-        """The gate's confidence, 0..1, that is asked for now."""
-        ...
-
-    @property
-    def unpredictable(self) -> int:
-        """Number of requests that could not be predicted, and were prefilled whole."""
-        ...
-
-    @property
-    def compared(self) -> int:
-        """Checks that ended."""
-        ...
-
-    @property
-    def loss(self) -> float:
-        """The sum of their losses, each 0..1."""
-        ...
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Number of requests that were prefilled in each way."""
-        ...
+    def counts(self) -> dict[str, int]:
+        """Number of requests that were read in each way."""
+        return {str(way): count for way, count in self.reads.items()} | {"unpredictable": self.unpredictable}
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
-        ...
+        mean = self.mean_loss
+        return {
+            "budget": self.budget,
+            "threshold": round(self.threshold, 6),
+            **self.counts,
+            "compared": self.compared,
+            "mean_loss": None if mean is None else round(mean, 4),
+        }
 
 
 @runtime_checkable

@@ -1,7 +1,5 @@
 """Compiled passes, on a GPU captured as graphs: the answers are those of the executor `fast`."""
 
-import copy
-
 import pytest
 
 from tests.gpu.pairs import answers, check_same, drafter_of, inline, target_of
@@ -13,7 +11,7 @@ def test_with_compiled_passes(size, name, dtype, record_property):
     """Rows are padded, lengths differ, windows grow, and a second cache brings memory of its own."""
     target = target_of(name, dtype)
     expected = answers(target, None)
-    static = copy.copy(target)
+    static = target.reading()
     static.compile(size, 4)
     for _ in range(2):
         drafter = drafter_of(name, dtype, words=2)

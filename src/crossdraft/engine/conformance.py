@@ -5,7 +5,6 @@ path; then an accepted path is compacted and the next pass is compared again. Tw
 sequential positions, must show: a check that cannot fail checks nothing.
 """
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -65,7 +64,7 @@ class SequentialPositions(PassBuilder):
 
 def planted(target: Target, fault: type[PassBuilder]) -> Target:
     """A target whose passes are built with a fault."""
-    wrong = copy.copy(target)
+    wrong = target.reading()
     wrong.passes = fault(target.model, target.device, target.traits)
     return wrong
 

@@ -23,6 +23,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from crossdraft.compressions import BudgetStatus
 from crossdraft.errors import CrossdraftError
 
 
@@ -63,48 +64,6 @@ class QualityBudget:
             raise CrossdraftError(f"The rate of a threshold is above 0 and at most 1; {self.rate} is not.")
 
 
-@dataclass(frozen=True)
-class PrefillStatus:
-    """State of a quality budget at one moment.
-
-    Args:
-        budget: the loss that is allowed on average.
-        threshold: the gate's confidence, 0..1, that is asked for now.
-        reads: how many requests that could be predicted were read in each way.
-        unpredictable: how many could not, and were read whole.
-        compared: checks that ended; one whose request was cancelled, failed or ran out of time has no loss.
-        loss: the sum of their losses, each 0..1.
-    """
-
-    budget: float
-    threshold: float
-    reads: dict[Read, int]
-    unpredictable: int
-    compared: int
-    loss: float
-
-    @property
-    def mean_loss(self) -> float | None:
-        """Mean loss of the checks that ended; `None` before the first."""
-        return self.loss / self.compared if self.compared else None
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Number of requests that were read in each way."""
-        return {str(read): self.reads[read] for read in Read} | {"unpredictable": self.unpredictable}
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        mean = self.mean_loss
-        return {
-            "budget": self.budget,
-            "threshold": round(self.threshold, 6),
-            **self.counts,
-            "compared": self.compared,
-            "mean_loss": None if mean is None else round(mean, 4),
-        }
-
-
 class PrefillController:
     """Says how each request is read, and learns from checks; see the module's text. For any number of threads.
 
@@ -132,11 +91,11 @@ class PrefillController:
         return min(1.0, self._level)
 
     @property
-    def status(self) -> PrefillStatus:
+    def status(self) -> BudgetStatus:
         """State of the budget until now."""
         with self._lock:
-            reads = {read: self._reads[read] for read in Read}
-            return PrefillStatus(
+            reads: dict[str, int] = {read: self._reads[read] for read in Read}
+            return BudgetStatus(
                 self.budget.loss, self.threshold, reads, self._unpredictable, self._compared, self._loss
             )
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol, cast
 import torch
 from torch import Tensor
 
-from crossdraft.compressions import CHECK, READ_WHOLE, checked_by
+from crossdraft.compressions import CHECK, READ_WHOLE, BudgetStatus, checked_by
 from crossdraft.edge.events import EdgeEvents
 from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.encoded import visual_rows
@@ -34,7 +34,7 @@ from crossdraft.specs import Limit, Share, check_settings
 from crossdraft.video.clip import FrameSampling, count_frames, read_clip
 from crossdraft.video.inputs import clip_inputs
 from crossdraft.video_prompt import VideoPrompt
-from crossdraft_lab.align.checked import PrefillController, PrefillStatus, QualityBudget, Read
+from crossdraft_lab.align.checked import PrefillController, QualityBudget, Read
 from crossdraft_lab.align.gate import PrefillGate, load_gate
 from crossdraft_lab.align.networks.vision import VisionConfig, spread
 from crossdraft_lab.align.predicted import (
@@ -155,7 +155,7 @@ class SpeculativePrefill:
         return self._gate
 
     @property
-    def status(self) -> PrefillStatus | None:
+    def status(self) -> BudgetStatus | None:
         """State of its budget until now; `None` without a budget."""
         return None if self.controller is None else self.controller.status
 

@@ -4,7 +4,6 @@ Runs where only torch, transformers and numpy are installed: `python -m crossdra
 video-llava-7b`. A config other than `reference` gets random weights.
 """
 
-import copy
 import time
 from collections.abc import Sequence
 
@@ -37,7 +36,7 @@ def compare_passes(target: Target, config: str, repeats: int) -> Json:
     Raises:
         CrossdraftError: as `Target.compile`.
     """
-    static = copy.copy(target)
+    static = target.reading()
     static.compile(1, WIDTHS[-1], now=False)
     prompt = target.prepare(Request("scale")) if config != "reference" else _text_prompt(target)
     ways = {"lean": target, "compiled": static}

@@ -134,7 +134,7 @@ def _alpha(answers: Sequence[Answer]) -> float:
 def _passes(target: Target, request: Request) -> list[tuple[int, float]]:
     """V(n) in milliseconds after a request's own prompt."""
     prompt = target.prepare(request)
-    fixed = Target(target.model, lambda _: prompt, target.decode, tuple(target.eos))
+    fixed = target.reading(lambda _: prompt)
     measured = measure_passes(fixed, BUDGET_S)
     return undisturbed([(each["n"], max(SHORTEST, each["extend_ms"]["median"])) for each in measured])
 
