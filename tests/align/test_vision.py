@@ -167,7 +167,7 @@ def test_predicting_the_targets_own_tokens_it_says_what_the_target_says(models, 
     monkeypatch.setattr(adapter, "predict", lambda source: true[None])
     drafter = IndependentDrafter(predicted_target(target, events, adapter, tokenizer))
     cache = target.new_cache(capacity=len(prompt) + 4)
-    own = prefill(target, cache, prompt, target.encode(prompt), len(prompt) + 4).out.logits[0][-1]
+    own = prefill(target, cache, prompt, target.encode(prompt), len(prompt) + 4).logits[0][-1]
     assert torch.allclose(drafted_logits(drafter, question, 0, 1), own[list(IDS)], atol=1e-9)
 
 

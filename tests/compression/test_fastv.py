@@ -92,7 +92,7 @@ def test_it_writes_what_the_published_algorithm_writes(plain, layer, keep):
     target = fastv_target(plain, FastVSettings(layer, keep))
     prompt = target.prepare(REQUEST)
     read = prefill(target, target.new_cache(), prompt, target.encode(prompt), 200)
-    assert torch.allclose(read.out.logits[0][0], logits, atol=1e-5)  # norms are computed in float32
+    assert torch.allclose(read.logits[0][0], logits, atol=1e-5)  # norms are computed in float32
     assert list(answer(target).tokens)[:STEPS] == tokens[: len(answer(target).tokens)]
     assert answer(plain).tokens == alone  # the target it was made of is what it was
 
@@ -102,7 +102,7 @@ def test_keeping_everything_changes_nothing(plain):
     whole, other = fastv_target(plain, FastVSettings(1, 1.0)), fastv_target(plain, FastVSettings(1, 0.25))
     prompt = plain.prepare(REQUEST)
     rows = [
-        prefill(one, one.new_cache(), prompt, one.encode(prompt), 200).out.logits[0][0] for one in (plain, whole, other)
+        prefill(one, one.new_cache(), prompt, one.encode(prompt), 200).logits[0][0] for one in (plain, whole, other)
     ]
     assert torch.allclose(rows[0], rows[1], atol=1e-9)
     assert (rows[0] - rows[2]).abs().max() > 1e-3
@@ -131,7 +131,7 @@ def test_a_branching_tree_of_the_prompt_s_own_pass(plain):
     tree = DraftTree((5, 6, 7), (-1, -1, 0))
     read = prefill(target, target.new_cache(), prompt, encoded, 200, tree)
     chain = prefill(target, target.new_cache(), prompt, encoded, 200, DraftTree.chain([5, 7]))
-    assert torch.allclose(read.out.logits[0][[0, 1, 3]], chain.out.logits[0], atol=1e-9)
+    assert torch.allclose(read.logits[0][[0, 1, 3]], chain.logits[0], atol=1e-9)
 
 
 @encodes_clips

@@ -117,7 +117,7 @@ def test_pieces_of_a_prompt_read_one_by_one_say_the_same(name, size):
     model, prompt = (ZOO | IMAGES)[name]()
     target = as_target(model, prompt)
     encoded = target.encode(prompt)
-    whole = prefill(target, target.new_cache(), prompt, encoded, 200).out.logits[0]
+    whole = prefill(target, target.new_cache(), prompt, encoded, 200).logits[0]
     cache = KVCache(target.text_config.num_hidden_layers, 1, 200)
     cache.add_row(len(prompt))
     pieces, cache.rope_deltas[0] = target.chunks(prompt, encoded)
@@ -151,7 +151,7 @@ def test_a_prompt_along_with_which_nothing_rides_is_read_in_one_pass(name):
     assert len(passes) - before == (1 if whole else before)
     assert before == 1 + (target.visual_end(prompt) > 0)
     tolerance = 1e-5 if name.endswith("_moe") else 1e-10
-    assert (one.out.logits[0] - two.out.logits[0]).abs().max() < tolerance
+    assert (one.logits[0] - two.logits[0]).abs().max() < tolerance
     spans = [cache.span(0, 0, len(prompt)).layers for cache in caches]
     for mine, its in zip(*spans, strict=True):
         assert all((a - b).abs().max() < tolerance for a, b in zip(mine, its, strict=True))

@@ -136,16 +136,16 @@ def read_prompt(
     known = prefixes.lookup(model, prompt, request)
     capacity = _capacity(model, prompt, spare)
     cache = model.new_cache(capacity=capacity)
-    read = prefill(model, cache, prompt, known.encode(), capacity, capture=capture, prefix=known.prefix)
-    known.store(cache, read.row, model.visual_end(prompt))
-    return prompt, cache, read.out
+    out = prefill(model, cache, prompt, known.encode(), capacity, capture=capture, prefix=known.prefix)
+    known.store(cache, 0, model.visual_end(prompt))
+    return prompt, cache, out
 
 
 def read_encoded(model: Target, prompt: Prompt, encoded: Encoded, spare: int) -> tuple[KVCache, TargetOut]:
     """As `read_prompt`, of a prompt whose visual features are given."""
     capacity = _capacity(model, prompt, spare)
     cache = model.new_cache(capacity=capacity)
-    return cache, prefill(model, cache, prompt, encoded, capacity).out
+    return cache, prefill(model, cache, prompt, encoded, capacity)
 
 
 def _capacity(model: Target, prompt: Prompt, spare: int) -> int:

@@ -104,7 +104,7 @@ def check_conformance(target: Target, prompt: Prompt, tokens: Sequence[int]) -> 
 def _prefill(target: Target, cache: KVCache, prompt: Prompt, tree: DraftTree) -> Tensor:
     """Prefill a new row with `tree` riding along; returns [1 + n, V]."""
     capacity = len(prompt) + 4 * len(PARENTS)
-    return prefill(target, cache, prompt, target.encode(prompt), capacity, tree).out.logits[0]
+    return prefill(target, cache, prompt, target.encode(prompt), capacity, tree).logits[0]
 
 
 def _error(found: Tensor, expected: Tensor) -> float:

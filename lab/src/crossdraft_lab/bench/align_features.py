@@ -62,8 +62,8 @@ def target_features(target: Target, pair: ReferenceAnswer) -> Tensor:
     prompt, last = target.prepare(pair.item.request), (target.text_config.num_hidden_layers,)
     length = len(prompt) + len(pair.tokens)
     cache = target.new_cache(capacity=length)
-    read = prefill(target, cache, prompt, target.encode(prompt), length, capture=last)
-    rows = [read.out.hidden[0][0][-1:]]
+    out = prefill(target, cache, prompt, target.encode(prompt), length, capture=last)
+    rows = [out.hidden[0][0][-1:]]
     if len(pair.tokens) > 1:
         chunk = Chunk(torch.tensor(pair.tokens[:-1]))
         rows.append(target.extend(cache, [PassRow(0, chunk, capture=last)]).hidden[0][0])

@@ -17,7 +17,6 @@ from torch import Tensor
 from crossdraft.comparisons import orders
 from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, PromptFeatures, VerifyOutput
 from crossdraft.engine.passes import Chunk, PassRow, TargetOut
-from crossdraft.engine.prefill import prefill
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
@@ -160,14 +159,18 @@ class _TeacherForced:
         self.cache = target.new_cache()
         room = len(prompt) + len(tokens) + nodes + needs.probes + 1
         hidden, visual = needs.hidden_layers, needs.visual_layers
-        encoded = target.encode(prompt)
-        self.read = prefill(target, self.cache, prompt, encoded, room, capture=hidden, front_capture=visual)
+        (*front, last), delta = target.chunks(prompt, target.encode(prompt))
+        self.cache.add_row(room)
+        self.cache.rope_deltas[0] = delta
+        seen = [target.extend(self.cache, [PassRow(0, chunk, capture=visual)]).hidden[0] for chunk in front]
+        self.read = target.extend(self.cache, [PassRow(0, last, capture=hidden)])
         cut, ids = target.visual_end(prompt), tuple(prompt.input_ids.tolist())
-        self.prompt = PromptFeatures(ids[cut:], ids[:cut], self.read.front)
+        features = {layer: torch.cat(parts) for layer, *parts in zip(visual, *seen, strict=True)} if seen else {}
+        self.prompt = PromptFeatures(ids[cut:], ids[:cut], features)
         self.done = 0  # tokens of the answer in front of the root
 
     def __iter__(self) -> Iterator[_TargetStep]:
-        yield _TargetStep(self.tokens[:1], self._by_layer(self.read.out), self.prompt)
+        yield _TargetStep(self.tokens[:1], self._by_layer(self.read), self.prompt)
         while self.done + STEP + 1 < len(self.tokens):
             yield self._step()
 
@@ -183,14 +186,14 @@ class _TeacherForced:
         root, *step = self.tokens[self.done : self.done + STEP + 1]
         self.done += STEP + 1
         out = self._extend(root, DraftTree.chain(step), self.needs.hidden_layers)
-        self.cache.keep(self.read.row, range(STEP))
+        self.cache.keep(0, range(STEP))
         return _TargetStep((*step, self.tokens[self.done]), self._by_layer(out))
 
     def _try(self, tree: DraftTree, embeds: Tensor | None = None) -> Tensor:
         """[1 + n, V] logits of a pass that is taken back."""
-        length = self.cache.lengths[self.read.row]
+        length = self.cache.lengths[0]
         out = self._extend(self.tokens[self.done], tree, (), embeds)
-        self.cache.truncate(self.read.row, length)
+        self.cache.truncate(0, length)
         return out.logits[0]
 
     def _by_layer(self, out: TargetOut) -> dict[int, Tensor]:
@@ -198,5 +201,5 @@ class _TeacherForced:
 
     def _extend(self, root: int, tree: DraftTree, layers: Sequence[int], embeds: Tensor | None = None) -> TargetOut:
         """One pass over the root and a tree, whose last nodes are given as embeddings."""
-        row = PassRow(self.read.row, Chunk(torch.tensor([root])), tree, embeds, tuple(layers))
+        row = PassRow(0, Chunk(torch.tensor([root])), tree, embeds, tuple(layers))
         return self.target.extend(self.cache, [row])

@@ -119,11 +119,11 @@ def read_answer(target: Target, answered: AnsweredPrompt) -> ReadAnswer:
     """Read prompt and answer in the engine's own passes."""
     tree, length = DraftTree.chain(answered.answer[:-1]), len(answered.prompt)
     cache = target.new_cache(capacity=length + len(tree))
-    read = prefill(target, cache, answered.prompt, target.encode(answered.prompt), cache.capacity, tree)
+    out = prefill(target, cache, answered.prompt, target.encode(answered.prompt), cache.capacity, tree)
     cache.keep(0, range(len(tree)))
     layers = range(target.text_config.num_hidden_layers)
     keys, values = zip(*(cache.first(layer, cache.lengths[0]) for layer in layers), strict=True)
-    return ReadAnswer(keys, values, read.out.logits[0], length, cache.rope_deltas[0])
+    return ReadAnswer(keys, values, out.logits[0], length, cache.rope_deltas[0])
 
 
 def lookahead_logits(target: Target, head: LookaheadEmbeddings, read: ReadAnswer, anchors: Sequence[int]) -> Tensor:
