@@ -4,7 +4,9 @@ import logging
 import os
 import random
 import shutil
+import sys
 from collections.abc import Iterator
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,9 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+
+from crossdraft.engine.runner.child import START
+from crossdraft_lab.bench.forking import fork
 
 if TYPE_CHECKING:
     from tests.support import ClipPaths, PairPaths
@@ -34,6 +39,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu") is not None:  # not by keywords: these name folders, too
             item.add_marker(skip)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forks() -> None:
+    """Drafters' processes that tests start are forks of one that has imported what they need, which takes seconds.
+
+    Their working directory, environment and standard error are those of the session: see `fresh_processes`.
+    """
+    if sys.platform == "linux" and not torch.cuda.is_available():
+        get_context("forkserver").set_forkserver_preload(["crossdraft.api", "crossdraft.engine.runner.worker"])
+        START.set(fork)
+
+
+@pytest.fixture
+def fresh_processes() -> Iterator[None]:
+    """Drafters' processes are started afresh, as users have it."""
+    token = START.set(None)
+    yield
+    START.reset(token)
 
 
 @pytest.fixture(autouse=True)

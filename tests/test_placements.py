@@ -21,7 +21,6 @@ from crossdraft.heads.files import save_head
 from crossdraft.load import load_target, target_fingerprint
 from crossdraft.methods import METHODS, needs_target, placements, read_spec
 from crossdraft.specs import Spec
-from crossdraft_lab.bench.forking import forking
 from tests.align.small import some_adapter
 from tests.align.test_drafter import seen_by
 from tests.align.test_vision import some_vision
@@ -64,11 +63,8 @@ def compared() -> list[object]:
 
 @pytest.fixture(scope="module", autouse=True)
 def one_target():
-    """Every engine here shares the target that the first one has loaded; processes are forks of one."""
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        forking(["crossdraft.drafters.event.load", "crossdraft.engine.runner.worker"]),
-    ):
+    """Every engine here shares the target that the first one has loaded."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr("crossdraft.api.load_target", cache(load_target))
         yield
 

@@ -448,13 +448,13 @@ def test_a_drafter_that_cannot_be_loaded_is_refused_at_once(tmp_path):
         ProcessDrafter(partial(load_drafter, str(tmp_path)))
 
 
-def test_a_worker_that_cannot_start_is_said_not_awaited(monkeypatch):
+def test_a_worker_that_cannot_start_is_said_not_awaited(fresh_processes, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(CrossdraftError, match="could not be started"):
         ProcessDrafter(partial(load_drafter, "event"))
 
 
-def test_one_that_the_system_does_not_start_is_one_sentence(monkeypatch):
+def test_one_that_the_system_does_not_start_is_one_sentence(fresh_processes, monkeypatch):
     def full(*_, **__):
         raise BlockingIOError(11, "Resource temporarily unavailable")
 

@@ -17,7 +17,6 @@ from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.runner.runner import DrafterLost
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.bench.forking import forking
 
 TIMEOUT_S, STEPS = 1.0, 15  # a step takes a tenth of the timeout
 QUESTION = Request("What is ahead?", max_new_tokens=8)
@@ -55,12 +54,6 @@ class Slow:
 
     def end(self, states):
         pass
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _forks():
-    with forking(["crossdraft.engine.runner.worker", "tests.engine.runner.test_progress"]):
-        yield
 
 
 @pytest.fixture
