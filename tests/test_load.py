@@ -276,10 +276,10 @@ def test_the_usual_dtype_is_that_of_the_device_however_it_is_written(pair, monke
     assert load_drafter(str(pair.event), device).model.model.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize(("drafter", "rows"), [(None, 1), ("ngram", load.VERIFIED)])
-def test_the_layout_of_weights_is_chosen_for_the_rows_of_a_usual_pass(drafter, rows, monkeypatch):
-    """Alone a target reads one row a pass."""
+@pytest.mark.parametrize(("drafter", "batch", "rows"), [(None, 1, 1), (None, 6, 6), ("ngram", 6, load.VERIFIED)])
+def test_the_layout_of_weights_is_chosen_for_the_rows_of_a_usual_pass(drafter, batch, rows, monkeypatch):
+    """Alone a target reads one row of each request."""
     chosen = []
     monkeypatch.setattr(load, "prepack", lambda model, fill, *, rows: chosen.append(rows) or 0)
-    with cd.Engine.load("reference", drafter, cd.Options(device="cpu")):
+    with cd.Engine.load("reference", drafter, cd.Options(device="cpu", max_batch=batch)):
         assert chosen == [rows]

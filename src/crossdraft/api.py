@@ -170,7 +170,7 @@ class Engine:
                 fps=options.fps,
                 quantize=options.quantize,
                 device_map=options.device_map,
-                rows=VERIFIED if chosen else 1,
+                rows=VERIFIED if chosen else options.max_batch,
             )
 
         return cls._load(adapted, DrafterContext(source), chosen, options)

@@ -1,6 +1,7 @@
 """The drafter reads its old text again instead of writing it anew, and says the same in fewer passes."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 
 import pytest
 import torch
@@ -25,20 +26,6 @@ def twin() -> IndependentDrafter:
     return load_drafter("blind")
 
 
-@pytest.fixture
-def passes(twin, monkeypatch) -> list[int]:
-    """Widths of the drafter's passes."""
-    widths: list[int] = []
-    extend = twin.model.extend
-
-    def counted(cache, rows):
-        widths.append(len(rows[0]))
-        return extend(cache, rows)
-
-    monkeypatch.setattr(twin.model, "extend", counted)
-    return widths
-
-
 def overruled(twin: IndependentDrafter, question: str, sampling: Sampling, *, forget: bool) -> tuple[int, ...]:
     """What is drafted where, twice over, the target puts the drafter's next best word in the place of the sixth."""
     request = Request(question, max_new_tokens=64, sampling=sampling)
@@ -59,29 +46,47 @@ def overruled(twin: IndependentDrafter, question: str, sampling: Sampling, *, fo
     return drafted
 
 
+@dataclass(frozen=True)
+class Drafted:
+    """What was drafted, and the passes that it took."""
+
+    tokens: tuple[int, ...]
+    passes: int
+
+
+@pytest.fixture(scope="module")
+def drafted(twin):
+    """`overruled`, by question, sampling and whether the drafter forgets, done once."""
+
+    @cache
+    def run(question: str, sampling: Sampling, *, forget: bool) -> Drafted:
+        widths, extend = [], twin.model.extend
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(twin.model, "extend", lambda cache, rows: widths.append(len(rows)) or extend(cache, rows))
+            return Drafted(overruled(twin, question, sampling, forget=forget), len(widths))
+
+    return run
+
+
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_the_draft_is_the_one_written_word_by_word(twin, question, sampling):
-    read_again = overruled(twin, question, sampling, forget=False)
-    assert read_again == overruled(twin, question, sampling, forget=True)
+def test_the_draft_is_the_one_written_word_by_word(drafted, question, sampling):
+    assert drafted(question, sampling, forget=False).tokens == drafted(question, sampling, forget=True).tokens
 
 
-def test_it_takes_fewer_passes(twin, passes):
-    for question in QUESTIONS:
-        overruled(twin, question, GREEDY, forget=True)
-    word_by_word = len(passes)
-    passes.clear()
-    for question in QUESTIONS:
-        overruled(twin, question, GREEDY, forget=False)
-    assert len(passes) < 0.9 * word_by_word  # a third of them is the first draft, which nothing can spare
+def test_it_takes_fewer_passes(drafted):
+    again, word_by_word = (
+        sum(drafted(question, GREEDY, forget=forget).passes for question in QUESTIONS) for forget in (False, True)
+    )
+    assert again < 0.9 * word_by_word  # a third of them is the first draft, which nothing can spare
 
 
-def test_a_planted_bug_in_the_bookkeeping_is_seen(twin, monkeypatch):
+def test_a_planted_bug_in_the_bookkeeping_is_seen(twin, drafted, monkeypatch):
     """The control: keeping one word too few of what came true must change the draft."""
     keep = KVCache.keep
-    honest = [overruled(twin, question, GREEDY, forget=True) for question in QUESTIONS]
+    honest = drafted(QUESTIONS[0], GREEDY, forget=True).tokens
     monkeypatch.setattr(KVCache, "keep", lambda cache, row, path: keep(cache, row, path[:-1]))
-    assert [overruled(twin, question, GREEDY, forget=False) for question in QUESTIONS] != honest
+    assert overruled(twin, QUESTIONS[0], GREEDY, forget=False) != honest
 
 
 def test_likely_words_row_by_row():
