@@ -50,9 +50,9 @@ from crossdraft.records import DrafterContext
 from crossdraft.specs import Spec
 from crossdraft.streaming import AsyncStream, Stream, awaited
 
-ENCODES_CLIPS = Version("5.18")  # the transformers from which on a clip is encoded by itself, which a glance looks at
+ENCODES_CLIPS = Version("5.18")  # since this transformers a clip is encoded by itself, which `glance` drafts from
 USUAL = "glance"  # the reference target's drafter, where requests have events
-FOR_OTHERS = "union:memory,ngram"  # it needs neither events nor training
+FOR_OTHERS = "union:memory,ngram"  # for every other case: needs neither events nor training
 
 
 def default_drafter(target: str, *, events: bool = True) -> str:
@@ -92,7 +92,7 @@ class Engine:
         self._spec = spec
         self.cost = cost
         self._drafter = drafter
-        # It knows nothing of this engine, so that one that is not closed can be collected.
+        # `_make` holds no reference to this engine, so that an engine that is not closed can be garbage-collected.
         kept = cache_bytes(options, target.device) if shares_prefixes(options.lossy_prefill) else 0
         self.prefixes = PrefixCache(kept)
         self._make = partial(new_loop, target, drafter, options, cost, self.prefixes)
@@ -285,7 +285,7 @@ class Engine:
     def generate(self, requests: Request | Sequence[Request]) -> Answer | list[Answer]:
         """Answer one request or several; an empty list has an empty list of answers. Ctrl-C cancels them.
 
-        Of several, as many are queued as there may be, the others as there is room; so a batch may be
+        Several requests are queued as far as there is room, the others as room comes; so a batch may be
         longer than `Options.max_queue`.
 
         Raises:
@@ -322,11 +322,11 @@ class Engine:
         return Stream(lambda on_piece: self.submit(asked, on_piece, provisional=not final_only))
 
     async def agenerate(self, request: Request) -> Answer:
-        """As `generate` of one request, for asyncio: cancelling the task cancels the request."""
+        """Answer one request as `generate` does, for asyncio: cancelling the task cancels the request."""
         return await awaited(self.submit(request))
 
     def astream(self, request: Request, *, final_only: bool = False) -> AsyncStream:
-        """As `stream`, for `async for`."""
+        """Answer one request piece by piece as `stream` does, for `async for`."""
         asked = single(request)
         return AsyncStream(lambda on_piece: self.submit(asked, on_piece, provisional=not final_only))
 
@@ -397,7 +397,7 @@ def new_loop(
     cost: CostModel,
     prefixes: PrefixCache | None = None,
 ) -> DecodeLoop:
-    """A decode loop over a target and a drafter, as the options say; its passes are timed, if drafts are by cost."""
+    """A decode loop over a target and a drafter, as the options say; with `adaptive` its passes are timed first."""
     loop = DecodeLoop(
         target,
         drafter,
@@ -426,9 +426,9 @@ def _close(
 ) -> None:
     """End an engine's parts, and if `begun` wait for what threads that read have begun.
 
-    Not where it is collected: that may be in one of these threads.
+    An engine that is garbage-collected does not wait: the collection may run in one of these threads.
     """
-    if os.getpid() == process:  # in a fork of that one, thread and drafter are not ours
+    if os.getpid() == process:  # in a forked process, thread and drafter are the parent's
         scheduler.close(begun=begun)
         if drafter is not None:
             drafter.close()
@@ -438,7 +438,7 @@ def _close(
 def _checked(
     drafter: str | os.PathLike[str] | Drafter[Any] | None, options: Options | None
 ) -> tuple[Spec | Drafter[Any] | None, Options]:
-    """The drafter's spec and the options, after all that can be told of them before anything is loaded.
+    """The drafter's spec and the options, checked as far as possible before anything is loaded.
 
     Raises:
         CrossdraftError: the options are none, the drafter's device is not here, a name in the spec is unknown, the

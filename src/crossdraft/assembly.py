@@ -20,7 +20,7 @@ from crossdraft.options import Options
 from crossdraft.records import DrafterContext
 from crossdraft.specs import Spec
 
-CACHE_SHARE = 10  # one part in so many of a device's memory is for its prefix cache
+CACHE_SHARE = 10  # the prefix cache gets a tenth of a device's memory
 
 
 def assemble(
@@ -31,7 +31,7 @@ def assemble(
     Args:
         drafter: what a user named, or a drafter that is made already, which runs in this process.
         context: knows the target by name.
-        target: which is drafted for.
+        target: the one that is drafted for.
         options: as `decided` leaves them: `placement` is not `auto`.
 
     Raises:

@@ -72,7 +72,7 @@ def choice(name: str, value: Any, known: Iterable[object]) -> Any:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint to follow a name that is not known: the nearest that is, or nothing.
+    """A hint to follow an unknown name: the nearest known name, or an empty text.
 
     >>> did_you_mean("memry", ("memory", "ngram"))
     " (did you mean 'memory'?)"
@@ -82,7 +82,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str, prefix: str = "") -> str:
-    """The end of a sentence about a name that is not known: the nearest that is, or what is to be said `otherwise`.
+    """The end of a sentence about an unknown name: a hint at the nearest known name, else the text `otherwise`.
 
     >>> suggestion("learning_rte", ("learning_rate", "steps"), "known keys are …", "optim.")
     "did you mean 'optim.learning_rate'?"
@@ -92,7 +92,7 @@ def suggestion(name: str, known: Iterable[str], otherwise: str, prefix: str = ""
 
 
 class NamedFields:
-    """A dataclass derived from this refuses a field that it has not in one sentence; the nearest name is suggested.
+    """Base of dataclasses that refuse an unknown field in one sentence, which suggests the nearest name.
 
     Raises:
         CrossdraftError: a keyword is the name of no field.

@@ -34,7 +34,7 @@ class Compression:
         paper: where it comes from.
         settings: a frozen dataclass of what may be set.
         make: the compressed target, of the target and the settings.
-        trained: whether it has weights of its own, which are of one target.
+        trained: whether it has weights of its own, made for one target.
         shares_prefixes: whether what was read of a prompt's beginning holds whatever follows it, or comes with it.
     """
 

@@ -12,7 +12,7 @@ SHORT = {
 
 
 def dtype_name(value: object, name: str = "dtype") -> str:
-    """The name in `DTYPES` of a dtype, of its name, or of its short name.
+    """The name in `DTYPES` for a dtype, its name or its short name.
 
     Args:
         value: a `torch.dtype` or a string.

@@ -33,7 +33,7 @@ class RequestError(CrossdraftError):
 
 
 class QueueFullError(CrossdraftError):
-    """As many requests wait as the engine's queue holds (`Options.max_queue`); ask again later."""
+    """The engine's queue is full (`Options.max_queue`); ask again later."""
 
 
 class BatchError(CrossdraftError):

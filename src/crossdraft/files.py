@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def _file_mode() -> int:
-    """The mode that an ordinary `open` gives. To read the mask is to set it: threads may make files meanwhile."""
+    """The mode that an ordinary `open` gives. Reading the umask means setting it, while threads may make files."""
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask
@@ -41,8 +41,8 @@ def read_json(
     """A JSON object in a file.
 
     Args:
-        what: it is, in the complaint.
-        mend: how to, in the complaint.
+        what: the word for the object in the error message.
+        mend: the remedy in the error message.
 
     Raises:
         CrossdraftError: the file is missing, or holds something else.
@@ -51,7 +51,7 @@ def read_json(
         found = parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CrossdraftError(f"Cannot read {path}: {error.strerror}; {mend}.") from error
-    except ValueError as error:  # no UTF-8 is one, too
+    except ValueError as error:  # text that is not UTF-8 raises one, too
         raise CrossdraftError(f"{path} is not JSON ({str(error)[:100]}); {mend}.") from error
     if not isinstance(found, dict):
         raise CrossdraftError(f"{path} must hold a JSON object, as a {what} is; {mend}.")
@@ -88,7 +88,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 class DeferredErrorFile:
-    """A new file for HDF5 or PyAV to write to, which keeps a failed write from them: on leaving its context it raises.
+    """A new file for HDF5 or PyAV that hides a failed write from them, and raises its error when its context ends.
 
     Neither can take that a disk is full. HDF5 writes again whenever it lets go of something, prints a traceback each
     time, and may crash the process in the end; PyAV prints a traceback for each call and goes on as if nothing had
@@ -112,9 +112,9 @@ class DeferredErrorFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._try(self._file.close, None)
-        with suppress(OSError):  # what it still held may not fit either
+        with suppress(OSError):  # the buffered rest may not fit either
             self._file.close()
-        self.check()  # whatever else went wrong came of it
+        self.check()  # any later error follows from that one
 
     def write(self, content: Any) -> int:
         return self._try(lambda: self._file.write(content), len(content))
@@ -162,7 +162,7 @@ def make_folder(folder: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder that there cannot be; nothing is written.
+    """Refuse a path at which there can be no folder; nothing is written.
 
     Raises:
         CrossdraftError: it is a file, or one of those around it is.

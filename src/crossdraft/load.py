@@ -40,7 +40,7 @@ BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")  # how SentencePiece spells a byte that 
 
 @dataclass(frozen=True)
 class Reduction:
-    """Holds less of a model's weights than all of them as they are stored, and at no time more.
+    """A way to hold a model in less memory than its stored weights take, at no time more, loading included.
 
     Args:
         apply: changes a model layer by layer; what it is handed second reads the weights of a layer.
@@ -147,7 +147,7 @@ def load_output_head(source: str = "reference", device: str | None = None, dtype
 
 
 def _with_embeddings(source: str, device: str | None, dtype: str | None) -> tuple[Any, Path]:
-    """A target whose embeddings alone are read, and its folder."""
+    """A target of which only the embeddings are read, and its folder."""
     folder = checked_folder(source, TARGETS)
     where, kind = usable_device(device or None, "device"), _video_class(folder)
     loaded, fill = load_weights(kind, folder, DTYPES[_usual_dtype(dtype)], where, _all_but_embeddings)
@@ -159,7 +159,7 @@ def _with_embeddings(source: str, device: str | None, dtype: str | None) -> tupl
 
 
 def _all_but_embeddings(model: PreTrainedModel) -> int:
-    """Bytes of a model's other weights."""
+    """Bytes of a model's weights other than its embeddings."""
     kept = {id(cast("Any", layer).weight) for layer in (model.get_input_embeddings(), model.get_output_embeddings())}
     return sum(weight.numel() * weight.element_size() for weight in model.parameters() if id(weight) not in kept)
 

@@ -41,12 +41,12 @@ class Message:
 
     @property
     def text(self) -> str:
-        """Its text alone."""
+        """The message's text, without its images and clips."""
         return "\n".join(part.value for part in self.parts if part.kind == "text")
 
 
 def read_messages(given: object) -> tuple[Message, ...]:
-    """Messages as dicts, or as they are.
+    """Read messages that are given as dicts, or as `Message`s.
 
     Raises:
         CrossdraftError: they have another shape, or the last one is not the user's.

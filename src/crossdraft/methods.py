@@ -182,7 +182,7 @@ def build(text: str, context: DrafterContext) -> "Drafter[Any]":
 
 
 def needs_target(spec: Spec) -> bool:
-    """True if some part of it looks into the target, and therefore runs in its process.
+    """True if some part of a drafter looks into the target, and therefore runs in the target's process.
 
     >>> needs_target(parse("union:eagle3,memory")), needs_target(parse("union:event,memory"))
     (True, False)
@@ -203,7 +203,7 @@ def placements(spec: Spec) -> tuple[str, ...]:
 
 
 def repays_a_core(spec: Spec) -> bool:
-    """True if some part of it runs a network of its own that does not look into the target.
+    """True if some part of a drafter runs a network of its own that does not look into the target.
 
     >>> [repays_a_core(parse(text)) for text in ("union:event,memory", "union:memory,ngram", "eagle3")]
     [True, False, False]
@@ -212,7 +212,7 @@ def repays_a_core(spec: Spec) -> bool:
 
 
 def build_spec(spec: Spec, context: DrafterContext) -> "Drafter[Any]":
-    """As `build`; a part that runs in a process of its own is made there."""
+    """Build a drafter as `build` does; a part that runs in a process of its own is made there."""
     from crossdraft.drafters.base import PerRequestDrafter
     from crossdraft.engine.prefix_cache import PrefixCache
 

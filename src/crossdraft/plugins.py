@@ -20,7 +20,7 @@ class Table(MutableMapping[str, T], Generic[T]):
     Args:
         group: of entry points; each names the record of its own name.
         kind: the class of a record.
-        what: a record is, for errors.
+        what: the word for a record in errors.
         own: the package's own records, which an entry point never replaces.
         added: those set at run time are kept here.
 

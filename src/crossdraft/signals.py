@@ -1,4 +1,4 @@
-"""Signals: handlers for as long as a context, and such as wait until a module is imported."""
+"""Signal handlers for as long as a context, and handlers that wait until a module is imported."""
 
 import signal
 import threading
@@ -13,7 +13,7 @@ Handler = Callable[[int, FrameType | None], object]
 
 @contextmanager
 def handled(handler: Handler, *numbers: int) -> Iterator[None]:
-    """These signals go to a handler as long as the context. In another thread than the main one it changes nothing."""
+    """Send these signals to a handler for as long as the context; outside of the main thread, change nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -26,7 +26,7 @@ def handled(handler: Handler, *numbers: int) -> Iterator[None]:
 
 
 def after_imports(handler: Handler) -> Handler:
-    """A handler that waits while a module is imported: cut short, that ends in errors of others, or an abort."""
+    """A handler that waits while a module is imported: an import cut short may raise anything, or abort."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         caller = frame
@@ -44,7 +44,7 @@ def after_imports(handler: Handler) -> Handler:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: what ends in order when Ctrl-C interrupts it does so then, too."""
+    """Interrupt by SIGTERM; a `KeyboardInterrupt`, so that whatever ends in order on Ctrl-C does so here, too."""
 
 
 def terminate(number: int, frame: FrameType | None) -> None:

@@ -91,7 +91,7 @@ def _as_part(spec: Spec) -> str:
 
 
 def renamed(spec: Spec, names: Mapping[str, str]) -> Spec:
-    """The same with other names for some."""
+    """The spec with some of its names replaced."""
     return replace(spec, name=names.get(spec.name, spec.name), parts=tuple(renamed(part, names) for part in spec.parts))
 
 
@@ -109,13 +109,13 @@ def _with_part(spec: Spec, piece: str, text: str, what: str) -> Spec:
 
 
 def _without_suffix(text: str, *, known: bool) -> tuple[str, str | None]:
-    """A text and what follows its last `@`; if only `known` suffixes count, any other one belongs to the text."""
+    """A text and what follows its last `@`; if only `known` suffixes count, any other suffix belongs to the text."""
     rest, at, where = text.rpartition("@")
     return (rest.strip(), where) if at and (where in RUNS_IN or not known) else (text, None)
 
 
 def _run_in(spec: Spec, where: str | None, text: str) -> Spec:
-    """The spec, run there; text: what the user wrote."""
+    """The spec, set to run at `where`; `text` is what the user wrote, for errors."""
     if where is None:
         return spec
     if where not in RUNS_IN:
@@ -151,7 +151,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class NoSettings:
-    """The settings of what has none."""
+    """Settings of a drafter, rule or compression that has none."""
 
 
 Count = Annotated[int, Limit("a whole number of 1 or more", lambda value: value >= 1)]

@@ -29,7 +29,7 @@ class Stream:
 
     @property
     def answer(self) -> Answer | None:
-        """The whole, once the iteration is over; after one that was left early, this waits for the round to end.
+        """The whole answer, once the iteration is over; if the loop was left early, this waits for the round to end.
 
         Raises:
             CrossdraftError: it would have to wait for its own thread (`PendingAnswer.check_waiter`).
@@ -46,7 +46,7 @@ class Stream:
             return
         pieces: SimpleQueue[Piece | None] = SimpleQueue()
         pending = self._pending = self._submit(pieces.put)
-        if self._cancelled.is_set():  # meanwhile, by who found nothing to cancel
+        if self._cancelled.is_set():  # by a call that found nothing to cancel yet
             pending.cancel()
         pending.future.add_done_callback(lambda _: pieces.put(None))
         try:
@@ -71,7 +71,7 @@ class Stream:
 
 
 class AsyncStream:
-    """As `Stream`, for `async for`. Cancelling the task that waits for a piece cancels the request.
+    """Pieces of one answer as in `Stream`, for `async for`. Cancelling the task that waits cancels the request.
 
     Whoever leaves the loop otherwise closes what `aiter` gave, as with `contextlib.aclosing`.
     """

@@ -46,7 +46,7 @@ def decoded_texts(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> dic
 
 
 def agrees(text: bytes, decoded: str) -> bool:
-    """Bytes that are no whole characters are decoded to replacement marks, and cannot be compared further."""
+    """True if bytes match their decoded text; bytes that are no whole characters match any replacement mark."""
     try:
         return text.decode() == decoded
     except UnicodeDecodeError:

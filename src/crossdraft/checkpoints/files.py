@@ -108,7 +108,7 @@ def quantization_method(config: Mapping[str, Any]) -> str | None:
 
 
 def _refuse_quantised(folder: Path, config: Mapping[str, Any]) -> None:
-    """Refuse what says that it is quantised in a way that transformers does not read from `config.json`."""
+    """Refuse a checkpoint that says it is quantised in a way that transformers does not read from `config.json`."""
     text = config.get("text_config")
     parts = [config, text] if isinstance(text, dict) else [config]
     for part in parts:

@@ -11,9 +11,9 @@ from crossdraft.plugins import Table, more_to_install
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 FOLDERS: Table[str] = Table("crossdraft.weights", str, "folder of weights", {"crossdraft": str(REFERENCE)})
-TARGETS = ("reference",)  # shipped, of the reference pair
+TARGETS = ("reference",)  # shipped targets
 SHIPPED_AT = {"reference": "target"}  # where a shipped model lies, if not at its name
-EVENT_MODELS = ("event", "blind", "foreign")  # likewise
+EVENT_MODELS = ("event", "blind", "foreign")  # shipped event models
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")  # owner/name
 CACHED = re.compile(r"models--([\w.-]+)--([\w.-]+)")  # its folder in the cache
 
@@ -45,7 +45,7 @@ def find_checkpoint(source: str, shipped: Mapping[str, Path]) -> Path:
     """
     if source in shipped:
         return shipped[source]
-    if source and Path(source).is_dir():  # the empty path is the folder where we are
+    if source and Path(source).is_dir():  # an empty path would mean the current folder
         return Path(source)
     if REPOSITORY.fullmatch(source):
         from huggingface_hub import snapshot_download
@@ -66,7 +66,7 @@ def find_checkpoint(source: str, shipped: Mapping[str, Path]) -> Path:
 
 
 def shipped_or_found(source: str, shipped: Sequence[str]) -> Path:
-    """The folder of a checkpoint, which may be one of the shipped of these names; errors as `find_checkpoint`."""
+    """The folder of a checkpoint, shipped under one of these names or found elsewhere; errors as `find_checkpoint`."""
     folders = {name: shipped_at(SHIPPED_AT.get(name, name)) for name in shipped}
     found = find_checkpoint(source, folders)
     if source in folders and not found.is_dir():

@@ -23,7 +23,7 @@ STORED = FLOATS | {
     "BOOL": torch.bool,
 }  # fmt: skip
 
-PIECE_BYTES = 1 << 26  # of a file, that are read in one call
+PIECE_BYTES = 1 << 26  # read from a file in one call
 
 
 def read(stored: StoredTensor) -> Tensor:
@@ -43,7 +43,7 @@ def read(stored: StoredTensor) -> Tensor:
 
 
 def _read_into(file: BinaryIO, space: memoryview) -> None:
-    """Fill the space, a piece at a time: a slow disk, too, makes progress."""
+    """Fill the space a piece at a time, so that progress shows on a slow disk, too."""
     while space:
         count = cast("int | None", file.readinto(space[:PIECE_BYTES]))  # type: ignore[attr-defined]
         if not count:
@@ -66,9 +66,9 @@ class DeferredWeights:
         self._pending: dict[int, tuple[Tensor, StoredTensor]] = {}  # by the parameter's identity: it may be shared
 
     def placeholders(self) -> dict[str, Tensor]:
-        """A tensor of the right shape and no memory for every name; of those that are no floating-point ones, theirs.
+        """A placeholder of the right shape for every floating-point tensor, by name; all other tensors are read now.
 
-        It is NaN everywhere, so that a weight that was forgotten cannot go unnoticed.
+        A placeholder has no memory, and is NaN everywhere, so that a forgotten weight cannot go unnoticed.
         """
         nan = torch.full((), float("nan"), dtype=self._dtype)
         return {

@@ -175,7 +175,7 @@ def _name(model: Any, folder: Path) -> None:
 
 
 def _nothing(module: nn.Module) -> None:
-    """`Fill` of a model that is read already."""
+    """Do nothing: the `Fill` of a model whose weights are all read already."""
 
 
 def _compare(kind: Any, folder: Path, stored: Mapping[str, StoredTensor]) -> Comparison:

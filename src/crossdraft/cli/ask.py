@@ -60,10 +60,10 @@ class ShownOptions:
     ] = None
 
     def read(self, question: str | None) -> "Request":
-        """The request, with nothing but what is asked.
+        """The request with its question, clips and images, or its conversation, and no other fields.
 
         Raises:
-            CrossdraftError: nothing is, or in two ways; a file is not there; or that of the conversation is no JSON.
+            CrossdraftError: nothing is asked, or in two ways; a file is missing; or the conversation's file is no JSON.
         """
         self._check(question)
         written = None if self.messages is None else _conversation(self.messages)

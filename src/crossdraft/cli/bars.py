@@ -16,14 +16,14 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-# Seconds before the first line of progress, the second and, twice as many each time, the others; at most the last.
+# Seconds before the first line of progress; before the second, then doubled for each further line; and at most.
 FIRST_S, SECOND_S, LAST_S = 1.0, 5.0, 30.0
 
 
 class Bar(Progress):
-    """A bar on stderr; where that is no terminal, a line of how far it is, now and then: none of what ends sooner.
+    """A bar on stderr; where that is no terminal, a line of progress now and then, and none for short work.
 
-    The lines are written when something is counted, by no thread: what runs may be measured.
+    A line is written when something is counted, never by a thread of its own, which could disturb a measurement.
     """
 
     def __init__(self, *columns: ProgressColumn, transient: bool = True, auto_refresh: bool = True) -> None:
@@ -34,12 +34,12 @@ class Bar(Progress):
         self._line_s, self._wait_s = time.monotonic(), FIRST_S
 
     def update(self, task_id: TaskID, **given: Any) -> None:
-        """Count, or say otherwise what is done; as rich has it."""
+        """Update a task as rich's `Progress.update` does; write a line if one is due."""
         super().update(task_id, **given)
         self._write_line(task_id)
 
     def advance(self, task_id: TaskID, advance: float = 1) -> None:
-        """Count; as rich has it."""
+        """Advance a task as rich's `Progress.advance` does; write a line if one is due."""
         super().advance(task_id, advance)
         self._write_line(task_id)
 

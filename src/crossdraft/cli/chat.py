@@ -147,7 +147,7 @@ def answer(talk: Chat, question: str) -> None:
 
 
 def command(talk: Chat, line: str) -> None:
-    """One of `COMMANDS`; what it shows is a line of JSON, too, where the answers are.
+    """Run one of `COMMANDS`; where answers are shown as lines of JSON, so is its output.
 
     Raises:
         CrossdraftError: an unknown one, or a file that cannot be used; everything then stays as it was.

@@ -186,7 +186,7 @@ def summarise(
     """
     greedy = engine.target.defaults.resolve(request).sampling.greedy
     pair = first_unequal(alone, (displayed, *drafted)) if greedy else None
-    notes = [note for run in drafted for note in run.notes if note not in displayed.notes]  # those stand there
+    notes = [note for run in drafted for note in run.notes if note not in displayed.notes]  # new ones
     if greedy and len({run.tokens for run in alone}) > 1:
         notes.append("The target alone did not repeat its own tokens either.")
     own, other, learned = _median_run(alone), _median_run(drafted), None

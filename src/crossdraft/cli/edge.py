@@ -123,7 +123,7 @@ def edge(
             if drafts is not None:
                 _warm_up(drafts, Request(prompt[0], events=excerpt, max_new_tokens=cloud.max_new_tokens))
             for question in prompt:
-                # The clip's name: of the same one a drafter may remember something.
+                # `video` is only the clip's name here: a drafter may remember something about the same clip.
                 request = Request(question, video, excerpt, cloud.max_new_tokens, drawn)
                 if reads is not None:
                     request = replace(request, prompt_ids=reads(request))
@@ -214,7 +214,7 @@ def _drafter(name: str, target: str, device: str | None, welcome: "Welcome") -> 
 
 
 def _warm_up(drafter: "Drafter[Any]", request: "Request") -> None:
-    """Draft once for nobody, so that first-time costs are paid before the first question."""
+    """Draft once and drop the draft, so that first-time costs are paid before the first question."""
     from crossdraft.engine.drafter import Budget
 
     states = drafter.begin([request])

@@ -198,7 +198,7 @@ def simulate(
 
     _check_other(video, destination)
     check_outputs(destination, force=force)
-    if not max_rate >= 0:  # not of nan either
+    if not max_rate >= 0:  # refuses NaN, too
         raise CrossdraftError(f"--max-rate is {max_rate:g}; give events a second per pixel, or 0 for no limit.")
     simulator = Simulator(replace(PRESETS[preset.value], max_rate_hz_px=max_rate or None), seed)
     total = probe(video).frames * steps or None

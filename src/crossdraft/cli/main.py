@@ -56,7 +56,7 @@ COMMANDS = {
 OF_LAB = frozenset(("align", "bench", "capture", "data", "experiment", "plan", "replay", "scale", "scenes", "train"))
 INSTALLED: Table[typer.Typer] = Table("crossdraft.commands", typer.Typer, "command", {})
 
-# Optional dependencies by the name that is imported; what `pip install` calls them. crossdraft itself is not on PyPI.
+# Optional dependencies: from imported names to those that `pip install` takes. crossdraft itself is not on PyPI.
 PACKAGE_OF = {
     "av": "av", "cv2": "opencv-python-headless", "faery": "faery", "h5py": "h5py", "hdf5plugin": "hdf5plugin",
     "fastapi": "fastapi", "jinja2": "jinja2", "matplotlib": "matplotlib", "msgpack": "msgpack",
@@ -66,7 +66,7 @@ PACKAGE_OF = {
     "websockets": "websockets", "yaml": "pyyaml",
 }  # fmt: skip
 
-# Keywords of the library whose options are called otherwise, or as they are, beside those of the engine.
+# Keywords of the library, besides the engine's: those whose option has another name, and those whose has the same.
 FLAGS = {"start_us": "--start", "end_us": "--end", "windows": "--events-windows"}
 PLAIN = frozenset(("temperature", "seed"))
 SUBJECT = re.compile(r"(?:^|(?<= and )|(?<=^Unknown ))\w+(?= is | exclude | and \w+ (?:is|exclude) | ')")
@@ -88,14 +88,14 @@ class LazyGroup(TyperGroup):
         return [*here, *(name for name in INSTALLED if name not in COMMANDS)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command, or None; until it is called for, of one that is known here no more than its sentence."""
+        """The command, or None; a listed command that is not loaded yet is a stub with its help sentence alone."""
         if cmd_name not in self.commands and cmd_name in self.list_commands(ctx):
             said = COMMANDS.get(cmd_name)
             self.commands[cmd_name] = _loaded(cmd_name) if said is None else TyperCommand(name=cmd_name, help=said)
         return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is called, loaded; of one that is not known the nearest names are suggested."""
+        """The command that is called, loaded; for an unknown one the nearest names are suggested."""
         name, known = args[0], self.list_commands(ctx)
         if name in OF_LAB and name not in known:
             raise CrossdraftError(f"The command '{name}' comes with crossdraft-lab: pip install crossdraft-lab.")
@@ -114,7 +114,7 @@ def _loaded(name: str) -> Any:
 
 
 class PrefixFormatter(logging.Formatter):
-    """A warning as the command's errors look: the name of the package that warns, and the sentence."""
+    """Formats a warning like the command's errors: the name of the package that warns, and the sentence."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The sentence, and the traceback of an error."""

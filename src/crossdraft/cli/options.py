@@ -123,7 +123,7 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameters(group: Any) -> list[inspect.Parameter]:
-    """One for each field of a group of options, and of the groups in it."""
+    """One parameter for each field of a group of options, and of the groups in it."""
     if group is Options:  # without those of a queue: a command asks one request at a time
         defaults = {name: option.default for name, option in OPTIONS.items() if not option.shared}
         annotations = {name: Annotated[flag_type(kinds()[name]) | None, engine_option(name)] for name in defaults}
@@ -143,7 +143,7 @@ def _parameters(group: Any) -> list[inspect.Parameter]:
 
 
 def _made(group: Any, given: dict[str, Any]) -> Any:
-    """The group of its options' values, which are taken out of `given`."""
+    """Make a group from its options' values, which are taken out of `given`."""
     if group is Options:
         return Options(**{name: given.pop(name) for name in OPTIONS if name in given})
     hints = get_type_hints(group)
@@ -242,7 +242,7 @@ class RecordingFile:
 
 @dataclass(frozen=True, slots=True)
 class RecordingOptions(RecordingFile):
-    """The same, and which part of it the drafter reads.
+    """An event recording as in `RecordingFile`, and which part of it the drafter reads.
 
     Raises:
         CrossdraftError: times or a size without sense.
@@ -336,7 +336,7 @@ def duration(option: str, text: str) -> float:
 
 
 def size_of(text: str | None) -> tuple[int, int] | None:
-    """(width, height) of "640x480"; None of None. CrossdraftError of anything else."""
+    """(width, height) of a text such as "640x480"; None stays None, anything else is a CrossdraftError."""
     if text is None:
         return None
     width, _, height = text.lower().partition("x")

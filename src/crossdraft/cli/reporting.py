@@ -47,7 +47,7 @@ def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on stderr; the yielded function counts one more, done by the one it names."""
+    """A bar on stderr; the yielded function counts one more item, and shows the name that it is given."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     # Drawn between two runs only: a bar that refreshes itself does so in a thread, while something is being measured.
     # It leaves no trace, so that a table or an error stands alone.
@@ -58,7 +58,7 @@ def progress(what: str, total: int) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def saying(what: str) -> Iterator[Callable[[str], None]]:
-    """As `progress`, of what is not counted: the yielded function says what begins."""
+    """A line on stderr about work that is not counted; the yielded function names the part that begins."""
     with Bar(TextColumn("{task.description}"), auto_refresh=False) as bar:
         task = bar.add_task(what, total=None)
         yield lambda part: bar.update(task, description=f"{what}: {part}", refresh=True)

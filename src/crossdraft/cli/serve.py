@@ -25,7 +25,7 @@ class SettingsGroup(TyperGroup):
     """A group with one option for each setting. They are made when they are asked for: pydantic is slow to import."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Its own options, and the settings'."""
+        """The command's own options, and one for each setting."""
         return [*super().get_params(ctx), *_setting_options()]
 
 
@@ -44,7 +44,7 @@ def _setting_options() -> list[Any]:
         parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
 
     def noted(**given: Any) -> None:
-        """Nothing: typer makes options of what it takes."""
+        """Do nothing: typer makes options of the parameters."""
 
     vars(noted)["__signature__"] = inspect.Signature(parameters)
     noted.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

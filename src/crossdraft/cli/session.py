@@ -41,7 +41,7 @@ def why_not_usual(pair: PairOptions, *, events: bool) -> str | None:
 
 
 def with_drafter(pair: PairOptions, *, events: bool, quiet: bool = False) -> PairOptions:
-    """The same with a drafter: the one that was named, or the one that fits target and files.
+    """Complete a pair with its drafter: the one that was named, or the one that fits target and files.
 
     Args:
         events: whether there is an event recording.

@@ -52,7 +52,7 @@ def answer_console(*, plain: bool) -> Console:
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
-    """A line as it is: no markup is read in it, and it is not wrapped."""
+    """Print a line unchanged: no markup is read in it, and it is not wrapped."""
     console.print(text, style=style, markup=False, soft_wrap=True)
 
 

@@ -100,7 +100,7 @@ def watch(
 
 
 def _first(video: Path, windows: "SlidingWindows") -> "StreamWindow":
-    """The first window of a clip, read as fast as it can be: whether there is one, and what the engine is warmed with.
+    """Read the first window of a clip as fast as possible: to see that there is one, and to warm the engine with it.
 
     Raises:
         CrossdraftError: the clip cannot be read, or is shorter than a window.

@@ -21,7 +21,7 @@ Shape = Box | Line | TextLine
 
 @dataclass(frozen=True)
 class BarPart:
-    """A piece of a stacked bar: what it is called, its style of the palette, its length."""
+    """A piece of a stacked bar: its name, its style of the palette, its length."""
 
     name: str
     style: str
@@ -185,7 +185,7 @@ def _axis_map(values: Sequence[float], start: float, end: float, *, log: bool) -
 
 
 def _curve(curve: ChartCurve, style: str, x_of: _AxisMap, y_of: _AxisMap) -> list[Shape]:
-    """Its segments, then at each point the interval and a mark."""
+    """A curve's segments, then at each point the interval and a mark."""
     places = [(x_of(x), y_of(value)) for x, value, _, _ in curve.points]
     shapes: list[Shape] = [Line(*here, *there, style, dashed=curve.dashed) for here, there in pairwise(places)]
     for (x, value, low, high), (at, up) in zip(curve.points, places, strict=True):
@@ -212,7 +212,7 @@ def _round_marks(xs: Sequence[float]) -> list[float]:
 
 
 def _head(title: str, legend: Sequence[tuple[TextRun, ...]]) -> tuple[list[Shape], float]:
-    """Title and legend; where what follows begins."""
+    """Title and legend, and the y at which what follows begins."""
     y = MARGIN + 14.0
     shapes: list[Shape] = [TextLine(MARGIN, y, (TextRun(clean(title), "ink"),), 14, bold=True)]
     if legend:

@@ -8,12 +8,12 @@ if TYPE_CHECKING:
     from crossdraft.engine.timeline import Timeline
 
 READING = ("prepare", "encode", "prefill")  # the target's spans beside which a hidden draft is made
-LATE_S = 0.05  # a drafter that has its core for itself begins sooner
+LATE_S = 0.05  # seconds; a drafter that has a core for itself begins sooner
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """The same question to the target alone.
+    """Answer of the target alone to the same question.
 
     Args:
         answer: what it answered.

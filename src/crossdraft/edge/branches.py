@@ -26,7 +26,7 @@ FIRST = 8  # nodes of a branch that are drafted at once
 
 @dataclass(frozen=True)
 class SentDraft:
-    """A draft as the cloud holds it: after how many committed tokens, and which part of it was sent."""
+    """A draft as the cloud holds it: the committed tokens it follows, its number, and the part that was sent."""
 
     after: tuple[int, bytes]
     serial: int
@@ -61,13 +61,13 @@ class DraftBranch:
 
     @property
     def reach(self) -> float:
-        """The drafter's probability that the target commits text and draft; of the first nodes, the text's."""
+        """The drafter's probability that the target commits text and draft; the text's alone while a draft is short."""
         probs = self.draft.path_probs
         return self.prob * probs[-1] if len(probs) > FIRST else self.prob
 
     @property
     def held(self) -> tuple[int, ...]:
-        """The chain that the cloud holds after the text; nothing if it does not agree with the text."""
+        """The chain of tokens that the cloud holds after the text; empty if the chain disagrees with the text."""
         if self.sent is None or not self.sent.draft.tree.is_chain:
             return ()
         since = tuple(self.text.tokens[self.sent.after[0] :])
@@ -75,7 +75,7 @@ class DraftBranch:
         return tokens[len(since) :] if tokens[: len(since)] == since else ()
 
     def frame(self, serial: int, known: int) -> DraftFrame | None:
-        """A frame of what the cloud does not hold of the draft, `None` if it holds all; it counts as sent.
+        """A frame of the draft's nodes that the cloud does not hold, `None` if it holds all; they count as sent.
 
         Args:
             serial: of the frame, if it begins a draft.
@@ -106,7 +106,7 @@ class DraftBranch:
         return frame_of(draft, after, serial, start, rows, known=known)
 
     def _joined(self, sent: SentDraft, draft: Draft) -> Draft | None:
-        """Join the sent draft and the draft after it, if that continues it: then only its end is sent."""
+        """Join the sent draft and a draft that continues it, so that only the new end is sent; else `None`."""
         held, tree = sent.draft.tree, draft.tree
         gone = len(self.text) - sent.after[0]
         chains = held.is_chain and tree.is_chain and gone <= len(held)
@@ -130,7 +130,7 @@ class DraftBranch:
 
 @dataclass
 class DraftBranches:
-    """The main branch, which follows what is committed, and those that may.
+    """The main branch, which follows the committed text, and branches for texts that may be committed.
 
     Args:
         drafter: whose states they hold.
@@ -146,7 +146,7 @@ class DraftBranches:
         return iter((self.main, *self.others.values()))
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """The target added these: the branch with most of them goes on, and those that it may still come to stay."""
+        """Take committed tokens: the branch with most of them becomes the main one; those that may still come stay."""
         text = (*self.main.text.tokens, *tokens)
         begun = [branch for branch in self if text[: len(branch.text)] == tuple(branch.text.tokens)]
         self.main = max(begun, key=lambda branch: len(branch.text))

@@ -47,7 +47,7 @@ from crossdraft.engine.request import Origin, Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 
-SILENT_S = 20.0  # after which a connection counts as cut: the cloud says something every few seconds
+SILENT_S = 20.0  # of silence, after which a connection counts as cut: the cloud sends something every few seconds
 AGAIN_S = (0.05, 1.0)  # first and longest pause before another attempt
 LOST = (ConnectionClosed, OSError, TimeoutError, EOFError)
 
@@ -106,7 +106,7 @@ class _Patience:
         self._lost_at, self._pause_s = None, AGAIN_S[0]
 
     def pause(self) -> bool:
-        """Wait until the next attempt is due, after a cut; false, at once, if none is."""
+        """Wait, after a cut, until the next attempt is due; return false at once if there is to be none."""
         now = time.monotonic()
         self._lost_at = now if self._lost_at is None else self._lost_at
         if now - self._lost_at > self.seconds:
@@ -147,7 +147,7 @@ class _EdgeQuestion:
             self.drafting.start()
 
     def first(self) -> Frame:
-        """The first frame on a new connection."""
+        """The frame to send first on a new connection: the question, or where to resume its answer."""
         if not self._pieces:
             return AskFrame(self._session, self._body, MODES.index(self._mode))
         return Resume(self._session, len(self._committed), self._committed.digest(), self._pieces)
@@ -269,7 +269,7 @@ class EdgeClient:
             if error.response.status_code in (429, 503):  # after a cut, the lost connection may count for a while
                 raise ConnectionError("the server takes no more edges, of this key or at all, or shuts down") from None
             raise CrossdraftError(_refusal(str(self._address), error.response.status_code)) from None
-        except (InvalidHandshake, ConnectionClosed) as error:  # hung up on, in the midst of it, is both
+        except (InvalidHandshake, ConnectionClosed) as error:  # a server that hangs up raises either
             hint = (
                 "it may want a certificate (--cert)" if self._address.context else "if it speaks TLS, ask it as wss://…"
             )
@@ -382,7 +382,7 @@ class EdgeClient:
         self._answer.frames[frame.kind] += 1
 
     def _send_or_drop(self, frame: Frame) -> None:
-        """Send; whoever reads sees that the connection is gone."""
+        """Send a frame; if the connection is gone, do nothing: the reading side notices."""
         with suppress(*LOST):
             self._send(frame)
 

@@ -26,11 +26,11 @@ class Codec(Protocol):
     """A codec of a field; `unpack` raises ValueError or TypeError for what `pack` does not write."""
 
     def pack(self, value: Any) -> Any:
-        """As msgpack writes it."""
+        """Turn a field's value into what msgpack writes."""
         ...
 
     def unpack(self, raw: Any) -> Any:
-        """As the frame holds it."""
+        """Turn what msgpack read into the field's value."""
         ...
 
 
@@ -126,7 +126,7 @@ class Column:
 
 
 class Numbers(Column):
-    """The same, read as a tuple."""
+    """Numbers as in `Column`, read as a tuple."""
 
     def unpack(self, raw: Any) -> tuple[Any, ...]:
         return tuple(super().unpack(raw).tolist())

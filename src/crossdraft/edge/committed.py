@@ -7,7 +7,7 @@ from crossdraft.edge.frames import DIGEST_BYTES
 
 
 class Committed:
-    """An answer so far. Its digests are chained, and begin at its session, so that none is of another answer's.
+    """An answer so far. Its digests are chained from its session on, so that none matches another answer's.
 
     >>> one, other = Committed(b"session"), Committed(b"session")
     >>> one.add((5, 6)), other.add((5,)), other.add((6,))
@@ -24,7 +24,7 @@ class Committed:
         return len(self.tokens)
 
     def add(self, tokens: Sequence[int]) -> None:
-        """These follow."""
+        """Append the tokens that were committed next."""
         for token in tokens:
             link = self._digests[-1] + token.to_bytes(4, "little", signed=True)
             self._digests.append(hashlib.blake2b(link, digest_size=DIGEST_BYTES).digest())
@@ -39,7 +39,7 @@ class Committed:
         return length <= len(self.tokens) and self._digests[length] == digest
 
     def copy(self) -> "Committed":
-        """One that goes its own way."""
+        """A copy that grows on its own."""
         made = Committed(b"")
         made.tokens, made._digests = [*self.tokens], [*self._digests]
         return made

@@ -23,7 +23,7 @@ from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)
 
-STEP, BRANCH_STEP = 4, 16  # nodes that are sent at a time: of what is committed, of what may be
+STEP, BRANCH_STEP = 4, 16  # nodes sent at a time: of the main branch, of other branches
 CLOCK_S = time.perf_counter()  # where the clock of sent frames begins: one for all questions of a connection
 GREEDY_ALONE = "This drafter draws anew each time that it is asked, so it drafts for answers without a rule of coins."
 
@@ -64,7 +64,7 @@ class EdgeDrafting:
         self._thread = threading.Thread(target=self._run, name="edge-drafter", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the drafting thread."""
         self._thread.start()
 
     def connected(self, send: Callable[[DraftFrame], None]) -> None:
@@ -74,12 +74,12 @@ class EdgeDrafting:
             self._changed.notify()
 
     def cut(self) -> None:
-        """The connection is gone."""
+        """Note that the connection is gone."""
         with self._changed:
             self._send = None
 
     def committed(self, tokens: tuple[int, ...], wants: int) -> None:
-        """The target added these tokens; the next draft may have so many nodes."""
+        """Note tokens that the target added; the next draft may have `wants` nodes."""
         with self._changed:
             self._news += tokens
             self._most = min(self._nodes, wants) if self._rounds else 0
@@ -125,7 +125,7 @@ class EdgeDrafting:
 
     @property
     def _ahead(self) -> bool:
-        """True if it drafts for what may be committed.
+        """True if drafts are made for texts that may be committed.
 
         False for tokens drawn with the edge's own random numbers: such a draft is used only if it arrives in time,
         which depends on what was drawn, so its tokens would not follow the distribution that is sent with them.
@@ -150,7 +150,7 @@ class EdgeDrafting:
             return tokens
 
     def _grow(self, branch: DraftBranch, most: int, step: int) -> None:
-        """Draft a few nodes more than are known."""
+        """Draft `step` nodes more than the draft has, as far as `most` allows."""
         known = len(branch.draft.tree)
         wanted = max(known, len(branch.held)) + step
         budget = Budget(min(most, wanted), stop=lambda: bool(self._news) or self._ended)

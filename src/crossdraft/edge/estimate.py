@@ -18,7 +18,7 @@ from crossdraft.engine.estimates import Ema
 WINDOW = 64  # frames after which the quickest one is looked for anew: routes change, and clocks drift
 POINTS = 32  # frames that the bandwidth is taken of
 PROBE_EVERY = 8  # questions without drafts after which one is drafted for, to see whether that changed
-UNSEEN = 2.0  # a draft that has not come by the answer's end is taken to come after so many times that
+UNSEEN = 2.0  # a draft that has not come by the answer's end is taken to come after so many times the answer's time
 
 
 @dataclass
@@ -29,14 +29,14 @@ class LineTimes:
     """
 
     quickest_s: float = math.inf  # from sending to arrival, the clocks' difference included
-    _next_s: float = math.inf  # the same of the frames since the last window
+    _next_s: float = math.inf  # the quickest of the current window's frames
     _count: int = 0
     _free_s: float = -math.inf  # since when the line is free
     _points: tuple[tuple[int, float], ...] = ()  # bytes and seconds of the last frames
-    _slope: tuple[int, float] = (0, 0.0)  # after so many frames
+    _slope: tuple[int, float] = (0, 0.0)  # frames that had come when it was computed, seconds a byte
 
     def came(self, nbytes: int, sent_s: float, came_s: float) -> None:
-        """A frame of so many bytes was sent then, by the edge's clock, and came now, by ours."""
+        """Note a frame of `nbytes` bytes, sent at `sent_s` by the edge's clock and received at `came_s` by ours."""
         delay = came_s - sent_s
         self.quickest_s, self._next_s = min(self.quickest_s, delay), min(self._next_s, delay)
         self._points = (*self._points[1 - POINTS :], (nbytes, came_s - max(self._free_s, sent_s + self.quickest_s)))
@@ -48,7 +48,7 @@ class LineTimes:
     @property
     def _seconds_a_byte(self) -> float:
         count, points = self._count, self._points
-        if count != self._slope[0]:  # it is asked for in each round, and frames come in any number
+        if count != self._slope[0]:  # computed once for each number of frames
             nbytes, seconds = np.array(points).T
             pairs = np.triu(nbytes[:, None] != nbytes)
             slopes = (seconds[:, None] - seconds)[pairs] / (nbytes[:, None] - nbytes)[pairs]
@@ -69,12 +69,12 @@ class LineTimes:
 class LinkEstimate:
     """Estimates of one connection, over its questions.
 
-    It is measured on the connection's thread, which alone reads it, but for `seen_reply_s`: that the engine's thread
-    may read at any time, so whatever it is made of changes under a lock.
+    All of it is measured and read on the connection's thread, except `seen_reply_s`: the engine's thread may read
+    that at any time, so the values that it is made of change under a lock.
 
     Args:
         rtt_s: the round trip.
-        line: see above.
+        line: see `LineTimes`.
         answer_s: from a question to the end of its answer.
         pass_s: of a pass of the target after the first.
     """
@@ -84,7 +84,7 @@ class LinkEstimate:
     answer_s: Ema = field(default_factory=Ema)
     pass_s: Ema = field(default_factory=Ema)
     _replied_s: Ema = field(default_factory=Ema)  # from a commit to a draft of an edge that knows of it
-    _drafting_s: Ema = field(default_factory=Ema)  # that without the network
+    _drafting_s: Ema = field(default_factory=Ema)  # `_replied_s` without the network
     _begun_s: Ema = field(default_factory=Ema)  # from a question to its first draft, without the line
     _reply_bytes: Ema = field(default_factory=Ema)
     _first_bytes: Ema = field(default_factory=Ema)
@@ -92,17 +92,17 @@ class LinkEstimate:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def came_back(self, seconds: float) -> None:
-        """A ping did, so long after it was sent."""
+        """Note that a ping came back `seconds` after it was sent."""
         with self._lock:
             self.rtt_s.add(seconds)
 
     def came(self, nbytes: int, sent_s: float, came_s: float) -> None:
-        """A draft's frame did; see `LineTimes.came`."""
+        """Note a draft's frame; see `LineTimes.came`."""
         with self._lock:
             self.line.came(nbytes, sent_s, came_s)
 
     def replied(self, seconds: float, nbytes: int) -> None:
-        """A frame of so many bytes came of an edge that knows of a commit, so long after that was sent."""
+        """Note the reply to a commit: a frame of `nbytes` bytes, `seconds` after the commit was sent."""
         with self._lock:
             self._replied_s.add(seconds)
             self._reply_bytes.add(nbytes)
@@ -119,12 +119,12 @@ class LinkEstimate:
 
     @property
     def seen_reply_s(self) -> float | None:
-        """The same, for any thread; `None` unless a reply was seen."""
+        """Predicted seconds as in `reply_s`, for any thread; `None` unless a reply was seen."""
         with self._lock:
             return None if self._replied_s.value is None else self.reply_s
 
     def began(self, seconds: float, nbytes: int) -> None:
-        """The first draft of a question, of so many bytes, came so long after the question."""
+        """Note a question's first draft: a frame of `nbytes` bytes, `seconds` after the question."""
         self._first_bytes.add(nbytes)
         self._begun_s.add(seconds - self.line.seconds(nbytes))
 
@@ -135,7 +135,7 @@ class LinkEstimate:
         return None if begun_s is None else begun_s + self.line.seconds(self._first_bytes.value or 0.0)
 
     def answered(self, seconds: float, pass_s: float | None, *, drafted: bool, came: bool) -> None:
-        """An answer is whole.
+        """Note that an answer is whole.
 
         Args:
             seconds: since the question.

@@ -25,7 +25,7 @@ MOST_LENGTH = 1 << 20  # tokens of an answer
 MOST_ENTRIES = 1 << 17  # of the distributions of one frame
 MOST_PIECES = 64  # of text in one frame
 DRAWS = LIKELIEST, OWN, SEEDED = ("likeliest", "own", "seeded")  # what an edge drafts of a sampled answer
-MODES = OFF, HIDDEN, ROUNDS = ("off", "hidden", "rounds")  # of drafting: not, until something is committed, on and on
+MODES = OFF, HIDDEN, ROUNDS = ("off", "hidden", "rounds")  # when an edge drafts: never, until a commit, always
 INT32 = np.dtype("<i4")
 FLOAT32 = np.dtype("<f4")
 

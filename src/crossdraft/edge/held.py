@@ -57,18 +57,18 @@ class HeldDraft:
     _rows: dict[int, tuple[NDArray[np.int32], NDArray[np.float32]]] = field(
         default_factory=dict[int, tuple[NDArray[np.int32], NDArray[np.float32]]]
     )
-    _users: Counter[int] = field(default_factory=Counter[int])  # nodes of each distribution
+    _users: Counter[int] = field(default_factory=Counter[int])  # how many nodes were drawn from each distribution
     _rows_came: int = 0
     _at: int = ROOT  # the last node that was committed
 
     def __post_init__(self) -> None:
         self._length, self._digest = self.frame.length, self.frame.digest  # of the text up to that node
-        self._above = 1.0  # its path's probability
+        self._above = 1.0  # the probability of the path to that node
         self._children[ROOT] = []
         self._take(self.frame)
 
     def extend(self, frame: DraftFrame) -> bool:
-        """Further nodes; false if the frame is not what follows.
+        """Add a frame's nodes; false if the frame does not continue the draft.
 
         Raises:
             CrossdraftError: a parent does not precede its child.
@@ -105,7 +105,7 @@ class HeldDraft:
         self.entries += at
 
     def follow(self, committed: Committed) -> bool:
-        """The answer is so far: drop what lies beside it. False if nothing of the draft will ever follow it.
+        """Drop the nodes beside the answer so far. False if nothing of the draft will ever follow the answer.
 
         A draft that is used up may still grow, and so may one that follows more than is committed yet.
         """
@@ -122,7 +122,7 @@ class HeldDraft:
         return not contradicted
 
     def _walked(self, committed: Committed) -> tuple[list[int], bool]:
-        """The nodes that were committed after the last one, and whether the text goes another way than all below."""
+        """The nodes committed since the last call, and whether the text then contradicts all nodes below."""
         path, at = list[int](), self._at
         for index in range(self._length, len(committed)):
             below = self._children[at]

@@ -29,7 +29,7 @@ from crossdraft.engine.runner.process import DRAFTER_TIMEOUT_S
 from crossdraft.engine.timeline import Span
 from crossdraft.errors import CrossdraftError
 
-LONGEST_WAIT_S = 1.0  # for a draft of which it is not known what it is worth
+LONGEST_WAIT_S = 1.0  # for a draft whose worth is not known
 MOST_HELD = 64  # drafts of one answer
 MOST_HELD_NODES = 1 << 12  # of all of them; an edge of ours sends 64 of each of 32 drafts, and 512 of one
 MOST_HELD_ENTRIES = 1 << 21  # of their distributions: 8 bytes each
@@ -53,16 +53,16 @@ class EdgeLink:
         self.frames = self.refused = 0
         self.first_s: float | None = None  # when the first frame came
         self._held: dict[int, HeldDraft] = {}  # by serial number
-        self._grown: set[int] = set()  # of those that grew since they were held against what is committed
+        self._grown: set[int] = set()  # serials of drafts that grew since they were compared with the committed text
         self._faults: list[str] = []  # of drafts that could not be read
         self._void: tuple[int, bytes] | None = None  # after so many tokens of this digest the edge drafts nothing
-        self._serial = -1  # the last one
-        self._since = self._arrived = time.perf_counter()  # what is drafted now began and came; for the timeline
+        self._serial = -1  # of the newest draft
+        self._since = self._arrived = time.perf_counter()  # begin and arrival of the current drafting; for the timeline
         self._unanswered: dict[int, float] = {}  # commits that no reply came to yet: tokens, when it was sent
         self._changed = threading.Condition()
 
     def received(self, frame: DraftFrame, nbytes: int = 0) -> None:
-        """A frame of so many bytes came. One that is old, or does not follow what was sent before, is dropped."""
+        """Take a frame of `nbytes` bytes; a frame that is old, or does not continue a draft, is dropped."""
         with self._changed:
             self.frames, self._arrived, now = self.frames + 1, time.perf_counter(), time.monotonic()
             self.first_s = now if self.first_s is None else self.first_s
@@ -80,7 +80,7 @@ class EdgeLink:
             self._changed.notify_all()
 
     def _hold(self, frame: DraftFrame) -> bool:
-        """Keep what it brings; false if it fits nowhere."""
+        """Keep a frame's nodes; false if they continue no draft."""
         if not frame.start and not frame.tokens:
             self._void = frame.length, frame.digest
             return True
@@ -135,7 +135,7 @@ class EdgeLink:
             self.connected, self._unanswered, self.estimate = True, {}, estimate
 
     def span(self, name: str, tokens: int) -> tuple[Span, ...]:
-        """The edge's work on what came last, network included; nothing if nothing came since it was told of."""
+        """The edge's work on what came last, network included; empty if nothing came since the last call."""
         with self._changed:
             since, self._since = self._since, max(self._since, self._arrived)
             return (Span("drafter", name, since, self._arrived, tokens),) if self._arrived > since else ()
@@ -143,7 +143,7 @@ class EdgeLink:
     def draft_after(
         self, state: "RemoteState", until: float, read: Callable[[HeldDraft], Draft | None]
     ) -> Draft | None:
-        """The draft that follows the committed tokens; a faulty one of what is none.
+        """The draft that follows the committed tokens; a faulty draft in place of one that cannot be read.
 
         Args:
             state: of the answer.
@@ -187,7 +187,7 @@ class RemoteState:
 
 
 class EdgeDrafter:
-    """See the module's text.
+    """Drafter of requests whose events lie at an edge; see the module's text.
 
     Args:
         vocabulary: of the target.
@@ -226,7 +226,7 @@ class EdgeDrafter:
         return [replace(state, committed=state.committed.copy(), copied=True) for state in states]
 
     def end(self, states: Sequence[RemoteState]) -> None:
-        """Free nothing."""
+        """Do nothing: a state holds nothing that must be freed."""
 
     def _take(self, state: RemoteState, budget: Budget, now: float) -> Draft:
         link = state.link

@@ -7,7 +7,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from crossdraft.errors import CrossdraftError
 from crossdraft.video.inputs import ClipText, placeholder_ids, placeholder_of, question_inputs
 
-MARK = "QUESTION"  # stands for one in a prompt of ours
+MARK = "QUESTION"  # stands for a question in a prompt of ours
 
 
 def question_in(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, prompt: Sequence[int]) -> str:

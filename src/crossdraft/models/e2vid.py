@@ -191,7 +191,7 @@ def voxel_grid(events: Events, bins: int) -> NDArray[np.float32]:
 
 
 def normalised_voxels(grid: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The same with mean 0 and standard deviation 1 over what is not 0."""
+    """A voxel grid with mean 0 and standard deviation 1 over the voxels that are not 0."""
     filled = grid != 0
     if np.count_nonzero(filled) < 2 or not (spread := float(grid[filled].std(ddof=1))):
         return grid

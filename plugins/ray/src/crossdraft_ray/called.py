@@ -10,7 +10,7 @@ MOST_HELD = 4  # messages that wait to be read; the application waits for room
 
 
 async def called(app: ASGIApp, scope: Scope, body: bytes) -> AsyncGenerator[Message]:
-    """The messages of a response, as they come. Closing the generator early is a client that left.
+    """Yield the messages of a response as they come; closing the generator early counts as a client that left.
 
     Raises:
         Exception: what the application raises.
@@ -27,7 +27,7 @@ async def called(app: ASGIApp, scope: Scope, body: bytes) -> AsyncGenerator[Mess
     async def send(message: Message) -> None:
         try:
             await give.send(message)
-        except BrokenResourceError:  # nobody reads it, and what is left of a file need not be read either
+        except BrokenResourceError:  # the response is read no further, so the rest of a file need not be sent
             running.cancel()
             await asyncio.Event().wait()
 

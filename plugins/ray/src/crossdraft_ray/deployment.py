@@ -13,13 +13,13 @@ from crossdraft_ray.router import Router
 
 # Ray's own session affinity: a ring of hashes, on which a replica that has no room passes to the next.
 CONSISTENT_HASH = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
-MOST_BACKOFF_S = 0.1  # between two looks whether a replica has room
+MOST_BACKOFF_S = 0.1  # longest pause between two checks for a replica with room
 HEAD_NODE = {"node:__internal_head__": 0.001}
 ROUTED = 1_000  # requests that are passed on at a time
 
 
 def application(args: Mapping[str, Any]) -> serve.Application:
-    """The application.
+    """Bind the application: one router and its replicas.
 
     Args:
         args: `min_replicas`, `max_replicas` (default 1), `cpus` and `gpus` of a replica (1, 0), and settings of
@@ -41,7 +41,7 @@ def application(args: Mapping[str, Any]) -> serve.Application:
         count = {"autoscaling_config": AutoscalingConfig(**bounds)}
     replicas = serve.deployment(Replica).options(
         name="replica",
-        # A batch, and as many to read meanwhile; others answer, too, about a clip that everybody asks about.
+        # A batch, and as many to read meanwhile; the rest goes to other replicas, even if it is about the same clip.
         max_ongoing_requests=batch + min(batch, queue),
         max_queued_requests=queue,
         ray_actor_options={"num_cpus": cpus, "num_gpus": gpus},

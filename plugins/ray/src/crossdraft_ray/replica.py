@@ -32,7 +32,7 @@ class Replica:
         self._app = create_app(self._service)
 
     async def answer(self, scope: Scope, body: bytes) -> AsyncGenerator[Message]:
-        """The messages of a response; a call that is cancelled is a client that left."""
+        """The messages of a response; a cancelled call counts as a client that left."""
         async with aclosing(called(self._app, scope, body)) as messages:
             async for message in messages:
                 yield message

@@ -41,7 +41,7 @@ class Router:
         self._replicas, self._parts, self._body_bytes = replicas, parts, body_bytes
 
     async def __call__(self, request: Request) -> Response:
-        """The response of a replica; of the same one for the same clip of a client, while that has room."""
+        """The response of a replica: for one clip of a client always the same replica, while it has room."""
         if request.url.path.startswith(UPLOADS):
             return ApiError(501, NO_UPLOADS).response()
         try:

@@ -1,4 +1,4 @@
-"""Session affinity: by what the requests about one clip are told, so that they meet the replica that has read it."""
+"""Session affinity: requests about one clip share a digest, so that they reach the replica that has read the clip."""
 
 import hashlib
 from itertools import islice
@@ -16,7 +16,7 @@ async def session_of(body: bytes, owner: str, most: int) -> str:
 
     Args:
         body: of the request. One that is no chat request has no session: a replica says what is wrong with it.
-        owner: the key of who asks. What is kept of a clip belongs to it: the same clip of another is another session.
+        owner: the key of who asks. What is kept of a clip is one key's: another key's same clip is another session.
         most: images, clips and recordings that it may hold.
     """
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from crossdraft.errors import CrossdraftError
 
-WITHOUT_HEAD = ("custom_class", "ngram", "ngram_gpu")  # methods beside which all drafts may be ours
+WITHOUT_HEAD = ("custom_class", "ngram", "ngram_gpu")  # vLLM's methods without a head: all drafts may be ours
 WORKER = "crossdraft_vllm.worker.DraftWorker"
 
 

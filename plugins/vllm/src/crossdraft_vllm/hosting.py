@@ -1,9 +1,9 @@
 """Drafts for the requests of another engine's scheduler, which waits for none of them.
 
 The scheduler says `begin` when a request arrives, `offer` when its prompt is at the last chunk, `advance` with the
-tokens that were emitted, `end`. The drafter works in its own process meanwhile. A draft is offered as long as what is
-emitted agrees with it: one that came late, or of which a pass had room for a part only, goes on where the answer is.
-Only when it is used up, or was wrong, is the drafter told what became of it and asked for the next.
+tokens that were emitted, `end`. The drafter works in its own process meanwhile. A draft is offered as long as the
+emitted tokens agree with it: if it came late, or a pass had room for a part of it only, its rest is offered next.
+Once it is used up, or was wrong, the drafter is told its outcome and asked for the next draft.
 """
 
 import logging
@@ -34,7 +34,7 @@ class DraftLimits:
         hidden, later: tokens of the first draft, and of each further one; 0 = there is none.
         wait_s: seconds that one call may wait in all.
         requests: most requests that are drafted for at a time.
-        vocabulary: ids are below that.
+        vocabulary: number of ids.
         forbidden: ids that are no text.
     """
 
@@ -52,7 +52,7 @@ class RemoteDrafter(Drafter[ProcessState], AsyncDrafter, Worker, Protocol):
     drain_timeout_s: float
 
     def late_hidden(self, state: ProcessState) -> Draft | None:
-        """See `ProcessDrafter.late_hidden`."""
+        """The hidden draft that came after it was wanted; see `ProcessDrafter.late_hidden`."""
         ...
 
 
@@ -62,8 +62,8 @@ class HostedRequest:
 
     Args:
         state: the drafter's.
-        wanted: set when its hidden draft is.
-        hidden: asks for that; `None` once it was taken.
+        wanted: set when the hidden draft is wanted.
+        hidden: returns the hidden draft; `None` once it was taken.
         nodes, tokens: the draft's main path.
         since: tokens that were emitted since the drafter was told last.
     """
@@ -94,14 +94,14 @@ class HostedDrafts:
 
     Args:
         drafter: in its own process.
-        limits: see there.
+        limits: on the drafts, and on the wait for them.
     """
 
     def __init__(self, drafter: RemoteDrafter, limits: DraftLimits) -> None:
         self.limits = limits
         self._runner = DraftRunner(drafter, "beside", None, [drafter], Restarts(RESTARTS))
         self._requests: dict[str, HostedRequest] = {}
-        self._waiting: deque[tuple[str, Request]] = deque()  # for a place among them
+        self._waiting: deque[tuple[str, Request]] = deque()  # for a place in `_requests`
         self._warned: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
@@ -110,7 +110,7 @@ class HostedDrafts:
 
     @property
     def absence(self) -> str | None:
-        """The reason why there is no drafter now, where there is none."""
+        """The reason why there is no drafter now; `None` if there is one."""
         return self._runner.absence
 
     def begin(self, name: str, request: Request) -> None:
@@ -141,7 +141,7 @@ class HostedDrafts:
         """
         begun, until = [name for name, tokens in emitted.items() if tokens], self._deadline()
         known = {name: one for name in begun if (one := self._requests.get(name))}
-        self._forget_waiting(begun)  # a drafter would begin at the beginning of the answer
+        self._forget_waiting(begun)  # too late: a drafter would draft from the answer's first token
         for name, one in known.items():
             one.since += emitted[name]
         self._collect(known, until)
@@ -154,7 +154,7 @@ class HostedDrafts:
         return {name: list(one.rest) for name, one in live if name in self._requests and one.rest}
 
     def end(self, name: str) -> None:
-        """The request is over."""
+        """Forget a request that is over."""
         self._forget_waiting([name])
         self._drop([name])
 
@@ -178,13 +178,13 @@ class HostedDrafts:
         return time.monotonic() + self.limits.wait_s
 
     def _collect(self, named: Mapping[str, HostedRequest], until: float) -> None:
-        """Take the hidden drafts of these requests, as far as they are there; they are stopped at once."""
+        """Stop the hidden drafts of these requests, and take what is drafted by then."""
         for name, one in named.items():
             if one.hidden is not None:
                 self._guarded(lambda drafter, name=name, one=one: self._take(drafter, name, one, until))
 
     def _take(self, drafter: RemoteDrafter, name: str, one: HostedRequest, until: float) -> None:
-        if one.hidden is None or name not in self._requests:  # lost with another one's
+        if one.hidden is None or name not in self._requests:  # the drafter was lost with another request
             return
         first = not one.wanted.is_set()
         one.wanted.set()
@@ -230,7 +230,7 @@ class HostedDrafts:
             self._guarded(lambda drafter: drafter.end([one.state for one in dropped]))
 
     def _guarded(self, work: Callable[[RemoteDrafter], None]) -> None:
-        """Whatever happens to the drafter, the scheduler goes on."""
+        """Call `work` with the drafter, if there is one; an error costs the drafter, and the scheduler goes on."""
         if (drafter := self._runner.drafter) is None:
             return
         try:
@@ -245,7 +245,7 @@ class HostedDrafts:
             self._runner.lose(why)
 
     def _warn(self, what: str, why: object) -> None:
-        """Say it once for each reason."""
+        """Log a warning, once for each reason."""
         if str(why) not in self._warned and len(self._warned) < 100:
             self._warned.add(str(why))
             log.warning("%s: %s", what, why)

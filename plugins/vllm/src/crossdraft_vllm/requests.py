@@ -3,7 +3,7 @@
 | key                   | value                                                           |
 |-----------------------|-----------------------------------------------------------------|
 | `crossdraft_events`   | path of the event recording, relative to `media_root`           |
-| `crossdraft_video`    | path of the clip, for a drafter that looks at it: likewise      |
+| `crossdraft_video`    | path of the clip, for a drafter that sees it: relative, too     |
 | `crossdraft_question` | the question; without it, the text behind the last visual token |
 
 A request without any of them is answered by vLLM alone.
@@ -47,7 +47,7 @@ class RequestReader:
     ) -> Request | None:
         """The request as the drafter gets it; `None` if nothing is to be drafted for it.
 
-        It is greedy whatever the request is: vLLM verifies a draft as what it is, not as something that was drawn.
+        It is greedy whatever sampling vLLM's request asks for: vLLM verifies drafted tokens as chosen, not as drawn.
 
         Args:
             prompt: its tokens.
@@ -82,6 +82,6 @@ class RequestReader:
             path = (root / given).resolve() if len(given) <= MOST_LETTERS else root
         except (OSError, ValueError):
             path = root
-        if not (path.is_relative_to(root) and path.is_file()):  # whether it exists elsewhere is nobody's business
+        if not (path.is_relative_to(root) and path.is_file()):  # the error does not tell if it exists elsewhere
             raise CrossdraftError(f"{key} names no file in the media_root; give a path relative to that folder.")
         return str(path)

@@ -24,21 +24,21 @@ log = logging.getLogger(__name__)
 
 
 class HiddenDrafts:
-    """Stands in front of vLLM's `Scheduler` among the bases of a class; `host` is called before the first request."""
+    """Mixin before vLLM's `Scheduler` in the bases of a class; `host` is called before the first request."""
 
     def host(self, drafts: HostedDrafts, reader: RequestReader, *, draws: bool = True) -> None:
-        """Take drafts from there, for requests as the reader reads them.
+        """Take drafts from `drafts`, for requests as `reader` reads them.
 
         `draws`: whether drafts of answers that are drawn are verified exactly; else they get none.
         """
         self.drafts = drafts
         self._reader, self._draws = reader, draws
-        self._seen: dict[str, int] = {}  # tokens of each answer that the drafter was told of
+        self._seen: dict[str, int] = {}  # how many tokens of each answer the drafter was told
         # vLLM counts acceptance for each depth, and stops at a draft that is longer than it was told.
         self._longest = max(self.num_spec_tokens, drafts.limits.hidden)
 
     def add_request(self, request: Any) -> None:
-        """Have it drafted for from now on."""
+        """Add a request, and have the drafter draft for it from now on."""
         if request.request_id not in self.requests and (asked := self._asked(request)) is not None:
             self._seen[request.request_id] = 0
             self.drafts.begin(request.request_id, asked)
@@ -52,11 +52,11 @@ class HiddenDrafts:
             request.spec_token_ids = self.drafts.offer(request.request_id, self._longest)
         output = super().schedule(*arguments, **named)
         for request in riders:
-            request.spec_token_ids = []  # of those that found no room
+            request.spec_token_ids = []  # a draft that found no room is dropped
         return output
 
     def update_draft_token_ids(self, drafted: Any) -> None:
-        """Tell the drafter what was emitted, and hand its drafts out: where there are none, the worker's own."""
+        """Tell the drafter what was emitted, and hand its drafts out; a request without one gets the worker's own."""
         emitted = {name: self._emitted(name) for name in drafted.req_ids if name in self._seen}
         made = self.drafts.advance(emitted)
         pairs = zip(drafted.req_ids, drafted.draft_token_ids, strict=False)
@@ -64,7 +64,7 @@ class HiddenDrafts:
         super().update_draft_token_ids(drafted)
 
     def make_spec_decoding_stats(self, *arguments: Any, **named: Any) -> Any:
-        """Count depths as far as hidden drafts go."""
+        """Count acceptance at each depth down to that of the longest hidden draft."""
         return self._widened(super().make_spec_decoding_stats, *arguments, **named)
 
     def shutdown(self) -> None:
@@ -78,7 +78,7 @@ class HiddenDrafts:
         return super()._free_request(request, *arguments, **named)
 
     def _asked(self, request: Any) -> Request | None:
-        """The request for the drafter; `None` if it cannot take it, which is then answered without drafts."""
+        """The request for the drafter; `None` if the request must be answered without drafts."""
         sampling = request.sampling_params
         if sampling is None or request.resumable or (sampling.temperature != 0 and not self._draws):
             return None

@@ -47,7 +47,7 @@ class Info(BaseProcessingInfo):
         return {"video": 1}
 
     def get_supported_mm_processor_kwargs(self) -> Mapping[str, Any]:
-        """None: there is no Hugging Face processor, which would need torchvision."""
+        """No arguments: there is no Hugging Face processor, which would need torchvision."""
         return {}
 
     def get_mm_max_tokens_per_item(self, seq_len: int, mm_counts: Mapping[str, int]) -> Mapping[str, int]:
@@ -74,7 +74,7 @@ class DummyInputs(BaseDummyInputsBuilder[Info]):
 
 
 class Processor(BaseMultiModalProcessor[Info]):
-    """Pixels of each clip, and one placeholder as so many as the clip has tokens."""
+    """Preprocesses each clip to pixels, and repeats its placeholder once for each visual token."""
 
     def _call_hf_processor(self, hf_data: Mapping[str, Any], hf_kwargs: Mapping[str, Any]) -> BatchFeature:
         spec = FrameSpec.from_pretrained(self.info.model_id)
@@ -141,7 +141,7 @@ class VideoLlavaForConditionalGeneration(nn.Module, SupportsMultiModal, Supports
         self.make_empty_intermediate_tensors = self.language_model.model.make_empty_intermediate_tensors
 
     def embed_multimodal(self, **features: Any) -> list[Tensor]:
-        """[F * P, h] of each clip."""
+        """Embeddings [F * P, h] of each clip."""
         clips = features.get(PIXELS)
         seen = [] if clips is None else [self.video_tower(clip, feature_select_strategy="full") for clip in clips]
         return [self.multi_modal_projector(frames).flatten(0, 1) for frames in seen]

@@ -15,10 +15,10 @@ from crossdraft_vllm.device_drafts import write_drafts
 
 
 class DraftWorker(Worker):
-    """vLLM's worker, whose drafts are the scheduler's where that has some."""
+    """vLLM's worker; where the scheduler has drafts, they replace the worker's own."""
 
     def execute_model(self, scheduler_output: Any) -> Any:
-        """One pass."""
+        """Run one pass, with the scheduler's drafts."""
         scheduled = scheduler_output.scheduled_spec_decode_tokens
         if scheduled:
             states = self.model_runner.req_states
