@@ -232,7 +232,7 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "hub"
 
 
-def test_a_repository_in_the_cache_is_found_there(pair, cache, request_):
+def test_a_repository_in_the_cache_is_found_there(fresh_processes, pair, cache, request_):
     for name, source in (("target", pair.target), ("event", pair.event)):
         home = cache / f"models--owner--{name}"
         shutil.copytree(source, home / "snapshots" / "0a1b")
