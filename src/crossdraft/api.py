@@ -335,8 +335,8 @@ class Engine:
     ) -> Answer:
         """The target's answer without the drafter, judged exactly; for comparisons, as nothing else runs meanwhile.
 
-        It is written in the same thread: a second one that computes would have OpenMP threads of its own, and where
-        there are more of those than cores, all of them sleep between two operations. Ctrl-C and `close` end it.
+        It is written in the loop's thread: a second computing thread would have OpenMP threads of its own, and where
+        there are more of these than cores, all of them sleep between two operations. Ctrl-C and `close` end it.
 
         Args:
             request: what to answer.

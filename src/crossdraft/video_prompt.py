@@ -112,7 +112,7 @@ class VideoPrompt:
         return placeholder_of(self.model.config, text.kind)
 
     def _shown(self, request: Request, before: Sequence[_Shown], number: int) -> _Shown:
-        """An image or clip of a request, known or read now; `before` it were these."""
+        """An image or clip of a request, known already or read now; `before` are those in front of it."""
         digest = self._digest(request, number)
         found = None if digest is None else self._clips.get(digest)
         if found is None:

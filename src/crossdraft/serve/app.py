@@ -45,7 +45,7 @@ def guarded(app: ASGIApp, service: Guarded) -> ASGIApp:
             app,
             allow_origins=list(service.settings.cors_origins),
             allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["*"],  # clients have many of their own (OpenAI's: x-stainless-…), and none is believed
+            allow_headers=["*"],  # clients send many of their own (OpenAI's: x-stainless-…); none is trusted
             expose_headers=["x-request-id", "retry-after"],
         )
     return app
@@ -57,18 +57,18 @@ async def refused(request: Request, error: Exception) -> Response:
 
 
 def refused_as(request: Request, error: ApiError) -> Response:
-    """The response to a request that is refused, of which the log has the reason."""
+    """The response to a refused request; the reason is noted for the log."""
     asked_by(request).refused(error)
     return error.response()
 
 
 async def left(request: Request, error: Exception) -> Response:
-    """The handler of clients that went away before their body was whole: nothing failed."""
+    """The handler of clients that went away before their body was whole, which is no failure."""
     return gone()
 
 
 async def unrouted(request: Request, error: Exception) -> Response:
-    """The handler of what no route takes."""
+    """The handler of requests that no route takes."""
     code = error.status_code if isinstance(error, HTTPException) else 500
     if code == 404:
         return refused_as(request, no_route(request.scope["path"]))
@@ -78,12 +78,12 @@ async def unrouted(request: Request, error: Exception) -> Response:
 
 
 async def no_websocket(socket: WebSocket) -> None:
-    """The route of WebSockets that no other takes. Of itself starlette would refuse them with an empty 403."""
+    """The route of WebSockets that no other route takes; starlette by itself would refuse them with an empty 403."""
     raise no_route(socket.scope["path"])
 
 
 async def misnamed(request: Request, error: Exception) -> Response:
-    """The handler of a route's parameters."""
+    """The handler of wrong parameters of a route."""
     first = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": ["request"], "msg": "is wrong"}
     name = str(first["loc"][-1])
     return refused_as(request, bad_request(f"{name}: {first['msg']}.", name, "invalid_value"))

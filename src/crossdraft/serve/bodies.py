@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 MOST_VALUES = 1 << 12  # of a body: members of objects, elements of arrays; one of 64 MiB could hold 32 million
 FEW_COMMAS = 1 << 10  # values are not counted where there are fewer
-MOST_QUOTES = 4 * MOST_VALUES + 2  # of members, whose names and values are strings
+MOST_QUOTES = 4 * MOST_VALUES + 2  # as many as MOST_VALUES members have whose names and values are strings
 MOST_MEMBERS = 1 << 10  # of one object; `logit_bias` may have as many
 INLINE = 1 << 20  # bytes of a body that are parsed on the event loop; more are in a thread
 SHARE = 4  # one client sends at most this part of what all may
@@ -32,7 +32,7 @@ def closing(error: ApiError) -> ApiError:
 
 
 def too_large(what: str) -> ApiError:
-    """413."""
+    """The error 413: a body has more than `what`."""
     return closing(ApiError(413, f"The body has more than {what}, the limit; send less.", "body_too_large"))
 
 
@@ -42,7 +42,7 @@ TOO_MANY = f"{MOST_VALUES:,} values, or {MOST_MEMBERS:,} in one object or array"
 class ValueCounter:
     """Counts the values of a JSON body while it arrives, by its commas outside of texts.
 
-    Each value but a container's first one has one in front. A part is scanned a few times, at the speed of memory.
+    Each value but a container's first has a comma in front. A part is scanned a few times, at the speed of memory.
     """
 
     def __init__(self) -> None:
@@ -105,10 +105,10 @@ def _inner(value: object) -> list[Any]:
 
 
 def chat_of(body: bytes) -> ChatRequest:
-    """A chat request.
+    """Parse a chat request.
 
-    Who holds the interpreter's lock for long holds all answers up. Of a body with a long text `model_validate_json`
-    does so for twice as long as what is done here: it copies what the validators of parts are to see.
+    Holding the interpreter's lock for long delays all answers. For a body with a long text `model_validate_json` holds
+    it twice as long as the two steps here: it copies the values that the validators of parts are to see.
 
     Raises:
         ApiError: it has too many values, or is in another encoding than UTF-8.
@@ -143,7 +143,7 @@ async def parsed(body: bytes, parse: Callable[[bytes], T]) -> T:
 
 
 class BodyLimits:
-    """Bounds the bodies that are here, of all requests and of each client that has a key.
+    """Bounds the bytes of the bodies that are held, of all requests and of each client that has a key.
 
     Args:
         most: bytes of all.
@@ -176,14 +176,14 @@ class BodyLimits:
             )
 
     def release(self, client: Client, size: int) -> None:
-        """A request is over."""
+        """Release the bytes of a request that is over."""
         self.held -= size
         self._clients[client.name] -= size
         if not self._clients[client.name]:
             del self._clients[client.name]
 
     def begin(self, client: Client, kind: str) -> None:
-        """A body begins to arrive. Of each kind a client may be sending as many as it may have requests running.
+        """Note that a body begins to arrive. Of each kind a client may send as many at a time as it may run requests.
 
         Raises:
             ApiError: 429, it is sending as many.
@@ -193,7 +193,7 @@ class BodyLimits:
         self._arriving[client.name, kind] += 1
 
     def end(self, client: Client, kind: str) -> None:
-        """A body is whole, or will never be."""
+        """Note that a body is whole, or will never be."""
         self._arriving[client.name, kind] -= 1
         if not self._arriving[client.name, kind]:
             del self._arriving[client.name, kind]

@@ -7,7 +7,7 @@ from crossdraft.serve.errors import ApiError, overloaded
 
 
 class MediaBudget:
-    """The bytes of all requests.
+    """The bytes of media that all requests hold.
 
     Args:
         most: that they may hold.

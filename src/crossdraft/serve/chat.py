@@ -29,7 +29,7 @@ router = APIRouter()
 
 
 async def read_chat(service: Service, body: bytes, client: Client | None = None) -> ChatRequest:
-    """A request's body.
+    """Read a request's body.
 
     Args:
         service: that is asked.
@@ -84,7 +84,7 @@ router.add_route("/v1/chat/completions", complete, methods=["POST"])
 
 
 class Answering:
-    """One request on its way."""
+    """Answers one chat request."""
 
     def __init__(self, service: Service, chat: ChatRequest, asked: RequestInfo) -> None:
         self.service, self._chat, self._asked = service, chat, asked
@@ -131,7 +131,7 @@ class Answering:
         return stream, pieces, await anext(pieces, None)
 
     async def question(self, held: AsyncExitStack) -> Question:
-        """Load the question as `loaded` does; if its task is cancelled while it is `held`, its client has left."""
+        """Load the question as `loaded` does; a cancellation while `held` is open counts the client as gone."""
         held.push(self._cancelled)
         return await self.loaded(held)
 
@@ -243,7 +243,7 @@ class Answering:
     def failed(self, error: Exception) -> ApiError:
         """Map an error to the one that the client gets in place of an answer, and count it."""
         found = as_api_error(error)
-        if self.service.engine.closed:  # whatever it said of itself, another server may answer
+        if self.service.engine.closed:  # whatever the error says, another server may answer
             found = overloaded("The server is shutting down; ask another one.", "shutting_down")
         if found.code == "queue_full":
             self.service.metrics.refused()

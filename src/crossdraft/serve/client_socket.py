@@ -1,4 +1,4 @@
-"""A client's WebSocket: whoever is gone, or does not read, is told apart from what fails here; how much it may send."""
+"""A client's WebSocket: a client that is gone, or does not read, is no error of ours; limits on what it may send."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 NORMAL, GOING_AWAY, POLICY_VIOLATION, TRY_AGAIN = 1000, 1001, 1008, 1013  # codes of WebSocket
 UNREAD_S = 60.0  # after which a client that does not read is gone
-CLOSE_S = 5.0  # for the word that it is over, which such a client does not read either
+CLOSE_S = 5.0  # for the closing frame, which such a client does not read either
 
 
 class ClientSocket:
@@ -57,7 +57,7 @@ class ClientSocket:
             raise WebSocketDisconnect(GOING_AWAY) from None
 
     async def close(self, code: int) -> None:
-        """Say that it is over, and why; nothing if that is said, or nobody reads it."""
+        """Close the connection with a code; do nothing if it is closed, or the client does not read."""
         if self._socket.application_state is WebSocketState.CONNECTED:
             with suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
                 await asyncio.wait_for(self._socket.close(code), CLOSE_S)

@@ -17,13 +17,13 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from crossdraft.serve.gate import BEYOND
 from crossdraft.serve.settings import ServerSettings
 
-RESERVE = 16  # connections beyond those that there may be, for whoever looks whether the server is alive
+RESERVE = 16  # connections beyond the limit, for health checks alone
 RESERVE_S = 1.0  # in which the head must arrive on these
 UNREAD_S = 60  # after which a client that does not read what it asked for is hung up on
 
 
 class JoinedWrites:
-    """A transport that sends what is written within one turn of the event loop at once.
+    """A transport that joins what is written within one turn of the event loop, and sends it at once.
 
     uvicorn writes the head and the body of a response apart, and each packet wakes the client, which on a busy machine
     takes the core from whoever has more to send.
@@ -39,19 +39,19 @@ class JoinedWrites:
         self._closed = False
 
     def write(self, data: bytes) -> None:
-        """Send, soon."""
+        """Queue bytes to be sent in the next turn of the event loop."""
         if not self._parts:
             self._loop.call_soon(self.flush)
         self._parts.append(data)
 
     def flush(self) -> None:
-        """Send now."""
+        """Send all queued bytes now."""
         parts, self._parts = self._parts, []
         if parts:
             self._transport.write(b"".join(parts))
 
     def close(self) -> None:
-        """Send what is left, then close; at once if nobody reads it."""
+        """Send what is queued, then close; abort after a while if the client does not read it."""
         if self._closed:  # asyncio's TLS transport cannot be asked for anything once it was closed twice
             return
         self._closed = True
@@ -62,7 +62,7 @@ class JoinedWrites:
             self._loop.call_later(UNREAD_S, self._transport.abort)
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the transport's own."""
+        """Any other attribute, from the transport itself."""
         return getattr(self._transport, name)
 
 
@@ -137,9 +137,9 @@ class DeadlineProtocol(H11Protocol):
 
 
 class HandshakeProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's WebSockets, of which none is held without having been opened.
+    """uvicorn's WebSockets, with a deadline for the handshake and an answer to one that cannot be read.
 
-    websockets' parser has limits of its own. What it refuses of a head that h11 took, uvicorn does not hear of: it
+    websockets' parser has limits of its own. uvicorn is not told of a head that h11 took and this parser refuses: it
     would neither answer nor hang up, and would fail when it shuts down.
 
     Args:
@@ -156,7 +156,7 @@ class HandshakeProtocol(WebSocketsSansIOProtocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
-            answer = b"".join(self.conn.data_to_send())  # of a head that is too long; to another there is none
+            answer = b"".join(self.conn.data_to_send())  # there is one only if the head is too long
             self.transport.write(answer or self.conn.reject(400, "The handshake cannot be read.\n").serialize())
             self.transport.close()
 
@@ -177,13 +177,13 @@ class HandshakeProtocol(WebSocketsSansIOProtocol):
 
 
 def protocols(settings: ServerSettings) -> tuple[type[DeadlineProtocol], type[HandshakeProtocol]]:
-    """HTTP and WebSockets with the settings' deadlines and number of connections."""
+    """The protocols of HTTP and of WebSockets, with the settings' deadlines and number of connections."""
     bounds = {"header_seconds": settings.header_seconds, "most": settings.connections}
     return type("HttpProtocol", (DeadlineProtocol,), bounds), type("WebSocketProtocol", (HandshakeProtocol,), bounds)
 
 
 class BoundedListener(socket.socket):
-    """A listening socket whose connections count from when they are accepted; beyond so many they are closed.
+    """A listening socket that counts connections from when they are accepted, and closes those beyond a limit.
 
     Args:
         listener: that is bound, and which it shares.

@@ -34,7 +34,7 @@ def to_request(chat: ChatRequest, media: LoadedMedia, owner: str, longest: int, 
         raise bad_request(f"Answers have at most {longest} tokens here; ask for fewer.", "max_tokens")
     sampling = Sampling(
         temperature=chat.temperature,
-        top_k=None if chat.top_k is None else max(chat.top_k, 0),  # -1 is vLLM's for all
+        top_k=None if chat.top_k is None else max(chat.top_k, 0),  # vLLM writes -1 for all
         top_p=chat.top_p,
         min_p=chat.min_p,
         repetition_penalty=chat.repetition_penalty,
@@ -107,7 +107,7 @@ def speculative_decoding(stats: Stats) -> dict[str, object] | None:
 
 
 def logprobs(said: Answer | Piece, target: Target) -> dict[str, object] | None:
-    """OpenAI's `logprobs` of a choice, of an answer or a piece of it: the target's own, before any warping.
+    """OpenAI's `logprobs` of an answer, or of a piece of it: the target's own, before any warping.
 
     The `bytes` of all tokens, joined, are those of the text and of what it leaves out: a space in front, a stop string
     that ended it and the rest of its last token, half a character at the end. A token may be a part of a character.
@@ -128,7 +128,7 @@ def logprobs(said: Answer | Piece, target: Target) -> dict[str, object] | None:
 
 
 def timeline(answer: Answer) -> dict[str, object]:
-    """Both models' spans in milliseconds since the request was taken up, all figures, and notes for people."""
+    """Spans of both models in milliseconds since the request was taken up, all figures, and notes for people."""
     start = answer.timeline.start
     spans = [
         {"lane": span.lane, "name": span.name, "start_ms": _ms(span.start - start), "end_ms": _ms(span.end - start)}

@@ -158,7 +158,7 @@ class MediaDecoder:
     ) -> tuple[dict[str, Any], list[np.ndarray]]:
         """A reply to a job about files, which a complaint calls by `name`; its arrays may be written `into` a file.
 
-        Who is cancelled waits until the worker is free or ended: what a client began counts as its own till then.
+        A cancelled caller waits until the worker is free or ended: a client's job counts as its own till then.
         """
         asked = DecodeJob(job, into)
         running = self._threads.submit(self._ask, asked)
@@ -188,7 +188,7 @@ class MediaDecoder:
             self._idle.put(worker)
             raise DecoderLost
         try:
-            if worker is not None and not worker.alive:  # it was ended while it was idle, for memory for one
+            if worker is not None and not worker.alive:  # ended while it was idle, by lack of memory for one
                 worker.close()
                 worker = None
             worker = worker or self._new()
@@ -199,10 +199,10 @@ class MediaDecoder:
             self._give_back(worker, whole=whole)
 
     def _give_back(self, worker: DecodeProcess | None, *, whole: bool) -> None:
-        """A worker is idle, or, if it is broken or worn out, its place is.
+        """Take a worker back as idle; of one that is broken or worn out only the place is idle.
 
-        One that is worn out is replaced while others work: whoever comes next does not wait for it, a stream's frame
-        above all.
+        A worn-out worker is replaced while others work, so that the next job, above all a stream's frame, does not
+        wait for the new one.
         """
         if whole and worker is not None and worker.jobs < MOST_JOBS:
             self._idle.put(worker)
@@ -224,7 +224,7 @@ class MediaDecoder:
             self._idle.put(worker)
 
     def _new(self) -> DecodeProcess:
-        """A worker that was started.
+        """Start a worker.
 
         Raises:
             ApiError: 503, it was not.
@@ -237,7 +237,7 @@ class MediaDecoder:
         return found
 
     def _not_started(self, error: DecoderNotStarted) -> ApiError:
-        """503; the log says why, once until a worker starts."""
+        """The error 503; the log says why, once until a worker starts."""
         with self._lock:
             known, self._failing = self._failing, True
         if not known:

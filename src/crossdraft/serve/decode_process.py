@@ -1,4 +1,4 @@
-"""One process that decodes, and what it is asked: see `serve.decode`, whose pool is made of these."""
+"""One decoding process, and the jobs that it is given; `serve.decode` has a pool of such processes."""
 
 import json
 import math
@@ -30,7 +30,7 @@ MOST_COLUMN = 1 << 25  # events
 EVENT_BYTES = sum(np.dtype(dtype).itemsize for dtype in COLUMNS.values())
 AT_ONCE = 1 << 18  # bytes of columns that are written to a file at once
 START_S = 60.0  # for a worker to be there
-MOST_SAID = 1 << 16  # bytes of what it says if it is not; a pipe holds as many
+MOST_SAID = 1 << 16  # bytes of a failed worker's output that are read; a pipe holds as many
 
 
 class DecoderLost(Exception):
@@ -38,7 +38,7 @@ class DecoderLost(Exception):
 
 
 class DecoderNotStarted(Exception):
-    """A worker that ended before it took a job, or could not be started at all; why, for the log."""
+    """A worker ended before it took a job, or could not be started at all; the message is for the log."""
 
 
 class DecodeProcess:
@@ -75,7 +75,7 @@ class DecodeProcess:
                 self._until = time.monotonic() + START_S
                 self._receive(1)  # it is there
             except (DecoderLost, OSError) as error:
-                self.close()  # so that what it said has an end
+                self.close()  # so that its output has an end
                 text = os.read(said.fileno(), MOST_SAID).decode(errors="replace")
                 why = f"{type(error).__name__}, status {self._process.returncode}; {text.strip()}"
                 raise DecoderNotStarted(why) from None
@@ -88,7 +88,7 @@ class DecodeProcess:
         """Send a job and return its reply; with a `file`, the arrays are columns of events and are written to it.
 
         Raises:
-            DecoderLost: nothing; the worker is of no use any more.
+            DecoderLost: no reply came; the worker is of no use any more.
             ApiError: there is no room for the file, and the worker is of no use any more.
         """
         self.jobs += 1
@@ -116,7 +116,7 @@ class DecodeProcess:
         return np.frombuffer(self._receive(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
 
     def _write_columns(self, described: Sequence[Mapping[str, Any]], file: RawIOBase) -> int:
-        """Receive columns of events, whose shapes are checked, as a `.npy` that can be mapped; how many there are."""
+        """Check columns of events and write them as they come to a `.npy` that can be mapped; return their length."""
         (count,) = described[0]["shape"]
         wanted = [(np.dtype(dtype).name, [count]) for dtype in COLUMNS.values()]
         if [(one["dtype"], one["shape"]) for one in described] != wanted or not 0 <= int(count) <= MOST_COLUMN:
@@ -145,7 +145,7 @@ class DecodeProcess:
         return count
 
     def _wait(self) -> None:
-        """The next operation of the socket may take what is left of the time."""
+        """Give the socket's next operation the time that is left."""
         left = self._until - time.monotonic()
         if left <= 0:
             raise TimeoutError
@@ -166,7 +166,7 @@ class DecodeProcess:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End it, whatever it does."""
+        """End the process, whatever it does."""
         with suppress(OSError):
             self.socket.close()
         self.kill()
@@ -183,7 +183,7 @@ class DecodeJob:
 
     def __init__(self, asked: Mapping[str, object], into: Path | None = None) -> None:
         self._asked, self._into = asked, into
-        self._lock = threading.Lock()  # of the next two
+        self._lock = threading.Lock()  # guards the next two
         self._worker: DecodeProcess | None = None
         self.stopped = False
 
@@ -202,7 +202,7 @@ class DecodeJob:
         try:
             return worker.ask(self._asked, file)
         finally:
-            with self._lock:  # from here on it may be another job's
+            with self._lock:  # from here on the worker may have another job
                 self._worker = None
 
     @property

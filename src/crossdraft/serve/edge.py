@@ -51,10 +51,10 @@ from crossdraft.serve.service import Service
 log = logging.getLogger(__name__)
 router = APIRouter()
 
-PING_S = 1.0  # while a question is answered; between them WebSocket's own pings keep the connection
-SILENT_S = 20.0  # after which an edge that answers no ping is gone, meanwhile
+PING_S = 1.0  # between pings while a question is answered; at other times WebSocket's own pings keep the connection
+SILENT_S = 20.0  # after which, meanwhile, an edge that answers no ping is gone
 MOST_PINGS = 64  # that are not answered
-MOST_REFUSED = 8  # questions, after which a connection ends: what is wrong with one costs time to find out
+MOST_REFUSED = 8  # refused questions, after which a connection ends: checking a question costs time
 
 
 class EdgeConnection:
@@ -72,7 +72,7 @@ class EdgeConnection:
         self._session: EdgeSession | None = None
         self._sent = 0  # pieces
         self._writing: asyncio.Task[None] | None = None  # the session's pieces
-        self._pinged = deque[float](maxlen=MOST_PINGS)  # when, the oldest first
+        self._pinged = deque[float](maxlen=MOST_PINGS)  # when pings were sent, the oldest first
         self._estimate = LinkEstimate()  # of the connection: each question begins with what is known
         self._received_s = self._busy_s = time.monotonic()  # when something came, and an answer was under way
 
@@ -200,7 +200,7 @@ class EdgeConnection:
         self._hold(found, frame.pieces)
 
     def _hold(self, session: EdgeSession, sent: int) -> None:
-        """The answer is this connection's now, which has so many pieces of it."""
+        """Tie an answer to this connection, whose edge has the first `sent` pieces of it."""
         if self._session is not None and self._session is not session:
             self._let_go(whole=True)
         self._stop_writing()
@@ -225,7 +225,7 @@ class EdgeConnection:
 
     async def _write(self, session: EdgeSession) -> None:
         """Send what is new, and every second a ping, by which the round trip is measured, until all of it is sent."""
-        ping_s = 0.0  # when the next one is due
+        ping_s = 0.0  # when the next ping is due
         while session.holder is self:
             if (now := time.monotonic()) >= ping_s:
                 ping_s = now + PING_S
@@ -235,7 +235,7 @@ class EdgeConnection:
                     await session.changed.wait()
             except TimeoutError:
                 continue
-            if session.holder is not self:  # its writer waits for the same
+            if session.holder is not self:  # that connection's writer waits for the same event
                 session.changed.set()
                 return
             session.changed.clear()
@@ -281,7 +281,7 @@ class EdgeConnection:
         await self._socket.send(encode(frame))
 
     async def _refuse(self, why: Refused) -> None:
-        """Say what is wrong, and end."""
+        """Tell the edge what is wrong, and end the connection."""
         with suppress(WebSocketDisconnect):
             await self._send(why)
         await self._socket.close(POLICY_VIOLATION)
@@ -295,7 +295,7 @@ def _note_end(writing: "asyncio.Task[None]") -> None:
 
 
 def _draws(spec: str, rule: str | None) -> str:
-    """The one of `DRAWS` by which an edge of this spec drafts a sampled answer.
+    """The word of `DRAWS` for how an edge of this spec drafts a sampled answer.
 
     Where the rule's answers follow from the seed alone, so do its drafts. Else the edge may be believed.
 

@@ -78,8 +78,8 @@ class EdgeSession:
         self.changed.set()
 
     def received(self, frame: DraftFrame, nbytes: int) -> None:
-        """A draft's frame of so many bytes came."""
-        if self.link.first_s is None and not self._moved:  # else the time without a connection is in it
+        """Take a draft's frame of `nbytes` bytes."""
+        if self.link.first_s is None and not self._moved:  # else the time without a connection would count
             self.link.estimate.began(time.monotonic() - self._began, nbytes)
         self.link.received(frame, nbytes)
 
@@ -93,7 +93,7 @@ class EdgeSession:
                 if self._mode != OFF:
                     question = replace(question, events=EdgeEvents(self.link))
                 stream = self._answering.service.engine.astream(question, final_only=True)
-                async with aclosing(aiter(stream)) as pieces:  # before its media are let go
+                async with aclosing(aiter(stream)) as pieces:  # closed before the media are released
                     async for piece in pieces:
                         self.pieces.append(piece)
                         self.committed.add(piece.tokens)
@@ -161,7 +161,7 @@ class EdgeSession:
         return self._longest - len(self.committed) if self._longest else self._most + 1
 
     def _rounds_pay(self, length: int) -> bool:
-        # Of the first answer what a pass takes is not known: too much, for this includes the reading.
+        # Until an answer has ended, a pass's time is overestimated by the time since the question, reading included.
         pass_s = self.link.estimate.pass_s.value or (time.monotonic() - self._began) / length
         return self.link.estimate.rounds_pay(pass_s, self._most, self._left)
 
@@ -200,7 +200,7 @@ class EdgeSessions:
 
     @contextmanager
     def connected(self, service: Service, client: Client) -> Iterator[None]:
-        """One edge more, for as long as the context.
+        """Count one more edge for as long as the context.
 
         Raises:
             ApiError: 503, there are as many as may be, or the server shuts down; 429, of the client.
@@ -222,15 +222,15 @@ class EdgeSessions:
                 del self._connected[client.name]
 
     def get(self, client: str, session: bytes) -> EdgeSession | None:
-        """A client's own answer."""
+        """The answer of a client's session; `None` if there is none."""
         return self._sessions.get((client, session))
 
     def add(self, client: str, session: bytes, made: EdgeSession) -> None:
-        """Another one."""
+        """Keep the answer of a client's session."""
         self._sessions[client, session] = made
 
     def leave(self, client: str, found: EdgeSession, seconds: float, *, whole: bool) -> None:
-        """Its connection is gone, or has all of it (`whole`): it is forgotten, or waits for so many seconds."""
+        """End an answer's connection: forget the answer if it was sent `whole`, else after so many seconds."""
         found.link.cut()
         key, holder = (client, found.link.session), found.holder
 

@@ -36,7 +36,7 @@ LEFT_OUT = {
     "/openapi.json": "the routes stand in docs/serve.md",
     "/version": "/v1/models says the version",
 }
-# What a client writes in place of what an error of the library names.
+# Names in the library's errors, and what a client writes in their place.
 FIELDS = {
     "start_us": "start_s", "end_us": "end_s", "clock=own": "clock own", "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
@@ -85,17 +85,17 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, object]:
-        """As JSON."""
+        """The error as JSON."""
         kind = TYPES.get(self.status, "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> Response:
-        """As a response."""
+        """The error as a response."""
         return JSONResponse(self.body, self.status, headers=self.headers)
 
 
 def no_route(path: str) -> ApiError:
-    """404 of a path that no route has."""
+    """The error 404 for a path that no route has."""
     begin = "/".join(path.split("/")[:3])
     if begin in LEFT_OUT:
         return ApiError(404, f"This server leaves {begin} out on purpose: {LEFT_OUT[begin]}.", "route_left_out")
@@ -108,17 +108,17 @@ def gone() -> Response:
 
 
 def overloaded(message: str, code: str = "overloaded") -> ApiError:
-    """503 with `Retry-After`, after which OpenAI's clients ask again."""
+    """The error 503 with `Retry-After`, after which OpenAI's clients ask again."""
     return ApiError(503, message, code, headers={"Retry-After": str(RETRY_S)})
 
 
 def too_many(message: str, seconds: int) -> ApiError:
-    """429 with `Retry-After`: a client's own limit."""
+    """The error 429 with `Retry-After`: a client's own limit."""
     return ApiError(429, message, "rate_limit_exceeded", headers={"Retry-After": str(seconds)})
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """400."""
+    """The error 400."""
     return ApiError(400, message, code, param)
 
 

@@ -60,7 +60,7 @@ def _inside(address: Address) -> list[Address]:
     """An address, and those that it stands for or is tunnelled to."""
     if isinstance(address, IPv4Address):
         return [address]
-    if address.ipv4_mapped is not None:  # it is that one, and nothing else
+    if address.ipv4_mapped is not None:  # the mapped address alone counts
         return [address.ipv4_mapped]
     inner: list[Address] = []
     if address.sixtofour is not None:
@@ -127,10 +127,10 @@ class Fetcher:
     async def _connected(
         self, addresses: Sequence[str], port: int, name: str | None
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection to the first address that takes one, of which each has its part of the time."""
+        """A connection to the first address that accepts one; each address has a part of the time."""
         secure = None if name is None else self.secure
         for address in addresses:
-            with suppress(OSError):  # the time is one, too, and so is what TLS refuses
+            with suppress(OSError):  # a timeout and a refusal by TLS are OSErrors, too
                 async with asyncio.timeout(self.seconds / (1 + len(addresses))):
                     return await asyncio.open_connection(address, port, ssl=secure, server_hostname=name)
         raise ConnectionRefusedError
@@ -191,7 +191,7 @@ class Fetcher:
 
 
 def _refused(param: str) -> ApiError:
-    """One sentence whatever the reason: it is not for strangers to learn which names lead inside."""
+    """The one error for all reasons: strangers must not learn which names lead inside."""
     return bad_request(
         "The address may not be fetched; upload the file, or send it as data:. Who runs this server names the hosts "
         "that may be (--remote-hosts).",

@@ -47,7 +47,7 @@ async def upload(request: Request) -> Response:
 
 
 def _check_kind(content_type: str) -> None:
-    """Refuse what is no form of UTF-8: Python's codecs are many, and some make strings that no JSON can hold.
+    """Refuse a form that is not UTF-8: some of Python's other codecs make strings that no JSON can hold.
 
     Raises:
         ApiError: it is none.
@@ -60,7 +60,7 @@ def _check_kind(content_type: str) -> None:
 
 
 async def _kept(request: Request, service: Service, client: Client) -> Upload:
-    """The upload that a form brings. Others wait for the writing of it, not for the client that sends it."""
+    """Keep the upload in a form. It counts as running while it is written, not while the client sends it."""
     async with request.form(max_files=1, max_fields=8, max_part_size=1 << 12) as form:
         file, purpose = form.get("file"), form.get("purpose", "user_data")
         if not isinstance(file, UploadFile) or not isinstance(purpose, str):
@@ -78,7 +78,7 @@ async def listed(
     order: Literal["asc", "desc"] = "desc",
     after: str | None = None,
 ) -> Response:
-    """The client's uploads, newest first or last; of a purpose; behind another one, which ends the page before."""
+    """One page of the client's uploads, newest first or last, of one purpose, from behind the upload `after`."""
     service, owner = service_of(request), asked_by(request).client.name
     found = service.uploads.of(owner)[:: 1 if order == "desc" else -1]
     if after is not None:
@@ -153,10 +153,10 @@ def sent(path: Path) -> Response:
 
 
 class KeptFile(FileResponse):
-    """A file, whose `Range` is refused as everything else is: starlette says nothing, or plain text."""
+    """A file as a response; a bad `Range` gets an error as JSON, for which starlette has plain text or no text."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the file, or the error."""
         refused: ApiError | None = None
 
         async def noted(message: Message) -> None:
@@ -172,7 +172,7 @@ class KeptFile(FileResponse):
 
 
 def _bad_range(status: int, size: str | None) -> ApiError:
-    """A `Range` that is none, or lies outside of the file."""
+    """The error for a `Range` that cannot be read, or lies outside of the file."""
     if status == 400:
         return bad_request("The Range header cannot be read; write it as bytes=0-1023.", "range", "invalid_range")
     message = f"The file has no bytes in this Range ({size}); ask for others."

@@ -13,7 +13,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.files import LOCK, only_process
 
 PREFIX = "crossdraft-serve-"
-STARTING_S = 60.0  # in which a server that has made its folder has locked it, too
+STARTING_S = 60.0  # within which a server locks the folder that it made
 
 
 @contextmanager

@@ -32,7 +32,7 @@ log = logging.getLogger("crossdraft.serve")
 
 ALIVE = frozenset({"/health", "/ready"})
 PUBLIC = ALIVE | FILES.keys()  # the page asks for the key
-BEYOND = "beyond_connections"  # in the scope's state: more connections are there than may be
+BEYOND = "beyond_connections"  # key in the scope's state: the connection is one too many
 UPLOAD = "/v1/files"
 MOST_HEAD = 16 << 10  # bytes of all headers
 MOST_HEADERS = 100
@@ -72,7 +72,7 @@ class RequestInfo:
 
 
 RecordRequest = Callable[[RequestInfo], None]
-"""Notes one of the requests that come over a WebSocket, which is over now, as one over HTTP is."""
+"""Notes a finished request that came over a WebSocket, as a request over HTTP is noted."""
 
 
 class FailureCounts(Protocol):
@@ -123,7 +123,7 @@ def _check_head(headers: Headers) -> None:
 
 
 def _check_room(scope: Scope) -> None:
-    """Refuse a connection beyond those that there may be, but for whoever looks whether the server is alive.
+    """Refuse a connection beyond the limit, unless it is for a health check.
 
     Raises:
         ApiError: it is one; it ends, so that the next one may have room.
@@ -148,13 +148,13 @@ def _kind(scope: Scope) -> str:
 
 
 def _request_id(headers: Headers) -> str:
-    """The client's own, if it has the form of one, else a new one."""
+    """The client's own request id if it is well-formed, else a new one."""
     given = headers.get("x-request-id", "")
     return given if REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
 
 
 def _answering(send: Send, asked: RequestInfo) -> Send:
-    """Sends a response with the headers that all have, and notes its status: also of what a route refuses by itself."""
+    """A `send` that adds the headers of all responses and notes the status, also of a route's own refusals."""
 
     async def answer(message: Message) -> None:
         if message["type"] in HEADS:
@@ -224,7 +224,7 @@ class Gate:
             self._record(scope, headers, asked)
 
     def _check_origin(self, headers: Headers) -> None:
-        """Refuse pages of other origins, whose requests a browser may send without asking; and names of others.
+        """Refuse pages of other origins, whose requests a browser may send without asking; and foreign host names.
 
         The latter is for a server that trusts whoever reaches it: a page whose own name leads there (DNS rebinding) is
         of the same origin, for the browser. An address as the host is no page's name.
@@ -273,7 +273,7 @@ class Gate:
         return client
 
     def _bounded(self, scope: Scope, headers: Headers, receive: Receive, asked: RequestInfo) -> Receive:
-        """The body, as far as it may be long and slow.
+        """Wrap `receive` so that a body that is too long or too slow is refused.
 
         Raises:
             ApiError: it says that it is longer, or the client is sending as many as it may.
@@ -291,7 +291,7 @@ class Gate:
 
         async def bounded() -> Message:
             nonlocal ended
-            if ended:  # what is waited for now is that the client goes away
+            if ended:  # only the client's leaving can come now
                 return await receive()
             try:
                 async with asyncio.timeout(max(0.0, until - time.monotonic())):
@@ -325,7 +325,7 @@ class Gate:
         ms = round((time.perf_counter() - asked.since) * 1e3, 1)
         address, _ = scope.get("client") or ("", 0)
         facts = {"request_id": asked.request_id, "client": asked.client.name or address, "ms": ms, **asked.facts}
-        path = quote(scope["path"])[:200]  # decoded it may hold anything, line breaks too
+        path = quote(scope["path"])[:200]  # a decoded path may hold anything, line breaks too
         method = scope.get("method", "WEBSOCKET")
         log.info("%s %s %s", method, path, status or "gone", extra={"facts": facts})
         if status >= 400 and status != GONE:

@@ -118,7 +118,7 @@ class LiveSource:
 
         Raises:
             ApiError: a frame or events without sense, or too much to hold.
-            CrossdraftError: likewise; a frame that cannot be decoded.
+            CrossdraftError: the same, or a frame that cannot be decoded.
         """
         while True:
             while not self._waiting and not self._stopped:

@@ -64,7 +64,7 @@ class LocalFiles:
         return None
 
     def listed(self) -> list[dict[str, object]]:
-        """Clips, images and recordings below the folder, for a page to choose from; of a large folder some."""
+        """Clips, images and recordings below the folder, for a page to choose from; of a large folder only some."""
         found: list[dict[str, object]] = []
         left, folders = MOST_LOOKED, [] if self.root is None else [self.root]
         while folders and left:
@@ -72,7 +72,7 @@ class LocalFiles:
             left -= len(looked)
             entries = [entry for entry in looked if _is_shown(entry.name)]
             inner = [Path(entry) for entry in entries if _is_folder(entry)]
-            folders += reversed(inner)  # the next to be looked into is the first one
+            folders += reversed(inner)  # `pop` takes the first one next
             for entry in entries:
                 kind, size = kind_by_name(entry.name), _size(entry)
                 if kind is None or size is None:

@@ -41,7 +41,7 @@ class TextLines(logging.Formatter):
 
 
 def _quoted(value: object) -> str:
-    r"""A fact; in quotes, of which it then has none itself, where it would look like several.
+    r"""A fact as logged; where it would look like several, it is quoted, and its own quotes become single ones.
 
     >>> _quoted("stop: give 1"), _quoted('a "b" client=eve'), _quoted(3.5)
     ('"stop: give 1"', '"a \'b\' client=eve"', '3.5')

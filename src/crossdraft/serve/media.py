@@ -239,14 +239,14 @@ class MediaLoader:
     async def _visual(
         self, kind: str, url: str | None, uuid: str | None, asked: FrameSampling | None, scope: MediaScope, param: str
     ) -> tuple[DecodedClip, float]:
-        """An image or a clip, and how long it is; what was `asked` of a clip goes before the request's sampling."""
+        """An image or a clip, and its length; the sampling `asked` for a clip goes before the request's."""
         name = (scope.owner, kind, uuid)
         if url is None:
             visual, paths = self._visuals.known(name), list[Path]()
             if visual is None:
                 raise _unknown(uuid, param)
         else:
-            self._visuals.forget(name)  # whatever becomes of this: it is not what it was
+            self._visuals.forget(name)  # the name means something new now, even if this fails
             visual, paths = await self._sent(kind, url, scope, param)
         sampling = _sampled(visual, asked, scope, param)
 
@@ -296,7 +296,7 @@ class MediaLoader:
             self._addresses.forget(name)
         file = await self.files.find(url, scope, param)
         found = await self._recordings.load(file, asked, scope, param)
-        if uuid is not None and (ID.fullmatch(url) or scheme_of(url) == "file"):  # others are gone with the request
+        if uuid is not None and (ID.fullmatch(url) or scheme_of(url) == "file"):  # others end with the request
             self._addresses.put(name, url)
         return found
 

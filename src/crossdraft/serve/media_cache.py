@@ -38,9 +38,9 @@ class MediaCache(Generic[T]):
         return self._values.get(key)
 
     async def get(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The value. Who asks may be cancelled: it is still made for others that wait for it, but not for nobody.
+        """The value of a key, made if it is not there. It is made as long as any caller waits that is not cancelled.
 
-        The last one who waited waits until the making has ended: its slot pays for it.
+        The last caller to be cancelled waits until the making has ended: its slot pays for it.
         """
         while (value := self.known(key)) is None:
             making, first = self._making.get(key), False
@@ -52,7 +52,7 @@ class MediaCache(Generic[T]):
             try:
                 return await asyncio.shield(making.task)
             except Exception:
-                if first:  # others try what is theirs: the file may have gone with the request that had it
+                if first:  # others try to make it themselves: the file may have gone with the first request
                     raise
             finally:
                 making.waiting -= 1

@@ -46,7 +46,7 @@ class Decoded(Protocol):
 
 @dataclass(slots=True)
 class MediaScope:
-    """One request's own: who asks, how many frames of a clip it wants, what it holds, the files that go with it."""
+    """State of one request's media: who asks, the frames of a clip it wants, what it holds, the files it deletes."""
 
     client: Client
     sampling: FrameSampling
@@ -107,7 +107,7 @@ class MediaFiles:
         return self._spool / secrets.token_hex(16)
 
     def close(self) -> None:
-        """End its threads."""
+        """End the hashing threads."""
         self._hashing.shutdown(wait=False, cancel_futures=True)
 
     async def find(self, url: str, scope: MediaScope, param: str) -> MediaFile:
@@ -165,7 +165,7 @@ class MediaFiles:
         return MediaFile(path, await self._hash(path))
 
     async def _digest(self, path: Path, param: str) -> bytes:
-        """The digest of a file's bytes, as of an upload's; cached by its version, once older than its clock's tick."""
+        """The digest of a file's bytes, cached by the file's version once that is older than a tick of its clock."""
         found = path.stat()
         if found.st_size > self._most_local:
             raise bad_request(

@@ -103,7 +103,7 @@ class Metrics:
         self._share = self._histogram("hidden_share", "Part of hidden drafting that was inside the prefill.", SHARES)
 
     def answered(self, stats: Stats, finish: Finish) -> None:
-        """An answer is over."""
+        """Count an answer that is over, and its figures."""
         self.ended(FINISHED[finish])
         for counter, value in (
             (self._prompt, stats.prompt_tokens),
@@ -135,19 +135,19 @@ class Metrics:
             self._share.observe(stats.hidden_share)
 
     def ended(self, reason: FinishedReason) -> None:
-        """An answer that was begun is over, whether anybody has it or not."""
+        """Count an answer that was begun and is over, whether or not anybody has it."""
         self._of(self._success, reason).inc()
 
     def media_loaded(self, seconds: float) -> None:
-        """The media of a request are there."""
+        """Note the seconds after which the media of a request were there."""
         self._media.observe(seconds)
 
     def refused(self) -> None:
-        """A request found the queue full."""
+        """Count a request that found the queue full."""
         self._refused.inc()
 
     def failed(self, status: int) -> None:
-        """A request was refused or failed."""
+        """Count a request that was refused or failed."""
         self._of(self._failed, status).inc()
 
     def text(self) -> bytes:
@@ -155,7 +155,7 @@ class Metrics:
         return generate_latest(self._registry)
 
     def _of(self, counter: Counter, label: object) -> Counter:
-        """A counter's own for a label; looked up here, as prometheus_client takes longer than to count."""
+        """The counter of one label, cached here: prometheus_client's own look-up takes longer than counting."""
         key = counter, label
         if (found := self._labels.get(key)) is None:
             found = self._labels[key] = counter.labels(self._model, str(label))
@@ -184,7 +184,7 @@ class StateCollector(Collector):
         self._model, self._state = model, state
 
     def collect(self) -> Iterator[Metric]:
-        """All of it."""
+        """All metrics of the server's state."""
         state = self._state()
         yield self._gauge("num_requests_running", "Requests that share passes.", state.running)
         yield self._gauge("num_requests_waiting", "Requests that wait.", state.waiting)

@@ -1,7 +1,7 @@
 """Event recordings of requests, decoded once, by a worker: a drafter gets a file of plain columns, which it maps.
 
-Of a short recording all events are decoded, while the clip is: any part of it can then be shown. Of a longer one the
-part that the clip shows is, as soon as it is known how long the clip is.
+A short recording is decoded whole, beside the clip: any part of it can then be shown. Of a longer one only the part
+that the clip shows is decoded, as soon as the clip's length is known.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ class DecodedRecording:
         return SMALL + EVENT_BYTES * (self.columns.count or 0)
 
     def excerpt(self, of: Excerpt) -> DecodedExcerpt:
-        """The same part of the decoded events as `of` is of the recording."""
+        """The part of the decoded events that `of` names in the recording."""
         if self.path is None:
             raise ValueError("Nothing of it was written.")
         return DecodedExcerpt(

@@ -1,8 +1,8 @@
 """The body of `/v1/chat/completions`: OpenAI's fields, vLLM's for media and sampling, and our own few.
 
 Unknown fields are refused by name, also inside media: an `fps` in the wrong place would else be lost in silence. Fields
-that would change the answer in a way that the engine has not are refused, those that change nothing are taken. Of a
-list's elements the first that is wrong is all that a client hears of (`fail_fast`): an error a part would be dear.
+that would change the answer in a way that the engine has not are refused, those that change nothing are taken. A
+client is told of a list's first wrong element alone (`fail_fast`): an error for each element would be costly.
 """
 
 from typing import Annotated, Any, Literal
@@ -20,7 +20,7 @@ MAX_QUESTIONS = 8  # of a stream
 
 
 def _no_boolean(value: Any) -> Any:
-    """A number; Python, and so pydantic, takes `true` for 1."""
+    """Refuse a truth value in place of a number: Python, and so pydantic, takes `true` for 1."""
     if isinstance(value, bool):
         raise ValueError(f"{str(value).lower()} is no number")  # noqa: TRY004 - what pydantic turns into the client's message
     return value
@@ -36,7 +36,7 @@ EventFormat = Annotated[str, Field(max_length=32)]
 
 
 def _bounded(url: str) -> str:
-    """An address; one that holds a file is bounded with its body."""
+    """Refuse an address that is too long; one that holds a file is bounded with the body."""
     if len(url) > MOST_URL and scheme_of(url) != "data":
         raise ValueError(f"the address has more than {MOST_URL:,} characters, the limit; give a shorter one")
     return url
@@ -56,7 +56,7 @@ class Body(BaseModel):
 
 
 class TextPart(Body):
-    """Words."""
+    """A text."""
 
     type: Literal["text"]
     text: str
@@ -110,7 +110,7 @@ class EventUrl(Body):
 
 
 class FileId(Body):
-    """An upload."""
+    """The id of an upload."""
 
     file_id: Id
 
@@ -122,7 +122,7 @@ class MediaPart(Body):
 
 
 def _url(value: Any) -> Any:
-    """OpenAI's clients write an object, some others just the address."""
+    """Accept a bare address, as some clients write it, in place of OpenAI's object."""
     return {"url": value} if isinstance(value, str) else value
 
 
@@ -191,14 +191,14 @@ class ChatMessage(Body):
 
 
 class StreamOptions(Body):
-    """As OpenAI's."""
+    """OpenAI's `stream_options`."""
 
     include_usage: bool = False
     include_obfuscation: bool | None = None
 
 
 class MediaIo(Body):
-    """As vLLM's `media_io_kwargs`: how clips are read whose parts do not say it. Where a clip is, its part says."""
+    """vLLM's `media_io_kwargs`: how clips are read; what a clip's own part says goes before it."""
 
     video: VideoSampling | None = None
 
@@ -218,7 +218,7 @@ class Extras(Body):
 
 
 class ChatRequest(Body):
-    """The body."""
+    """The body of a chat request."""
 
     model: str
     messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)

@@ -10,7 +10,7 @@ from crossdraft.serve.errors import ApiError, no_route
 
 Scope = Literal["chat", "edge", "files", "media", "metrics", "watch"]
 ALL: frozenset[Scope] = frozenset(get_args(Scope))
-# Scopes of which a route asks for one; () = of any key. Uploads are each client's own, and an edge uploads its clips.
+# A route takes keys with one of these scopes; () = any key. Uploads are each client's own; an edge uploads its clips.
 ROUTES: dict[str, tuple[Scope, ...]] = {
     "/v1/chat/completions": ("chat",),
     "/page/alone": ("chat",),
@@ -19,7 +19,7 @@ ROUTES: dict[str, tuple[Scope, ...]] = {
     "/v1/files": ("files", "edge"),
     "/v1/media": ("media",),
     "/v1/media/content": ("media", "files"),  # a file of the media folder, or an upload: `require` says which
-    "/page/events.png": ("media", "files"),  # as above
+    "/page/events.png": ("media", "files"),  # `require` decides here, too
     "/metrics": ("metrics",),
     "/v1/models": (),
 }

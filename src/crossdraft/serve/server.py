@@ -49,22 +49,22 @@ class DrainingServer(uvicorn.Server):
             runner.run(self.serve(sockets=sockets))
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
-        """Our handlers while it runs; uvicorn would raise the signal again afterwards, and the status would be its."""
+        """Our handlers while the server runs; uvicorn would raise the signal again afterwards, for its exit status."""
         return handled(self.handle_exit, signal.SIGTERM, signal.SIGINT)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen."""
+        """Start to listen."""
         await super().startup(sockets)
         self._tell_started()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal."""
-        # A handler runs in the midst of anything, locks of the engine's held: what it asks for is done by `_drain`.
+        """Note a signal: the first asks for an orderly end, the second for a quick one."""
+        # A handler may interrupt code that holds the engine's locks, so the work that it asks for is done by `_drain`.
         self._hurried = self._service.draining
         self._service.draining = True
 
     async def on_tick(self, counter: int) -> bool:
-        """Called every tenth of a second."""
+        """Start to drain if a signal asked for it; called every tenth of a second."""
         if self._service.draining and self._draining is None:
             self._draining = asyncio.create_task(self._drain())
         return await super().on_tick(counter)

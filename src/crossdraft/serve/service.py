@@ -56,7 +56,7 @@ class RequestRates:
             raise too_many(f"You may ask {most} times a minute; ask again later.", wait)
 
     def count(self, client: Client) -> None:
-        """One request more; errors as `check`."""
+        """Count one more request; errors as `check`."""
         self.check(client)
         if client.requests_per_minute is not None:
             self._recent[client.name].append(time.monotonic())
@@ -77,7 +77,7 @@ class RequestLimits:
 
     @contextmanager
     def admitted(self, client: Client) -> Iterator[None]:
-        """One request more, for as long as the context.
+        """Count one more request for as long as the context.
 
         Raises:
             ApiError: 503, as much waits as may; 429, the client's own limit.
@@ -89,7 +89,7 @@ class RequestLimits:
 
     @contextmanager
     def running(self, client: Client) -> Iterator[None]:
-        """As `admitted`, for a request that is counted already."""
+        """Count a running request as `admitted` does, if the client's rate has counted it already."""
         self._check_room(client)
         self.active += 1
         self._clients[client.name] += 1
@@ -102,7 +102,7 @@ class RequestLimits:
                 del self._clients[client.name]
 
     def check(self, client: Client) -> None:
-        """Refuse if there is no room for one more request now, which is not counted; errors as `admitted`."""
+        """Refuse if there is no room for one more request now, without counting it; errors as `admitted`."""
         self._check_room(client)
         self._rates.check(client)
 

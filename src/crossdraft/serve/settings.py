@@ -266,7 +266,7 @@ def is_address(host: str) -> bool:
 
 
 def _check_host(given: str) -> None:
-    """Refuse what nothing could ever be fetched from."""
+    """Refuse a host from which nothing could ever be fetched."""
     from crossdraft.serve.fetch import is_public
 
     found = HOST.fullmatch(given)

@@ -54,7 +54,7 @@ class EventStream(Response):
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
-    """Await `work`; if the client goes away before, cancel it and return `None`. The request's body was read."""
+    """Await `work`, once the body was read; if the client goes away before, cancel `work` and return `None`."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_gone(receive))
     try:

@@ -7,7 +7,7 @@ from crossdraft.serve.settings import ServerSettings
 
 
 def server_context(settings: ServerSettings) -> ssl.SSLContext | None:
-    """The server's certificate, and whose certificates clients must have; `None` = plain HTTP.
+    """The TLS context: the server's certificate, and the authority of clients' certificates; `None` = plain HTTP.
 
     Raises:
         CrossdraftError: a file cannot be read, or is not what it should be.

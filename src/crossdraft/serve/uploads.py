@@ -19,7 +19,7 @@ ID = re.compile(r"file-[0-9a-f]{32}")
 SUFFIX = re.compile(r"\.[a-z0-9]{1,8}")
 CHUNK = 1 << 20
 MOST_FILES = 1000  # of one client
-EXPIRE_S = 60.0  # from one look for what is too old to the next
+EXPIRE_S = 60.0  # between two checks for uploads that are too old
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class Uploads:
                 self._remove(upload)
 
     def _expire(self) -> None:
-        """Expire uploads in a thread until it is closed: one goes in time whether or not somebody looks."""
+        """Delete uploads that are too old, again and again, in a thread that ends with `close`."""
         while not self._closed.wait(min(self._seconds, EXPIRE_S)):
             self.expire()
 

@@ -103,7 +103,7 @@ class WatchConnection:
         self._clock: ReplayClock | None = None
         self._live: LiveSource | None = None
         self._watch: Watch | None = None
-        self._window: Callable[[object], AbstractAsyncContextManager[object]] = nullcontext  # makes events ready
+        self._window: Callable[[object], AbstractAsyncContextManager[object]] = nullcontext  # readies its events
         self._wants_pieces = False
         self._pieces: list[dict[str, object]] = []  # to be sent
 
@@ -143,7 +143,7 @@ class WatchConnection:
         return asked
 
     def _begin(self, asked: WatchRequest, held: AsyncExitStack) -> tuple[Watch, Windowing]:
-        """The watch, and which windows it is about."""
+        """Make the watch, and the description of its windows."""
         service, client = self._service, self._asked.client
         every_s, length_s = asked.every_ms / 1e3, asked.window_ms / 1e3
         frames = asked.frames or frames_per_window(service.engine.target, length_s)
@@ -180,7 +180,7 @@ class WatchConnection:
         held: AsyncExitStack,
         receiving: "asyncio.Task[None]",
     ) -> AbstractContextManager[None]:
-        """Make what feeds the watch in the answering thread; a clip is decoded first, unless the client goes away."""
+        """Make the watch's feed for the answering thread; a clip is decoded first, unless the client goes away."""
         if asked is None:
             return nullcontext()
         preparing = asyncio.ensure_future(self._replay(asked, windowing, watch, held))
@@ -205,7 +205,7 @@ class WatchConnection:
         return replaying(frames, windows, watch, self._clock, seconds=clip.seconds)
 
     async def _answer(self, watch: Watch, feed: AbstractContextManager[None], receiving: "asyncio.Task[None]") -> None:
-        """Answer until the stream ends, or something goes wrong; then nothing of it is left."""
+        """Answer until the stream ends, or something goes wrong; no task or thread is left then."""
         threads = ThreadPoolExecutor(1, thread_name_prefix="watch")
         answering = asyncio.get_running_loop().run_in_executor(threads, self._answer_all, watch, feed)
         work = [self._beat(watch), *([self._live.run()] if self._live is not None else [])]
@@ -221,7 +221,7 @@ class WatchConnection:
             await asyncio.to_thread(threads.shutdown)
 
     def _end(self, watch: Watch) -> None:
-        """End the windows: the one that waits is still answered."""
+        """End the windows; the window that waits is still answered."""
         if self._clock is not None:
             self._clock.stop()
         if self._live is not None:
@@ -229,7 +229,7 @@ class WatchConnection:
         watch.close()
 
     async def _receive_all(self) -> None:
-        """Take what the client sends; who sends nothing of a live stream for long is gone."""
+        """Take what the client sends; a client that sends nothing of a live stream for long is gone."""
         while True:
             try:
                 message = await asyncio.wait_for(self._socket.receive(), SILENT_S if self._live is not None else None)
@@ -250,7 +250,7 @@ class WatchConnection:
                 raise bad_request("A stream that is replayed takes no frames and no events; leave replay out.")
 
     async def _beat(self, watch: Watch) -> None:
-        """Say every second how it goes, to its end; end the stream once the server shuts down."""
+        """Send the window counts every second, until cancelled; end the stream once the server shuts down."""
         said = time.monotonic()
         while True:
             await asyncio.sleep(POLL_S)
@@ -308,10 +308,10 @@ class WatchConnection:
         await self._socket.send(json.dumps(message, ensure_ascii=False))
 
     async def _refuse(self, error: Exception) -> None:
-        """Say what is wrong, and end."""
+        """Tell the client what is wrong, and end the connection."""
         failed = as_api_error(error)
         self._asked.refused(failed)
-        if self._service.engine.closed:  # whatever it said of itself, another server may answer
+        if self._service.engine.closed:  # whatever the error says, another server may answer
             failed = overloaded("The server is shutting down; ask another one.", "shutting_down")
         self._service.metrics.failed(failed.status)
         with suppress(WebSocketDisconnect):
@@ -340,7 +340,7 @@ async def _unless_failed(work: "asyncio.Future[T]", tasks: Collection["asyncio.F
 
 @contextmanager
 def _admitted(service: Service, asked: RequestInfo) -> Iterator[None]:
-    """One stream more. It counts as one request, for as long as it lasts: it asks one question at a time.
+    """Count one more stream, as one request for as long as it lasts: it asks one question at a time.
 
     Raises:
         ApiError: 503, there are as many as may be, or the server shuts down; else as `RequestLimits.admitted`.

@@ -58,7 +58,7 @@ class ReportedWindow:
         return cls(message["end_s"], answers, message)
 
     def to_json(self) -> dict[str, object]:
-        """As `AnsweredWindow.to_json`."""
+        """Plain values as of `AnsweredWindow.to_json`."""
         return {name: value for name, value in self.message.items() if name != "type"}
 
 
@@ -77,7 +77,7 @@ class WatchClient:
         self._connection: ClientConnection | None = None
 
     def open(self, asked: Mapping[str, object]) -> int:
-        """Connect and ask (see `WatchRequest`); how many frames a window has.
+        """Connect and ask (see `WatchRequest`); return how many frames a window has.
 
         Raises:
             CrossdraftError: the server cannot be reached, is full, or refuses the key or what is asked.
@@ -95,7 +95,7 @@ class WatchClient:
         return int(started["frames"])
 
     def push(self, message: Pushed) -> None:
-        """Send; once the connection is over nothing is sent, and who reads learns why."""
+        """Send a message; once the connection is over nothing is sent, and the reading side learns why."""
         self._send(SCHEMA.encode(message))
 
     def _send(self, data: str | bytes) -> None:

@@ -10,8 +10,8 @@ from crossdraft.edge.codec import Blob, Column, FrameError, Real, Schema
 
 ROUTE = "/v1/watch"
 VERSION = 1
-MESSAGE_BYTES = 8 << 20  # of one message
-MOST_EVENTS = 1 << 19  # of one message
+MESSAGE_BYTES = 8 << 20  # most bytes of one message
+MOST_EVENTS = 1 << 19  # most events of one message
 
 
 @dataclass(frozen=True)

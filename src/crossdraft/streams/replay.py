@@ -94,7 +94,7 @@ def replay(
     given, last_s, gap_s = 0, 0.0, 0.0
 
     def hand_over(found: list[StreamWindow]) -> bool:
-        """Offer them; whether those were all that were wanted."""
+        """Offer windows; return true once as many as were wanted are offered."""
         nonlocal given
         for window in found[: None if most is None else most - given]:
             offer(window)

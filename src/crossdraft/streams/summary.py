@@ -50,7 +50,7 @@ class WatchSummary:
 
     @classmethod
     def joined(cls, parts: "Sequence[WatchSummary]") -> "WatchSummary":
-        """Several watches, one after another, in one."""
+        """Join the summaries of several watches that ran one after another."""
         sums = ("due", "answered", "dropped", "seconds", "changes", "tokens", "rounds")
         drafting = ("hidden_drafting_s", "hidden_inside_s")
         return cls(
@@ -100,7 +100,7 @@ class WatchSummary:
         }
 
     def sentences(self) -> list[str]:
-        """The same for people."""
+        """Sentences for people on the summary."""
         return sentences(self.to_json())
 
 
@@ -124,7 +124,7 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
 
 
 def percentiles_ms(seconds: Sequence[float]) -> dict[str, float] | None:
-    """Median and 99th percentile in milliseconds, linearly interpolated; `None` of nothing.
+    """Median and 99th percentile in milliseconds, linearly interpolated; `None` for no values.
 
     >>> percentiles_ms([0.1, 0.2, 0.3])
     {'p50': 200.0, 'p99': 298.0}

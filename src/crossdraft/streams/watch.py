@@ -157,7 +157,7 @@ class Watch:
         self._said: dict[int, str] = {}  # by the question's index, the last answer
 
     def offer(self, window: StreamWindow) -> None:
-        """A window is due; returns at once, in any thread. Of a watch that is closed it is none any more."""
+        """Take a window that is due; returns at once, in any thread. A closed watch ignores the window."""
         with self._changed:
             if self._closed:
                 return
@@ -177,7 +177,7 @@ class Watch:
     def close(self, error: Exception | None = None) -> None:
         """End the windows; the one that waits is still answered, then `error` is raised if there is one.
 
-        What is said first counts: closing it again changes nothing.
+        The first call counts: closing again changes nothing.
         """
         with self._changed:
             if not self._closed:

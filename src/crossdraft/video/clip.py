@@ -62,7 +62,7 @@ class FrameSampling:
         return cls(**given) if {"num_frames", "fps"} & given.keys() else cls(DEFAULT_FRAMES)
 
     def instead(self, num_frames: int | None, fps: float | None) -> "FrameSampling":
-        """This, unless one of the two is given."""
+        """The sampling itself, or a new one if `num_frames` or `fps` is given."""
         return self if num_frames is None and fps is None else FrameSampling(num_frames, fps)
 
     def count(self, path: object, header: "VideoInfo") -> int:
@@ -137,7 +137,7 @@ def read_clip(video: Any, sampling: FrameSampling) -> "ClipFrames":
 
 
 def count_frames(video: Any, sampling: FrameSampling) -> int:
-    """Number of frames that `read_clip` gives; of a file nothing is decoded.
+    """Number of frames that `read_clip` gives; a file is not decoded for it.
 
     Raises:
         CrossdraftError: as there.

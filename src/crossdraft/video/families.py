@@ -123,7 +123,7 @@ def _budgeted(config: Any) -> FrameSpec:
 
 
 def _clip_budgeted(config: Any) -> FrameSpec:
-    """As the video processors of Qwen3-VL are, where a checkpoint says nothing."""
+    """The frame spec of Qwen3-VL's video processors, where a checkpoint says nothing."""
     half, step = (0.5, 0.5, 0.5), patch_step(config)
     return FrameSpec(PixelBudget(128 * step**2, 768 * step**2, step), None, half, half)
 
@@ -179,7 +179,7 @@ def _numbered(config: Any, times_s: np.ndarray) -> str:
 
 
 def _in_a_row(config: Any, times_s: np.ndarray) -> str:
-    """Gemma 3: as its processor writes images that follow each other."""
+    """Gemma 3: frames as its processor writes images that follow each other."""
     return "\n\n<start_of_image><image_soft_token><end_of_image>\n\n" * len(times_s)
 
 
@@ -208,7 +208,7 @@ def _whole_seconds(config: Any, times_s: np.ndarray) -> str:
 
 
 def _tenths(config: Any, times_s: np.ndarray) -> str:
-    """GLM-4.6V: the same in tenths."""
+    """GLM-4.6V: after each patch of frames the time of the first, in tenths of a second."""
     return "".join(f"{_GLM_FRAME}{second:.1f} seconds" for second in _firsts(config, times_s))
 
 

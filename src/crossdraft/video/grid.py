@@ -14,7 +14,7 @@ from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
 from crossdraft.video.read import FrameArrays, iter_frames
 
 CLOSE_S = 1e-6  # times that are nearer than this are the same
-CLOSE = 1e-6  # so are parts of a step
+CLOSE = 1e-6  # parts of a step that are nearer than this are the same
 
 
 @dataclass(frozen=True, slots=True)

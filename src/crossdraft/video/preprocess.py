@@ -18,8 +18,8 @@ __all__ = ["CLIP_MEAN", "CLIP_STD", "FrameSpec", "centre_crop", "normalise", "pa
 MAX_ASPECT = 200  # of a frame that is resized whole; HF's limit for a pixel budget
 RESIZED = 16  # frames at once: what resizing needs in between is many times their size
 WASTE = 4  # how many times the crop a resized frame may be, before only what the crop keeps is resized
-BAND = 64  # pixels that are weighed in one product: each looks at few of the source's
-LARGE = 1 << 25  # numbers that are not all held in 64 bits each
+BAND = 64  # output pixels of one product: each depends on few source pixels
+LARGE = 1 << 25  # numbers; of more not all are held as doubles at once
 LARGEST = 4096  # a longest edge never gets more; HF's limit for SmolVLM
 FILTER_RADIUS = {
     "bilinear": 1.0,
@@ -84,7 +84,7 @@ def _longest(height: int, width: int, side: int) -> tuple[int, int]:
 def _within(height: int, width: int, budget: PixelBudget) -> tuple[int, int]:
     """Qwen's `smart_resize`: nearest multiples, or shrunk or grown into the budget, aspect roughly kept.
 
-    Of a clip's budget it is that of Qwen3-VL and GLM, which counts frames too.
+    For a clip's budget the rule is that of Qwen3-VL and GLM, which counts frames, too.
     """
     step, frames = budget.multiple, budget.frames
     if frames > 1 and min(height, width) < step:
@@ -117,7 +117,7 @@ def resize(pixels: Tensor, size: Size, resample: str) -> Tensor:
     h, w = resized(height, width, size)
     if (h, w) == (height, width):
         return pixels
-    if resample == "lanczos":  # torch has none
+    if resample == "lanczos":  # torch has no Lanczos
         return resize_kept(pixels, (h, w), (h, w), resample)
     first = (h, width) if vertical_first((height, width), (h, w)) else (height, w)
     return _resize_axis(_resize_axis(pixels, first, resample), (h, w), resample)
@@ -142,7 +142,7 @@ def centre_crop(pixels: Tensor, crop: tuple[int, int] | None) -> Tensor:
         return pixels
     height, width = pixels.shape[-2:]
     missing_h, missing_w = max(crop[0] - height, 0), max(crop[1] - width, 0)
-    if missing_h or missing_w:  # the odd pixel goes before
+    if missing_h or missing_w:  # an odd pixel of padding goes in front
         pixels = F.pad(pixels, (-(-missing_w // 2), missing_w // 2, -(-missing_h // 2), missing_h // 2))
     top, left = (pixels.shape[-2] - crop[0]) // 2, (pixels.shape[-1] - crop[1]) // 2
     return pixels[..., top : top + crop[0], left : left + crop[1]]

@@ -67,7 +67,7 @@ class FrameArrays:
     seconds: float = 0.0
 
     def to_frames(self) -> ClipFrames:
-        """The same as tensors, which share its memory."""
+        """The frames as tensors, which share the arrays' memory."""
         import torch  # nothing else in reading needs it
 
         indices = None if self.indices is None else torch.from_numpy(self.indices)
@@ -77,7 +77,7 @@ class FrameArrays:
 def sample_arrays(
     path: str | os.PathLike[str], num_frames: int = 8, limits: VideoLimits = DEFAULT_LIMITS
 ) -> FrameArrays:
-    """As `sample_frames`, in arrays."""
+    """Sample frames as `sample_frames` does, as arrays."""
     if not 1 <= num_frames <= limits.frames:
         raise CrossdraftError(f"num_frames is {num_frames}; ask for 1 to {limits.frames} frames.")
     kept, count, claimed, seconds = _sample(path, num_frames, None, limits)
@@ -129,7 +129,7 @@ def _sample(
 ) -> tuple[_Kept, int, int, float]:
     """Decode the whole clip; keep the frames wanted if it has `total`.
 
-    `total` None takes the header's word. Also how many frames there are, how many the header counts, and its seconds.
+    `total` None takes the header's word. Also returns the number of frames, and the header's number and seconds.
     """
     kept, count = _Kept(), 0
     with opened(path, limits) as (container, stream):
@@ -204,7 +204,7 @@ def _in_stamp_order(frames: Iterable["VideoFrame"], fps: float) -> Iterator[tupl
 
 
 def _decoded(container: "InputContainer", stream: "VideoStream", limits: VideoLimits) -> Iterator["VideoFrame"]:
-    """Whatever decodes, past damaged packets, until the file cannot be read on."""
+    """Frames that decode, past damaged packets, until the file cannot be read on."""
     # A frame is at most two packets (fields); a forged index may list endless ones that never decode.
     packets = islice(container.demux(stream), 2 * limits.frames + 2)
     while True:

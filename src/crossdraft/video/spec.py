@@ -34,7 +34,7 @@ class PixelBudget:
     frame_tokens: int | None = None
 
     def of_clip(self, frames: int, temporal: int) -> "PixelBudget":
-        """This as the budget of a whole clip; one shorter than a patch is filled up to it."""
+        """The budget of a whole clip in place of a frame's; a clip shorter than a patch is filled up to one."""
         return replace(self, frames=max(frames, temporal), temporal=temporal)
 
 

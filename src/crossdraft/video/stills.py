@@ -42,18 +42,18 @@ class Still:
 
 
 def image_side(config: Any) -> int:
-    """Pixels of a side of what a vision encoder of one size takes."""
+    """Side, in pixels, of the image that a vision encoder of one size takes."""
     side: Any = config.vision_config.image_size
     return side if isinstance(side, int) else side[0]
 
 
 def patch_step(config: Any) -> int:
-    """Pixels of a side of what becomes one visual token, where sizes are free."""
+    """Side, in pixels, of the square that becomes one visual token, where image sizes are free."""
     return config.vision_config.patch_size * config.vision_config.spatial_merge_size
 
 
 def squares(config: Any, pixels: Tensor) -> Features:
-    """[N, 3, h, w] for an encoder of one size."""
+    """Pixels [N, 3, h, w] for an encoder of one size."""
     side = image_side(config)
     if pixels.shape[-2:] != (side, side):
         raise _misfit(pixels, f"takes {side}x{side}")
@@ -77,23 +77,23 @@ def _misfit(pixels: Tensor, wanted: str) -> CrossdraftError:
 
 
 def patch_side(config: Any) -> int:
-    """Patches of a side of what a vision encoder of one size takes."""
+    """Patches along a side of the image that a vision encoder of one size takes."""
     patch: Any = config.vision_config.patch_size
     return image_side(config) // (patch if isinstance(patch, int) else patch[0])
 
 
 def count_shuffled(config: Any, features: Features) -> int:
-    """InternVL."""
+    """Number of visual tokens of InternVL's tiles."""
     return features["pixel_values"].shape[-4] * int(patch_side(config) * config.downsample_ratio) ** 2
 
 
 def count_scaled(config: Any, features: Features) -> int:
-    """SmolVLM."""
+    """Number of visual tokens of SmolVLM's tiles."""
     return features["pixel_values"].shape[-4] * (patch_side(config) // config.scale_factor) ** 2
 
 
 def count_pooled(config: Any, features: Features) -> int:
-    """Gemma 3."""
+    """Number of visual tokens of Gemma 3's images."""
     return len(features["pixel_values"]) * config.mm_tokens_per_image
 
 
@@ -129,7 +129,7 @@ def _count_unpadded(config: Any, features: Features) -> int:
 
 
 def _count_shrunk(config: Any, features: Features) -> int:
-    """LLaVA-OneVision: the same, shrunk to about as many patches as `anyres_max_9` has in 9 tiles."""
+    """LLaVA-OneVision: as `_count_unpadded`, shrunk to about the patches of 9 tiles with `anyres_max_9`."""
     rows, columns = _unpadded(config, features)
     most = int(config.vision_aspect_ratio.removeprefix("anyres_max_")) * patch_side(config) ** 2
     ratio = math.sqrt(rows * columns / most)
@@ -149,12 +149,12 @@ def _unpadded(config: Any, features: Features) -> tuple[int, int]:
 
 
 def _canvases(config: Any, settings: Mapping[str, Any]) -> AnyResolution:
-    """The model's own: it counts tiles by them, whatever the processor's are."""
+    """The model's own canvases, by which it counts tiles, whatever the processor's are."""
     return AnyResolution(tuple((height, width) for height, width in config.image_grid_pinpoints))
 
 
 def _grids(config: Any, settings: Mapping[str, Any]) -> NearestGrid:
-    """InternVL's processor tiles, whatever `crop_to_patches` its image processor says."""
+    """InternVL's grids: its processor cuts tiles, whatever `crop_to_patches` its image processor says."""
     return NearestGrid(int(settings.get("min_patches", 1)), int(settings.get("max_patches", 12)))
 
 

@@ -24,7 +24,7 @@ from crossdraft.serve.service import Service
 router = APIRouter()
 T = TypeVar("T")
 
-LOOK_S = 0.05  # from one look whether others have come to the next
+LOOK_S = 0.05  # between two checks for other requests
 
 
 async def page(request: Request) -> Response:
@@ -68,7 +68,7 @@ def _check_idle(service: Service, own: int = 0) -> None:
 
 
 async def _while_idle(service: Service, running: "asyncio.Future[T]") -> T:
-    """Await the one request that runs; errors as `_check_idle`, as soon as another one comes."""
+    """Await the one request that runs; as soon as another one comes, fail as `_check_idle` does."""
     while not (await asyncio.wait([running], timeout=LOOK_S))[0]:
         _check_idle(service, own=1)
     return await running
@@ -78,9 +78,9 @@ async def _while_idle(service: Service, running: "asyncio.Future[T]") -> T:
 async def alone(request: Request) -> Response:
     """The answer of the target alone, run now, and the pair's time; the body is that of `/v1/chat/completions`.
 
-    The pair answers anew as well, without what is kept of prompts and answers: the target alone has nothing of it.
-    Nothing else runs in the engine meanwhile, so it is refused while others are being answered, and ends, refused as
-    well, as soon as another request comes.
+    The pair answers anew as well, without kept prompts and answers, which the target alone does not have either.
+    Nothing else runs in the engine meanwhile, so the request is refused while others are being answered, and it ends
+    with the same error as soon as another request comes.
     """
     service, asked = service_of(request), asked_by(request)
     chat = await read_chat(service, await request.body(), asked.client)
