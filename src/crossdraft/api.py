@@ -317,7 +317,7 @@ class Engine:
         return [one.future for one in pending]
 
     def stream(self, request: Request, *, final_only: bool = False) -> Stream:
-        """Answer one request piece by piece; without provisional pieces if `final_only`, for those who print."""
+        """Answer one request piece by piece; `final_only` leaves out provisional pieces, for callers that print."""
         asked = single(request)
         return Stream(lambda on_piece: self.submit(asked, on_piece, provisional=not final_only))
 
@@ -368,7 +368,7 @@ class Engine:
             interrupted.set()
 
     def decoder(self) -> SteppedLoop:
-        """A fresh loop over this pair, for those who drive it round by round; `drop` it afterwards."""
+        """A fresh loop over this pair, to be driven round by round; `drop` it afterwards."""
         return SteppedLoop(self, self._scheduler, self._make)
 
     def __repr__(self) -> str:
@@ -376,7 +376,7 @@ class Engine:
         return f"Engine(target={model}, drafter={self.drafter_spec!r}, placement={self.options.placement!r})"
 
     def close(self) -> None:
-        """Stop the loop's thread, those that read for it, and the drafter. May be called twice, and from any thread."""
+        """Stop the loop's thread, the threads that read for it, and the drafter. Callable twice, in any thread."""
         if (registered := self._finalizer.detach()) is not None:
             _, close, parts, _ = registered
             close(*parts, begun=True)

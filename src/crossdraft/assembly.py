@@ -1,4 +1,4 @@
-"""Assembly: from a drafter's spec to its runner. The one place where it is decided what runs where."""
+"""Assembly of a drafter's runner from its spec; here alone it is decided in which process each part runs."""
 
 from dataclasses import replace
 from functools import partial

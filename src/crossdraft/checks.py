@@ -39,7 +39,7 @@ def positive(name: str, value: Any) -> float:
 
 
 def frames_or_rate(frames: Any, fps: Any, names: tuple[str, str] = ("num_frames", "fps")) -> None:
-    """Refuse that a clip's frames are counted in two ways: so many, and so many a second.
+    """Refuse a number of frames and a frame rate that are given for the same clip.
 
     Raises:
         CrossdraftError: both are given.
@@ -156,7 +156,7 @@ def parse_cores(text: str, allowed: Sequence[int]) -> tuple[int, ...]:
 
 
 def spans(cores: Sequence[int]) -> str:
-    """Cores for people, neighbours drawn together, and no more of them than can be read.
+    """Core numbers for people: neighbours joined to ranges, a long list cut short.
 
     >>> spans((0, 1, 2, 5))
     '0-2, 5'

@@ -150,7 +150,7 @@ def compressed(target: Target, spec: str) -> Target:
 
 
 def without_paths(spec: str) -> str:
-    """A spec without those settings that name files of this machine: answers say it, also to a server's clients.
+    """A spec without the settings that name files of this machine, to be shown in answers, also to a server's clients.
 
     >>> without_paths("predicted:dir=runs/x,frames=1"), without_paths("token_packer:dir=x")
     ('predicted:frames=1', 'token_packer')

@@ -197,7 +197,7 @@ def only_process(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def temporary_folder(final: Path) -> Iterator[Path]:
-    """Yield a new folder next to `final`, from where a rename puts its contents in place; remove what is left of it.
+    """Yield a new folder next to `final`, from where a rename puts its contents in place; remove what is left.
 
     Raises:
         CrossdraftError: a folder or file cannot be written (an OSError, here or in the body).

@@ -139,7 +139,7 @@ class OutputHead:
 
 
 def load_output_head(source: str = "reference", device: str | None = None, dtype: str | None = None) -> OutputHead:
-    """The output embeddings of a target, of which little else is read; arguments and errors as `load_embeddings`."""
+    """The output head of a target, of which little else is read; arguments and errors as `load_embeddings`."""
     model, folder = _with_embeddings(source, device, dtype)
     return OutputHead(
         model.get_output_embeddings().weight.detach(), frozenset(reserved_of(model, load_tokenizer(folder)))
@@ -248,7 +248,7 @@ def tokenizer_of(source: str) -> PreTrainedTokenizerBase:
 
 
 def text_reader(source: str, reserved: Collection[int]) -> Callable[[Request], PromptIds]:
-    """A target's prompts for drafters of text that are not beside it: of its configuration and tokenizer alone.
+    """A reader of a target's prompts for drafters of text elsewhere, made of its configuration and tokenizer alone.
 
     Args:
         source: as in `load_target`.

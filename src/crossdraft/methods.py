@@ -44,7 +44,7 @@ SHIPPED: Mapping[str, Method] = {
     record.name: record for module in MODULES for record in import_module(f"crossdraft.{module}").RECORDS
 }
 METHODS: Table[Method] = Table(GROUP, Method, "drafter", SHIPPED)
-"""Every drafter: those above, those that were registered, and those of other installed packages."""
+"""Every drafter: those in `SHIPPED`, those that were registered, and those of other installed packages."""
 
 
 def register(method: Method) -> None:
@@ -191,7 +191,7 @@ def needs_target(spec: Spec) -> bool:
 
 
 def placements(spec: Spec) -> tuple[str, ...]:
-    """The places where the whole of a drafter may run: the target's process, one of its own, an edge.
+    """The places where the whole of a drafter may run: the target's process, a process of its own, an edge.
 
     >>> [len(placements(parse(text))) for text in ("eagle3", "view", "union:event,lookahead", "union:event,memory")]
     [1, 2, 2, 3]

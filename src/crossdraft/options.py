@@ -44,7 +44,7 @@ class Option:
     serving: Any = None
 
     def checked(self, name: str, value: Any) -> Any:
-        """The value in one form; complaints call it `name`.
+        """Return a valid value, converted to the option's one form; error messages call it `name`.
 
         Raises:
             CrossdraftError: it is of another kind, out of range, or unknown.

@@ -146,7 +146,7 @@ class DrafterContext:
         return tokenizer_of(self.target)
 
     def load_host(self) -> "Target":
-        """The target: `host`, or one of its own."""
+        """The target itself: `host`, or one that is loaded here."""
         from crossdraft.load import load_target
 
         return self.host or load_target(

@@ -45,12 +45,12 @@ class Spec:
 
     @property
     def names(self) -> set[str]:
-        """Every name in it."""
+        """Every name in the spec."""
         return {self.name}.union(*(part.names for part in self.parts))
 
     @property
     def leaves(self) -> tuple["Spec", ...]:
-        """The specs in it that join no others."""
+        """The specs within this one that join no others."""
         return tuple(leaf for part in self.parts for leaf in part.leaves) or (self,)
 
     def __str__(self) -> str:
@@ -200,7 +200,7 @@ def check_settings(settings: object, name: str, what: str) -> None:
 
 
 def settings_text(settings: Any) -> str:
-    """Settings and their values, `longest=3,copied=10`; those that have none by their names alone."""
+    """Settings and their values, `longest=3,copied=10`; a setting whose value is None by its name alone."""
     values = {one.name: getattr(settings, one.name) for one in fields(settings)}
     return ",".join(key if value is None else f"{key}={value}" for key, value in values.items())
 

@@ -196,7 +196,7 @@ class VideoPrompt:
 def text_of(
     config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, reserved: Collection[int], request: Request
 ) -> tuple[int, ...]:
-    """The text of a prompt as `Request.prompt_ids` has it, of which no clip is read.
+    """The text of a prompt as `Request.prompt_ids` has it; no clip is read for it.
 
     Args:
         config, tokenizer, reserved: of the target.

@@ -147,7 +147,7 @@ def check_tokenizer(folder: Path) -> None:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """The safetensors files that hold a checkpoint's weights, all of them there."""
+    """The safetensors files that hold a checkpoint's weights; CrossdraftError if one is missing."""
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():

@@ -114,7 +114,7 @@ def _settings(dtype: torch.dtype) -> Settings:
 
 
 def load_mapped(kind: Any, folder: Path, dtype: torch.dtype, device_map: DeviceMap) -> PreTrainedModel:
-    """A model whose layers are on several devices, as transformers and accelerate place them; compared as any other.
+    """A model whose layers transformers and accelerate place on several devices; compared as in `load_weights`.
 
     Args:
         kind: the class to load.

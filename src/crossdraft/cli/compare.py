@@ -180,9 +180,9 @@ def summarise(
     displayed: Answer,
     cores: tuple[int, ...] | None = None,
 ) -> AnswerComparison:
-    """The figures of all runs; of the displayed answer only the tokens count, unless the drafter learns.
+    """Summarise all runs; the displayed answer counts only with its tokens, unless the drafter learns.
 
-    If it learns, the runs after it knew its text: its own time is then what a user gets, and theirs are in `learned`.
+    If it learns, later runs knew the displayed answer's text: that answer's time counts then, theirs is in `learned`.
     """
     greedy = engine.target.defaults.resolve(request).sampling.greedy
     pair = first_unequal(alone, (displayed, *drafted)) if greedy else None
@@ -228,5 +228,5 @@ def _per_token(answer: Answer) -> float:
 
 
 def _median_run(answers: Sequence[Answer]) -> Answer:
-    """The run of median time a token; of an even number the faster of the two in the middle."""
+    """The run with the median time per token; of an even number of runs the faster of the two in the middle."""
     return sorted(answers, key=_per_token)[(len(answers) - 1) // 2]

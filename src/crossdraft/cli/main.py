@@ -173,7 +173,7 @@ def run(program: typer.Typer, argv: Sequence[str] | None) -> int:
 
 
 def _whole_imports() -> AbstractContextManager[None]:
-    """Ctrl-C during an import counts when the import is over; whoever calls may have a handler of its own."""
+    """Delay Ctrl-C during an import until the import is over, unless the caller has a handler of its own."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return nullcontext()
     return handled(after_imports(signal.default_int_handler), signal.SIGINT)
@@ -210,6 +210,6 @@ def complain(sentence: str) -> int:
 
 
 def _show_cursor() -> None:
-    """A progress bar that was cut short may have left the terminal without one."""
+    """Show the terminal's cursor again, which a progress bar that was cut short may have hidden."""
     if sys.stderr.isatty():
         print(SHOW_CURSOR, end="", file=sys.stderr, flush=True)

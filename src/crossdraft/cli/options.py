@@ -33,7 +33,7 @@ DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s)")
 
 
 def beginning(*names: str) -> Callable[[str], list[str]]:
-    """A shell completion for an option's value: those of its usual values that begin with what is typed."""
+    """A shell completion for an option: its usual values that begin with the typed text."""
     return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
@@ -320,7 +320,7 @@ class RecordingOptions(RecordingFile):
 
 
 def duration(option: str, text: str) -> float:
-    """Seconds of a text such as `500ms` or `0.5s`; of a number alone nobody knows which of these is meant.
+    """Seconds of a text such as `500ms` or `0.5s`; a number without its unit is refused.
 
     >>> duration("--every", "500ms")
     0.5

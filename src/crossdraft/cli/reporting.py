@@ -37,7 +37,7 @@ def report(found: Mapping[str, object] | Sequence[object], *lines: str, as_json:
 
 
 def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """Pass items by under a bar on stderr, a running one where the total is unknown."""
+    """Yield items under a bar on stderr, which only pulses where the total is unknown."""
     with Bar(*Progress.get_default_columns()) as bar:
         task = bar.add_task(what, total=total)
         for item in items:
@@ -66,7 +66,7 @@ def saying(what: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """A line on stderr that shows that time passes; where that is no terminal, one that says so after a while."""
+    """A line on stderr that shows that time passes; where stderr is no terminal, one line after a while."""
     with Bar(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as bar:
         task = bar.add_task(what, total=None)
         late = threading.Timer(FIRST_S, bar.update, (task,))

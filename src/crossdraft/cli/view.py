@@ -87,7 +87,7 @@ class PartialAnswer:
         return "".join(rest) if drafted[: len(final)] == final else ""
 
     def text(self) -> Text:
-        """All of it, each part in the colour of its origin."""
+        """The whole answer, each part in the colour of its origin."""
         shown = Text()
         for piece in self.final:
             shown.append(piece.text, STYLES[piece.origin])

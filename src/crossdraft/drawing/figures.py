@@ -27,7 +27,7 @@ class Baseline:
 
     @property
     def where(self) -> str:
-        """The number of cores it ran on, for people; empty if that is not known."""
+        """The number of cores the target alone ran on, for people; empty if that is not known."""
         return "" if self.cores is None else f"on {counted(self.cores, 'core', 'cores')}"
 
     @property

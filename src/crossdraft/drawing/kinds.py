@@ -58,7 +58,7 @@ def kind_of(span: "Span") -> Kind:
 
 
 def plain(answer: "Answer") -> "list[Span]":
-    """The spans of an answer; without a hidden draft the prefill's last piece, on which one would ride, is prefill."""
+    """The spans of an answer; without a hidden draft the span `ride-along` is named `prefill`."""
     spans = answer.timeline.spans
     if answer.stats.hidden_drafted:
         return list(spans)
@@ -88,7 +88,7 @@ def ticks(seconds: float, most: int) -> list[float]:
 
 
 def labels(marks: Sequence[float], seconds: float) -> list[str]:
-    """Texts of the marks of an axis of that length; the last one carries the unit."""
+    """Texts of the marks of an axis that is `seconds` long; the last text carries the unit."""
     unit, scale = ("s", 1.0) if seconds >= 5 else ("ms", 1e3)
     texts = [f"{mark * scale:g}" for mark in marks]
     return [*texts[:-1], f"{texts[-1]} {unit}"]

@@ -89,7 +89,7 @@ def to_png(drawing: Drawing) -> bytes:
 
 
 def _text(axes: "Axes", text: TextLine) -> None:
-    """Each run where the one before it ends: the face is monospaced."""
+    """Write a line's runs one behind another; the face is monospaced."""
     advance = text.size * PNG_ADVANCE
     before = {"start": 0.0, "middle": 0.5, "end": 1.0}[text.anchor]
     x = text.x - before * columns(text.text) * advance

@@ -134,7 +134,7 @@ class DraftBranches:
 
     Args:
         drafter: whose states they hold.
-        main: see above.
+        main: the branch that follows the committed text.
         others: by their texts.
     """
 
@@ -146,7 +146,7 @@ class DraftBranches:
         return iter((self.main, *self.others.values()))
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """Take committed tokens: the branch with most of them becomes the main one; those that may still come stay."""
+        """Take committed tokens: the longest branch they confirm becomes the main one; branches still possible stay."""
         text = (*self.main.text.tokens, *tokens)
         begun = [branch for branch in self if text[: len(branch.text)] == tuple(branch.text.tokens)]
         self.main = max(begun, key=lambda branch: len(branch.text))

@@ -284,7 +284,7 @@ class EdgeClient:
         *,
         mode: str | None = None,
     ) -> EdgeAnswer:
-        """Ask, and draft meanwhile; `show` is called with every piece, provisional ones by their tokens alone.
+        """Ask, and draft meanwhile; `show` is called with every piece; a provisional piece has tokens but no text.
 
         Args:
             chat: the body of `/v1/chat/completions`.

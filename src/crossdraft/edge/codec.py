@@ -64,7 +64,7 @@ class Real:
 
 @dataclass(frozen=True)
 class Text:
-    """Text of at most so many characters."""
+    """Text of at most `most` characters."""
 
     most: int
 
@@ -79,7 +79,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Blob:
-    """Bytes, at least and at most so many."""
+    """From `least` to `most` bytes."""
 
     least: int
     most: int
@@ -95,7 +95,7 @@ class Blob:
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts, at most so many, each of at most so many characters."""
+    """At most `count` texts, each of at most `most` characters."""
 
     count: int
     most: int
@@ -111,7 +111,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Column:
-    """Numbers of one kind, at most so many, as packed bytes; read as an array that cannot be written."""
+    """At most `most` numbers of one dtype, as packed bytes; read as an array that cannot be written."""
 
     kind: np.dtype[Any]
     most: int

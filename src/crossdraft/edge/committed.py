@@ -1,4 +1,4 @@
-"""The tokens that the target has committed, and a digest of every beginning of them."""
+"""The tokens that the target has committed, and a digest of every prefix of them."""
 
 import hashlib
 from collections.abc import Sequence

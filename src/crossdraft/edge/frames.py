@@ -87,7 +87,7 @@ class AskFrame:
 
 @dataclass(frozen=True)
 class Resume:
-    """Edge, after a cut: it knows the answer up to `length` tokens of this digest, and so many pieces of its text."""
+    """Edge, after a cut: it knows the answer up to `length` tokens of this digest, and `pieces` pieces of its text."""
 
     kind: ClassVar[str] = "resume"
     session: Session
@@ -177,7 +177,7 @@ class Done:
 
 @dataclass(frozen=True)
 class End:
-    """Edge: nothing more of the answer is wanted: all of it is here, or nobody waits for it."""
+    """Edge: the answer's frames may end, as all of the answer is here, or nobody waits for it."""
 
     kind: ClassVar[str] = "end"
 
@@ -200,7 +200,7 @@ class Pong:
 
 @dataclass(frozen=True)
 class Refused:
-    """Cloud: what was asked for is not done, in one sentence."""
+    """Cloud: the reason, in one sentence, why a question or a connection is refused."""
 
     kind: ClassVar[str] = "error"
     code: Name

@@ -191,7 +191,7 @@ class HeldDraft:
         return Draft(tree, tuple(min(1.0, prob / above) if above else 0.0 for prob in probs))
 
     def _below(self, node: int, most: int) -> Iterator[int]:
-        """The first nodes under one, in their order: parents, and elder siblings, first."""
+        """The first nodes below a node, in their order: parents, and elder siblings, first."""
         waiting = [*self._children[node]]  # in order, hence a heap
         while waiting and most > 0:
             found, most = heapq.heappop(waiting), most - 1

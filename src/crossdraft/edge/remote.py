@@ -39,7 +39,7 @@ ReadDraft = Callable[[HeldDraft], Draft | None]
 
 
 class EdgeLink:
-    """The drafts of one answer, as they come; between the connection's thread and the engine's.
+    """The drafts of one answer as they come, handed from the connection's thread to the engine's.
 
     Args:
         session: names the answer.
@@ -120,7 +120,7 @@ class EdgeLink:
         self._grown.difference_update(serials)
 
     def report(self) -> dict[str, object]:
-        """Figures of the link: what is known of it, and frames."""
+        """Figures of the link: its estimates, and counts of frames."""
         return {**self.estimate.to_json(), "frames": self.frames, "refused_frames": self.refused}
 
     def cut(self) -> None:
@@ -162,7 +162,7 @@ class EdgeLink:
                 self._changed.wait(left)
 
     def _first(self, read: ReadDraft) -> Draft | None:
-        """The draft that follows the committed tokens, of several the one that was drafted after most of them."""
+        """The draft that follows the committed tokens; of several drafts the one that begins latest."""
         if self._faults:
             return faulty(self._faults.pop())
         follow = ((held.frame.length, serial) for serial, held in self._held.items())

@@ -51,7 +51,7 @@ class ServerAddress:
         return server + ("" if server.endswith(self.route) else self.route)
 
     def connect(self, most_bytes: int) -> ClientConnection:
-        """A connection, for messages of so many bytes at most.
+        """Open a connection for messages of at most `most_bytes` bytes.
 
         Raises:
             CrossdraftError: the address is none, or its certificate is not believed.

@@ -1,4 +1,4 @@
-"""Parts of a recording: a span, the windows of it that a model reads, spans in seconds; and its summary."""
+"""Parts of a recording: a span, spans in seconds, the windows of it that a model reads; and a summary."""
 
 import math
 import os

@@ -70,7 +70,7 @@ def write_faery(path: str | Path, events: Events, kind: str) -> None:
 
 
 def _check_evt_header(path: Path) -> None:
-    """Refuse a RAW file of another encoding, or of an unsaid one: any words are events of EVT3.
+    """Refuse a RAW file of another encoding, or without a named one: read as EVT3, any words would be events.
 
     Raises:
         CrossdraftError: its header names no version, or one that is not read.

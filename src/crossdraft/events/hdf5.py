@@ -108,7 +108,7 @@ def dataset(file: "h5py.File", name: str, limits: EventLimits = DEFAULT_LIMITS) 
 
 
 def check_packing(file: "h5py.File", parts: "Sequence[h5py.Dataset]", limits: EventLimits) -> None:
-    """Raise CrossdraftError if the parts together claim far more than what is stored of them."""
+    """Raise CrossdraftError if data sets together claim to unpack to far more than is stored of them."""
     unpacked = sum(part.size * part.dtype.itemsize for part in parts)
     limits.check_packing(file.filename, sum(part.id.get_storage_size() for part in parts), unpacked)
 

@@ -84,7 +84,7 @@ def _write_columns(
 
 
 def _checked(chunks: Iterable[Events], file: "h5py.File", path: str | Path) -> Iterator[Events]:
-    """Skips what is empty; CrossdraftError when chunks do not belong to one recording that the format can hold."""
+    """Skip empty chunks; CrossdraftError if the chunks are not of one recording that the format can hold."""
     first = last = None
     for chunk in chunks:
         if (chunk.width, chunk.height) != (file.attrs["width"], file.attrs["height"]):

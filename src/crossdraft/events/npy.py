@@ -93,7 +93,7 @@ def _clock(t: NDArray[Any], path: Path, limits: EventLimits) -> Callable[[int, i
 
 
 def find_wraps(t: NDArray[np.unsignedinteger], bits: int, source: object, limits: EventLimits) -> NDArray[np.int64]:
-    """Rows that stand directly after an overflow of a counter of so many `bits`, rising; see `unwrap_time`.
+    """Rows, rising, directly after each overflow of a counter of `bits` bits; see `unwrap_time`.
 
     Args:
         t: raw counter values [N]; read part by part.

@@ -127,7 +127,7 @@ def _drop_old(held: "deque[Events]", count: int, newest: Newest | None) -> int:
 
 
 def _end(held: "deque[Events]") -> int:
-    """Time of the last event of chunks that hold one."""
+    """Time of the last event in chunks of which at least one holds events."""
     return next(int(chunk.t[-1]) for chunk in reversed(held) if len(chunk))
 
 

@@ -52,7 +52,7 @@ class Simulator:
         return self._pixels.dropped if self._pixels else 0
 
     def feed(self, luma: Luma, t_us: int) -> Events:
-        """Advance to the frame taken at `t_us` and return what happened since the one before.
+        """Advance to the frame taken at `t_us` and return the events since the frame before.
 
         Args:
             luma: brightness, uint8 or float in 0..255, [H, W]; every frame of one size.

@@ -110,7 +110,7 @@ def _size_and_events(
 
 
 def _lines(file: TextIO, path: Path, limits: EventLimits) -> Iterator[str]:
-    """Every line but blank ones and comments, none above MAX_LINE: a small zip may unpack to one without end."""
+    """Every line but blank ones and comments; a line above MAX_LINE, of a hostile zip for example, is refused."""
     count = 0
     while line := file.readline(MAX_LINE + 1):
         count += 1  # blank ones too: they are work, if no events

@@ -50,7 +50,7 @@ class ValueCounter:
         self._escape = b""  # a backslash that ended the last part: what it escapes is still to come
 
     def push(self, part: bytes) -> None:
-        """Count one part more.
+        """Count the values in the body's next part.
 
         Raises:
             ApiError: 413, there are too many values.

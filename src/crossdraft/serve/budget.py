@@ -51,7 +51,7 @@ class MediaShare:
         return grow
 
     def _take(self, size: int, more: int) -> None:
-        """Count bytes of this request, which are so many more of all."""
+        """Count bytes of this request, and how many they add to those of all requests."""
         budget = self._budget
         if self._size + size > budget.most:
             raise ApiError(

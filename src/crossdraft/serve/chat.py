@@ -107,7 +107,7 @@ class Answering:
         return found | self._metrics(answer) | self._extras(answer)
 
     async def stream(self, request: Request) -> Response:
-        """The answer as a stream, which begins with the first piece: what is refused before that has its status."""
+        """The answer as a stream. It begins with the first piece, so that an earlier refusal has its own status."""
         held = AsyncExitStack()
         try:
             begun = await sse.unless_gone(request.receive, self._begin(held))
@@ -241,7 +241,7 @@ class Answering:
         return sse.data(found.body)
 
     def failed(self, error: Exception) -> ApiError:
-        """Map an error to the one that the client gets in place of an answer, and count it."""
+        """Count an error, and map it to the error that the client gets in place of an answer."""
         found = as_api_error(error)
         if self.service.engine.closed:  # whatever the error says, another server may answer
             found = overloaded("The server is shutting down; ask another one.", "shutting_down")

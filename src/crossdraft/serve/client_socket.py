@@ -65,7 +65,7 @@ class ClientSocket:
 
 @dataclass
 class FrameRate:
-    """A rate limit: at most so many frames, or bytes, a second, and as many at once."""
+    """A rate limit: at most `most` frames, or bytes, a second, and as many at once."""
 
     most: int
     left: float = field(init=False)

@@ -67,7 +67,7 @@ class JoinedWrites:
 
 
 class DeadlineProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 with deadlines: for the head, and for whoever does not read.
+    """uvicorn's HTTP/1.1 with deadlines: for the head, and for a client that does not read.
 
     Connections beyond `most` are marked in the scope's state, for the gate to refuse; beyond these and the reserve they
     are closed.

@@ -34,7 +34,7 @@ MOST_JOBS = 1000  # after which a worker is replaced: what decoders leak goes wi
 
 
 class DecodeError(CrossdraftError):
-    """A file that cannot be decoded, in a sentence for whoever sent it; the file's path does not stand in it."""
+    """A file cannot be decoded; the message is for the client that sent the file, and does not hold its path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class MediaDecoder:
         return DecodedVideo(_frames(header, arrays, name))
 
     async def events(self, part: Excerpt, most: int, into: Path, name: str) -> EventColumns:
-        """Decode the events of a recording to a file; of a part of one its newest.
+        """Decode the events of a recording to a file; of a part with too many events the newest.
 
         Args:
             part: what is to be decoded.

@@ -114,7 +114,7 @@ def _done(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any
 
 
 def _events(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """The events of a recording as columns, unless they are too many; of a part of one the newest."""
+    """The events of a recording as columns, unless they are too many; of a part too many are cut to the newest."""
     from crossdraft.events.excerpt import Excerpt
     from crossdraft.events.stream import Newest, concatenate
 

@@ -71,7 +71,7 @@ class EdgeSession:
         self.task = asyncio.get_running_loop().create_task(self._answer())
 
     def hold(self, holder: object, estimate: LinkEstimate) -> None:
-        """Assign the session to this connection, of which `estimate` is known."""
+        """Assign the session to this connection; `estimate` holds what is known of the connection's speed."""
         self._moved |= self.holder not in (None, holder)
         self.holder = holder
         self.link.resumed(estimate)
@@ -122,7 +122,7 @@ class EdgeSession:
 
     @property
     def ready(self) -> int:
-        """Pieces that may be sent: those of whole rounds, so that a drafter is told of what was verified at once.
+        """Pieces that may be sent: those of whole rounds, so that a drafter learns a round's outcome in one step.
 
         A round ends with a token of the target's own, unless the answer ends before that.
         """

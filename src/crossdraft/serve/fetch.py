@@ -113,7 +113,7 @@ class Fetcher:
         raise bad_request(f"The address redirects more than {MOST_REDIRECTS} times; give the final one.", param)
 
     async def _once(self, url: str, file: BinaryIO, param: str, hold: Callable[[int], None]) -> str | None:
-        """Fetch from one address; the next one if it redirects."""
+        """Fetch from one address; return the next address if this one redirects."""
         parts, host, port = self._checked(url, param)
         addresses = list(dict.fromkeys(await self.resolve(host, port)))
         if not addresses or not all(map(self.permitted, addresses)):

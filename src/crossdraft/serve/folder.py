@@ -1,4 +1,4 @@
-"""The server's temporary folder: locked for as long as its server runs, so that those of killed ones are known."""
+"""The server's temporary folder, locked while the server runs, so that folders of killed servers are known."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ STARTING_S = 60.0  # within which a server locks the folder that it made
 
 @contextmanager
 def server_folder() -> Iterator[Path]:
-    """Yield a folder of one server, for its user alone; those that killed servers of the user left are removed first.
+    """Yield a folder for one server, private to its user; folders that the user's killed servers left are removed.
 
     Raises:
         CrossdraftError: it cannot be locked.

@@ -74,7 +74,7 @@ class LoadedRecording:
     param: str
 
     def shown(self, seconds: float) -> Excerpt:
-        """The part of it that a clip of so many seconds shows.
+        """The part of the recording that a clip of `seconds` seconds shows.
 
         Raises:
             ApiError: there is no such part.

@@ -42,7 +42,7 @@ def check_route(path: str, scopes: frozenset[Scope]) -> None:
 
 
 def require(scopes: frozenset[Scope], *wanted: Scope) -> None:
-    """Refuse what needs one of these scopes.
+    """Refuse a request unless its key has one of the `wanted` scopes.
 
     Raises:
         ApiError: 403, there is none of them.

@@ -37,7 +37,7 @@ async def metrics(request: Request) -> Response:
 
 @router.api_route("/v1/models", methods=READ)
 async def models(request: Request) -> Response:
-    """The one model."""
+    """List the models, of which there is one."""
     return JSONResponse({"object": "list", "data": [_model(service_of(request))]})
 
 

@@ -85,7 +85,7 @@ class Calls:
             self._tasks.discard(task)
 
     def stop(self) -> None:
-        """Cancel those that run; on the loop."""
+        """Cancel the coroutines that run; to be called on the event loop."""
         self._stopped = True
         for task in self._tasks:
             task.cancel()

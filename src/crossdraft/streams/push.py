@@ -31,7 +31,7 @@ def encoded(pixels: np.ndarray, kind: str = "png") -> bytes:
 
 
 class EventFeed:
-    """The events of a recording one after another, up to one moment after another; second 0 is the excerpt's start.
+    """Gives the events of a recording in order, each time up to a later moment; second 0 is the excerpt's start.
 
     Attributes:
         sensor: width and height; `None` = there are no events.

@@ -19,7 +19,7 @@ from crossdraft.video.grid import CLOSE_S
 
 
 class Wait(Protocol):
-    """Waits for so many seconds, as `threading.Event.wait`; true: it is to stop."""
+    """Waits for a number of seconds, as `threading.Event.wait`; returns true if the replay is to stop."""
 
     def __call__(self, timeout: float, /) -> bool: ...
 
@@ -55,7 +55,7 @@ class ReplayClock:
         self._stopped.set()
 
     def until(self, time_s: float) -> float | None:
-        """Wait for a moment of the stream, the first of which is now; when that is due, `None` if it was stopped."""
+        """Wait for a moment of the stream, the first of which is now; return when it was due, or `None` if stopped."""
         now = self.now()
         if self._start is None:
             self._start = now - time_s / self.speed

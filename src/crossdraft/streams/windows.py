@@ -112,7 +112,7 @@ class EventSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RecordedEvents:
-    """Events of a file. The drafter reads of it what it needs, and nothing is held here.
+    """Events of a file: the drafter reads what it needs of the file, and nothing is held here.
 
     Args:
         excerpt: what the stream shows; second 0 of the stream is its start.
@@ -238,7 +238,7 @@ class SlidingWindows:
         return self._due(self._last[0], end_s, self._last[1], self._now() if at is None else at)
 
     def _due(self, before_s: float, time_s: float, pixels: np.ndarray, at: float) -> list[StreamWindow]:
-        """The windows that are due with a frame, of which the one before was at `before_s`."""
+        """The windows that are due with a frame, if the frame before it was at `before_s`."""
         self._held.append((time_s, pixels))
         due = max(self._next, self.windowing.count(time_s))  # windows, the earlier ones included
         first = max(self._next, due - 1) if self._newest else self._next

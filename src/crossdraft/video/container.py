@@ -84,7 +84,7 @@ def opened(path: str | os.PathLike[str], limits: VideoLimits) -> Iterator[tuple[
 
 
 def is_small(frame: "VideoCodecContext | VideoFrame") -> bool:
-    """True if one thread decodes and converts such frames soonest."""
+    """True if frames are so small that one thread decodes and converts them soonest."""
     return frame.width * frame.height <= SMALL_PIXELS
 
 

@@ -232,7 +232,7 @@ def chat_inputs(
 
 
 def _refuse_mixed(config: PretrainedConfig, family: Family, shown: Sequence[ClipText]) -> None:
-    """GLM: its forward puts the features of either kind wherever the one token for both stands."""
+    """Refuse an image and a clip in one prompt of GLM, whose forward would mix up their features: one token is both."""
     one_token = family.placeholder == family.still.placeholder and family.token_types == VIDEO_TYPES
     if one_token and len({item.kind for item in shown}) > 1:
         raise CrossdraftError(
@@ -347,7 +347,7 @@ def _rendered(
 
 
 def _as_dict(family: Family, message: Message, *, plain: bool) -> dict[str, Any]:
-    """A message as templates take it; one of text alone as a string, if `plain`."""
+    """A message as chat templates take it; with `plain`, a message of text alone holds a string."""
     if plain and all(part.kind == "text" for part in message.parts):
         return {"role": message.role, "content": message.text}
     names = {"video": family.part}

@@ -197,7 +197,7 @@ def resize_kept(pixels: Tensor, size: tuple[int, int], crop: tuple[int, int], re
 
 
 def _bands(weights: Tensor, device: torch.device) -> list[tuple[Tensor, int, int]]:
-    """Weights [n, m] of neighbours, BAND rows at once: those of each band that are not all 0, and where they stand."""
+    """Cut weights [n, m] into bands of BAND rows; keep each band's columns from the first to the last that is not 0."""
     bands = []
     for rows in weights.split(BAND):
         weighed = rows.any(0).nonzero()

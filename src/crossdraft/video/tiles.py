@@ -95,7 +95,7 @@ def _divided(pixels: Tensor, side: Sides) -> Tensor:
 
 
 def nearest_grid(size: Sides, side: Sides, rule: NearestGrid) -> Sides:
-    """(rows, columns) whose aspect is nearest to the image's; of equals the most, while it covers half their area.
+    """(rows, columns) of the grid whose aspect is nearest to the image's; of equal ones the largest that it half fills.
 
     >>> nearest_grid((400, 800), (448, 448), NearestGrid(1, 12)), nearest_grid((900, 1800), (448, 448), NearestGrid())
     ((1, 2), (2, 4))
@@ -122,7 +122,7 @@ def _multiples(height: int, width: int, side: int) -> Sides:
 
 
 def best_canvas(size: Sides, rule: AnyResolution) -> Sides:
-    """(height, width) of the canvas that keeps the most pixels of an image; of equals the one with the least bars.
+    """(height, width) of the canvas that keeps the most pixels of an image; of equal ones that with the least bars.
 
     >>> best_canvas((400, 800), AnyResolution(((336, 672), (672, 336), (672, 672))))
     (336, 672)

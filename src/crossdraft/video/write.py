@@ -75,7 +75,7 @@ def _encode(path: Path, frames: Iterable[ArrayLike], fps: float | Fraction, crf:
 
 
 def _checked(frame: ArrayLike, index: int, shape: tuple[int, ...] | None) -> np.ndarray:
-    """The frame as a contiguous array, or one clear sentence."""
+    """The frame as a contiguous array; CrossdraftError if it cannot be written."""
     array = np.ascontiguousarray(frame)
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
         raise CrossdraftError(f"Frame {index} is {array.dtype} {list(array.shape)}; a frame is uint8 [H, W, 3] in RGB.")
