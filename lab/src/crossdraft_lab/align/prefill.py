@@ -143,7 +143,7 @@ class SpeculativePrefill:
 
     @property
     def sampling(self) -> FrameSampling:
-        """Which frames of a clip the whole target reads."""
+        """Frames of a clip that the whole target reads."""
         return self._whole.sampling
 
     def gate(self) -> PrefillGate:
@@ -168,7 +168,7 @@ class SpeculativePrefill:
         return PrefillCheck(self.controller, request, partial(scheduler.submit, counted=False))
 
     def _chosen_frames(self) -> list[int]:
-        """Which of the clip's frames are encoded."""
+        """Indices of the clip's frames that are encoded."""
         frames, count = self._clip_frames, self.settings.frames
         if count >= frames:
             raise CrossdraftError(f"Of {frames} frames {count} key frames leave nothing to predict; name fewer.")

@@ -86,7 +86,7 @@ class TokenDrafter(PerRequestDrafter[TokenState]):
         return self.own_words(request)[:2]
 
     def own_words(self, request: Request) -> tuple[list[int], list[int], list[Tensor]]:
-        """As `own_answer`, and the features [S] that each token came from, where the writer captures them."""
+        """Return `own_answer`, and the features [S] that each token came from, where the writer captures them."""
         self.writer.prefixes = self.prefixes
         greedy = replace(request, sampling=Sampling(), max_new_tokens=self.adapter.config.own)
         (state,) = self.writer.begin([greedy])

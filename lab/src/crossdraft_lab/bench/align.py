@@ -138,7 +138,7 @@ class AlignBench:
 
     @property
     def feature_drafter(self) -> str | None:
-        """Whose feature the target's head reads as it is, a control: the first adapter's, else the first EventGPT's.
+        """Drafter whose feature the target's head reads unchanged, as a control: first adapter, else first EventGPT.
 
         Of adapters those that translate features, and no tokens.
         """
@@ -333,7 +333,7 @@ def _controls(run: _AlignRun, built: Mapping[str, Drafter[Any]], known: KnownAns
 
 
 def untrained(drafter: IndependentDrafter, target: Target) -> AlignedDrafter:
-    """The same event model with nothing between its last feature and the target's head."""
+    """Join a drafter's event model to the target's head without any trained part between them."""
     own, text = drafter.model.text_config, target.text_config
     config = AdapterConfig(
         hidden_size=text.hidden_size,

@@ -95,7 +95,7 @@ def feature_figures(
 
 
 def identity_figures(target: Target, pairs: Sequence[ReferenceAnswer], features: Sequence[Tensor]) -> Json:
-    """The same of the target's own features, offered as predictions of themselves.
+    """`feature_figures` of the target's own features, offered as predictions of themselves.
 
     It is perfect at its own position, and drafts nothing: what a score at the same position says of an adapter that was
     given the target's feature.

@@ -69,7 +69,7 @@ def seconds_in(spans: Sequence[tuple[float, float]], until: float = float("inf")
 
 
 class TokenTimes(BaseStreamer):
-    """When `generate` handed out each step's tokens; its first `put` is the prompt's."""
+    """Times at which `generate` handed out each step's tokens; the prompt, its first `put`, is skipped."""
 
     def __init__(self) -> None:
         self.at: list[float] = []
@@ -146,7 +146,7 @@ class HFBaseline:
         return Run(tokens=tokens, total_s=end - start, ttft_s=times.at[0] - start, stages_s=stages, rounds=len(passes))
 
     def close(self) -> None:
-        """Nothing else runs."""
+        """Do nothing: no other process runs."""
 
     def inputs(self, prompt: Prompt) -> dict[str, Tensor]:
         """Build the arguments of `generate` for a prompt, a batch of one, on the model's device and in its dtype."""

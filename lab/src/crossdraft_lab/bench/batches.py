@@ -38,7 +38,7 @@ class BatchRun:
 
     @property
     def seconds(self) -> float:
-        """Until the last answer was there; what is cleared up afterwards is in nobody's time."""
+        """Seconds to the end of the last answer; clearing up afterwards is not counted."""
         return max(one.total_s for one in self.served)
 
     @property
@@ -155,7 +155,7 @@ class PaddedBatch:
         )
 
     def close(self) -> None:
-        """Nothing else runs."""
+        """Do nothing: no other process runs."""
 
 
 def padded(inputs: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -70,7 +70,7 @@ def lines(found: Json) -> list[str]:
 
 
 def _text_prompt(target: Target) -> Prompt:
-    """So many tokens as a question about a clip has; what they say does not matter."""
+    """A prompt of random tokens, as long as a question about a clip."""
     return Prompt(torch.randint(5, target.vocab_size // 2, (TOKENS,), generator=torch.Generator().manual_seed(0)))
 
 
@@ -81,7 +81,7 @@ def _read(target: Target, prompt: Prompt) -> KVCache:
 
 
 def _compare(ways: dict[str, Target], caches: dict[str, KVCache], length: int, n: int, repeats: int) -> Json:
-    """Both ways in turn, the compiled one compiled before."""
+    """Time passes of the plain and the compiled target in turn; compilation is not timed."""
     tree, root = DraftTree.chain([3] * (n - 1)), Chunk(torch.tensor([7]))
     chosen: dict[str, list[int]] = {}
 

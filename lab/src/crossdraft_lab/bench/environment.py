@@ -67,7 +67,7 @@ def peak_rss_of(pid: int) -> float | None:
 
 
 def peak_bytes_of(pid: int | str) -> int | None:
-    """The same in bytes."""
+    """Peak resident memory of a process in bytes; None if it is gone, or without /proc."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:

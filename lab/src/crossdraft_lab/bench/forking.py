@@ -28,7 +28,7 @@ class ForkedChild:
         return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Until the work is over.
+        """Wait for the end of the work, and return the exit status.
 
         Raises:
             subprocess.TimeoutExpired: it takes longer than so many seconds.

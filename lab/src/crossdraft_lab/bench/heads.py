@@ -59,7 +59,7 @@ class DraftSetting:
 
     @property
     def name(self) -> str:
-        """As in a table's head."""
+        """Name of the setting in a table's head."""
         return f"{self.shape} of {self.nodes}, T={self.temperature:g}"
 
 

@@ -1,4 +1,4 @@
-"""Which trained drafters there are to measure, and what is known of them without running them."""
+"""Trained drafters that can be measured, and what is known of them without running them."""
 
 import json
 import math
@@ -60,7 +60,7 @@ def is_here(spec: Spec) -> bool:
 
 
 def as_chain(spec: Spec) -> Spec:
-    """The same head drafting one token after another; whatever is no head drafts as it does.
+    """Let a head draft a chain, one token after another; the spec of any other drafter is returned unchanged.
 
     >>> str(as_chain(Spec("eagle2"))), str(as_chain(Spec("memory")))
     ('eagle2:tree=chain', 'memory')

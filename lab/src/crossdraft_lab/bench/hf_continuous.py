@@ -108,7 +108,7 @@ class ContinuousBatches:
         return found
 
     def _generate(self, prompts: Sequence[list[int]], asked: Sequence[Asked]) -> list[Any]:
-        """Its outputs, in the order of the prompts."""
+        """Return the model's outputs in the order of the prompts."""
         from transformers import ContinuousBatchingConfig, GenerationConfig
 
         eos = sorted(self.target.eos)

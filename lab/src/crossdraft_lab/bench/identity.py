@@ -200,7 +200,7 @@ def open_configs(
 
         @cache
         def runner(spec: str, cache_bytes: int) -> DraftRunner[Any]:
-            """As users run it; a policy of parallel drafting even where the two share a core."""
+            """Drafter's runner as users have it; drafting is parallel even if drafter and target share a core."""
             with pinned(None if cores is None else cores.pair):  # of which this process may have the target's only
                 options = Options(
                     placement="process",
@@ -271,7 +271,7 @@ def about_shared_clips(items: Iterable[Item], seed: int = 0) -> list[Item]:
 
 
 def with_events(known: Iterable[ReferenceAnswer], events: object) -> list[ReferenceAnswer]:
-    """The same pairs with other events, which only a drafter looks at."""
+    """Replace the events of pairs; only a drafter reads events."""
     return [replace(pair, item=replace(pair.item, request=replace(pair.item.request, events=events))) for pair in known]
 
 

@@ -22,7 +22,7 @@ BUDGET_S = 0.1  # for each width of V(n)
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Which models, and where they run. Without a core or a device of its own the drafter drafts before the prefill."""
+    """Models and their devices. A drafter without a core or a device of its own drafts before the prefill."""
 
     target: str = "reference"
     drafter: str = "event"

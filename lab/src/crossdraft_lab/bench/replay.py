@@ -186,7 +186,7 @@ class RecordedDrafter:
         return [[*state] for state in states]
 
     def end(self, states: Sequence[list[int]]) -> None:
-        """Nothing to free."""
+        """Do nothing: no memory is held for a state."""
 
 
 def replay(

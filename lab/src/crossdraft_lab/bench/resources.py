@@ -93,7 +93,7 @@ def resident_mib(pid: int) -> float:
 
 @contextmanager
 def halted(*pids: int) -> Iterator[None]:
-    """These processes, and all that they started, stand still meanwhile: one that has nothing to do may still poll.
+    """Stop processes and all that they started until the block ends: an idle process may still poll.
 
     An idle worker of vLLM's server takes a sixth of a core.
     """

@@ -358,7 +358,7 @@ def _check_room(destination: Path, wanted: int) -> None:
 
 
 def planned(layout: Layout) -> dict[str, dict[str, Tensor]]:
-    """Which tensor goes where, as `save_pretrained` cuts shards.
+    """Assign tensors to files as `save_pretrained` cuts shards.
 
     Returns:
         By file its tensors, by their names on disk, as shapes without memory.

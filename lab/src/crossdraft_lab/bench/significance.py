@@ -80,7 +80,7 @@ def comparison_cells(found: PairedComparison | None) -> tuple[str, ...]:
 
 
 def comparison_json(found: PairedComparison | None) -> dict[str, float | None]:
-    """The same as plain values."""
+    """Return a comparison's figures as plain values; None for each where nothing could be tested."""
     names = {"p_wilcoxon": "p", "p_holm": "adjusted_p", "cohens_dz": "effect", "rank_biserial": "rank_biserial",
              "minimum_detectable": "detectable"}  # fmt: skip
     return {key: None if found is None else getattr(found, name) for key, name in names.items()}

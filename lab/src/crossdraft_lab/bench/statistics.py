@@ -53,7 +53,7 @@ class Interval:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any], name: str = "value") -> "Interval":
-        """As `to_json` wrote it."""
+        """Read an interval that `to_json` wrote."""
         low, high = found["ci95"]
         return cls(found[name], low, high, found["n"])
 
@@ -63,7 +63,7 @@ class Interval:
         return max(0.0, self.value - self.low), max(0.0, self.high - self.value)
 
     def scaled(self, factor: float) -> "Interval":
-        """So many times as much: milliseconds of seconds, a per cent of a share.
+        """Interval times a factor: milliseconds from seconds, a per cent from a share.
 
         >>> str(Interval(0.5, 0.25, 1.0, 4).scaled(1e3))
         '500.00 [250.00, 1000.00; n=4]'
@@ -80,7 +80,7 @@ class Interval:
         return Interval(1 / self.value, 1 / self.high, 1 / self.low, self.n)
 
     def shown(self, of: str = "", digits: int = 2) -> str:
-        """As text.
+        """Return value, interval and n as text.
 
         Args:
             of: what n counts, in the plural.
@@ -93,7 +93,7 @@ class Interval:
         return f"{self.value:.{digits}f} [{self.ends(digits)}; n={self.n:,}{things}]"
 
     def ends(self, digits: int = 2) -> str:
-        """Its ends as text; of one alone there are none, for every draw is the same."""
+        """Return the interval's ends as text; with n = 1 every draw is equal, and there is no interval."""
         return "no interval" if self.n == 1 else f"{self.low:.{digits}f}, {self.high:.{digits}f}"
 
     @property
@@ -161,7 +161,7 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float], *, seed: int
 
 
 def ratio_by(scenes: Sequence[Hashable], numerator: Sequence[float], denominator: Sequence[float]) -> Interval:
-    """The same of runs; those of one scene (or clip) are drawn together, and n counts scenes."""
+    """`ratio` of runs; the runs of one scene (or clip) are drawn together, and n counts scenes."""
     top, bottom = by_scene(numerator, scenes), by_scene(denominator, scenes)
     return bootstrap(lambda chosen: top[chosen].sum(-1) / bottom[chosen].sum(-1), len(top))
 
@@ -290,7 +290,7 @@ def percentile(runs: Sequence[Sequence[float]], rank: float) -> Interval | None:
     order, run_of = np.argsort(values), np.repeat(np.arange(len(some)), list(map(len, some)))
 
     def over(chosen: Indices) -> NDArray[np.float64]:
-        """As `np.percentile`: each value counts as often as its run was drawn."""
+        """Percentiles as by `np.percentile`: each value counts as often as its run was drawn."""
         drawn = (chosen[..., None] == np.arange(len(some))).sum(-2)
         below = drawn[..., run_of[order]].cumsum(-1)
         place = (below[..., -1] - 1) * rank / 100

@@ -102,7 +102,7 @@ def rows_table(columns: Sequence[FigureColumn], rows: Iterable[Any], title: str 
 def figure_table(
     title: str, columns: Sequence[FigureColumn], rows: Iterable[Sequence[Any]], note: str = ""
 ) -> FigureTable:
-    """The same as it stands in a report; `rows` are what the columns take."""
+    """Table of a report; each of `rows` holds the arguments of the columns' functions."""
     heads = [column for column in columns if column.head or column is columns[0]]
     cells = tuple(tuple(column.show(column.of(*row)) for column in heads) for row in rows)
     return FigureTable(title, tuple(column.head for column in heads), cells, note)
@@ -247,7 +247,7 @@ class Study:
         return figure_table(self.title, self.columns, [(found, name) for name in names or found.names], self.note)
 
     def rows(self, found: "Answers") -> list[dict[str, Any]]:
-        """The same as plain values."""
+        """Return the table's rows as plain values."""
         return [rows_json(self.columns, found, name) for name in found.names]
 
     def unequal(self, found: "Answers") -> tuple[str, ...]:

@@ -158,7 +158,7 @@ def _stages_ms(run: Run) -> tuple[float, ...]:
 
 
 def placement_of(suite: Suite) -> dict[str, object]:
-    """Which models, and on which devices and cores they run."""
+    """Models, and the devices and cores that they run on."""
     models, cores = suite.models, suite.cores
     return {
         "models": {"target": models.target, "event": models.event, "blind": models.blind},

@@ -70,7 +70,7 @@ def summarise(results: Results, items: Sequence[Item], target: Target) -> list[R
 
 
 def fastest_alone(results: Results, *, per_token: bool) -> str | None:
-    """Which of `ALONE` took the least time over all pairs; None if neither ran."""
+    """Name the method of `ALONE` that took the least time over all pairs; None if neither ran."""
 
     def cost(name: str) -> float:
         return sum(results.seconds(name)) / (sum(results.tokens(name)) if per_token else 1)

@@ -73,7 +73,7 @@ def read_traces(path: Path) -> list[Trace]:
 
 
 def shuffled(traces: Sequence[Trace], seed: int) -> list[Trace]:
-    """The same traces in another order: no answer resembles the one before it more than any other."""
+    """Return the traces in random order, so that neighbours resemble each other no more than any two answers."""
     return [traces[index] for index in np.random.default_rng(seed).permutation(len(traces))]
 
 

@@ -69,7 +69,7 @@ class KeptCore:
         return self._worker.alive
 
     def spare_cores(self) -> tuple[int, ...]:
-        """None, ever."""
+        """Return no cores."""
         return ()
 
     def stop(self) -> None:
@@ -102,7 +102,7 @@ def make_variant(variant: Variant, target: Target, models: Models, cores: Cores 
 
 
 def make_engine(variant: Variant, target: Target, models: Models, cores: Cores | None) -> EngineMethod:
-    """As `make_variant`, of ours alone."""
+    """Make the engine of a variant that runs crossdraft's own decoding."""
     name, inline = variant.drafts, variant.drafts == "event-inline"
     own = target if variant.compress is None else compressed(target, variant.compress)
     found = Cores(cores.target, cores.target) if variant.one_core and cores is not None else cores

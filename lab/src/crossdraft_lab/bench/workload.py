@@ -20,7 +20,7 @@ ANSWERS = ("long", "any")
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Which questions about which scenes.
+    """Questions about scenes.
 
     Args:
         pairs: how many (scene, question) pairs, each about a scene of its own unless `questions` says otherwise.

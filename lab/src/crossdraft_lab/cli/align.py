@@ -30,7 +30,7 @@ BEFORE, TUNED, WITH_MEMORY = "as it was", "tuned", "tuned, and memory:seed"  # r
 
 @dataclass(frozen=True, slots=True)
 class ClipOptions:
-    """Which clips: lists, or scenes."""
+    """Clips to train, validate and measure on: lists, or scenes."""
 
     validation: Annotated[
         Path | None, typer.Option(metavar="LIST", help="Clips that choose the weights; for a list of your own.")
@@ -81,7 +81,7 @@ class AnswerOptions:
     quantize: Quantize = None
 
     def settings(self, target: str) -> "AnswerSettings":
-        """As the capture takes them."""
+        """Return the options as settings of a capture."""
         from crossdraft_lab.train.align.pair import AnswerSettings
 
         longest, batch, workers = self.max_new_tokens, self.batch, self.workers

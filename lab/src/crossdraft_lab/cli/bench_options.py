@@ -48,7 +48,7 @@ VllmPython = Annotated[
 
 
 def python_at(path: Path | None) -> Path | None:
-    """Its place for a program that is started in another folder; links are kept: an environment's Python is one.
+    """Absolute path of a Python, links kept because an environment's Python is a link; None for None.
 
     Raises:
         CrossdraftError: there is none.
@@ -89,14 +89,14 @@ class BenchModels:
 
 @dataclass(frozen=True, slots=True)
 class Float32Models(BenchModels):
-    """The same where tokens are compared: in other precisions the shape of a pass may flip a near-tie."""
+    """`BenchModels` in float32, to compare tokens: in other precisions a pass's shape may flip a near-tie."""
 
     dtype: Dtype = "float32"
 
 
 @dataclass(frozen=True, slots=True)
 class CoreOptions:
-    """Which CPU cores each side may use."""
+    """CPU cores that the target and the drafter may use."""
 
     target_cores: Annotated[str | None, typer.Option(help="CPU cores of the target, as 0 or 0-3; by default one.")] = (
         None

@@ -54,7 +54,7 @@ class TypedStages:
     )
 
     def stages(self) -> "Stages":
-        """As they were typed in.
+        """Return the stages from the numbers that were typed in.
 
         Raises:
             CrossdraftError: a number is missing, stands there twice, or is out of range.

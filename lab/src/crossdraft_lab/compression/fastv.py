@@ -69,7 +69,7 @@ class FastVDecoder(FastDecoder):
         return FastVDecoder(self.text, super().features_only().head, self.settings, self.shown)
 
     def __call__(self, one: Pass, cache: KVCache) -> PassResult:
-        """As `FastDecoder`; a prompt that shows something is read by `read`, in a pass of its own."""
+        """Run a pass as `FastDecoder` does; a prompt with visual tokens is read by `read`, in a pass of its own."""
         if not any(row.chunk.encoded for row in one.rows):
             return super().__call__(one, cache)
         parts = [one.part(segment) for segment in one.segments]

@@ -29,7 +29,7 @@ HEAD_SIZE = 128  # features of an attention head
 
 @dataclass(frozen=True, slots=True)
 class TokenPackerSettings:
-    """Which packer.
+    """Choice of a packer.
 
     Args:
         dir: its folder; the one shipped for the reference target by default.

@@ -118,7 +118,7 @@ def visionzip_target(target: Target, settings: VisionZipSettings) -> Target:
     """
 
     def places(grid: FrameGrid, frames: int) -> Tensor:
-        """Until a clip is encoded, the first of each frame's: where text stands does not depend on them."""
+        """Each frame's first tokens, in place of the chosen ones until a clip is encoded: text positions are equal."""
         if not grid.class_token:
             raise CrossdraftError("VisionZip takes frames with a class token; choose another compression.")
         return (torch.arange(frames)[:, None] * grid.tokens + torch.arange(dominant + contextual)).flatten()

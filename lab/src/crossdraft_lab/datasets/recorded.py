@@ -82,7 +82,7 @@ class FrameSequence(Protocol):
 
     @property
     def times_us(self) -> NDArray[np.int64]:
-        """When each frame was taken [F], rising."""
+        """Rising times of the frames [F], in microseconds."""
         ...
 
     def frames(self, first: int, last: int) -> Iterator[NDArray[np.uint8]]:
@@ -202,7 +202,7 @@ def read_times(path: Path, scale: float = 1) -> NDArray[np.int64]:
 
 
 def rising(times: NDArray[np.int64], source: object) -> NDArray[np.int64]:
-    """The same times, if there are some and they rise; else CrossdraftError."""
+    """Return the times if there are some and they rise; raise CrossdraftError otherwise."""
     if not len(times) or (np.diff(times) <= 0).any():
         raise CrossdraftError(f"{source}: the frames' times do not rise, or there are none; the file is damaged.")
     return times

@@ -69,7 +69,7 @@ def _values(file: TextIO, path: Path) -> Iterator[Any]:
 
 
 def _check_rest(held: str, file: TextIO, path: Path) -> None:
-    """Nothing but space may follow a list: what does is another file's, or the list is cut short."""
+    """Refuse anything but space after a list: more text belongs to another file, or the list is cut short."""
     while not held.strip(SPACE):
         if not (held := file.read(BLOCK)):
             return

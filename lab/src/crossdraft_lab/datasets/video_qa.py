@@ -89,7 +89,7 @@ class TextsOnDisk:
 
 
 def _as_ascii(row: tuple[str, str]) -> tuple[str, str]:
-    """Both as JSON: SQLite takes no text with half a surrogate pair."""
+    """Return key and value as JSON: SQLite takes no text with half a surrogate pair."""
     key, value = row
     return json.dumps(key), json.dumps(value)
 

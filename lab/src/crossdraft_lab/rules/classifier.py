@@ -54,7 +54,7 @@ class LogitRow:
 
 @dataclass(frozen=True, slots=True)
 class Classifier:
-    """Which judge, and how sure it must be.
+    """Acceptance rule that keeps tokens which a trained classifier calls harmless.
 
     Args:
         threshold: least chance that a token is harmless, of one that is kept for it; the authors' default.

@@ -1,4 +1,4 @@
-"""The same facts in other wordings: what an event model says that never read the target's answers.
+"""Captions with the answers' facts in other words, as an event model says that never read the target's answers.
 
 Every kind of question has a caption that states what the answer of `answers` states, in sentences of its own and in
 another order. A caption opens as EventGPT's do: "In the scene, there is …".

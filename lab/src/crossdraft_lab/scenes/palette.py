@@ -25,7 +25,7 @@ def luma(colour: RGB) -> float:
 
 
 def scaled(colour: RGB, factor: float) -> RGB:
-    """The same colour, darker or brighter."""
+    """A colour, darker or brighter by a factor."""
     red, green, blue = colour
     return red * factor, green * factor, blue * factor
 

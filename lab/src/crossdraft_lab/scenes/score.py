@@ -1,4 +1,4 @@
-"""Which facts a text states, judged by fixed phrases."""
+"""Facts that a text states, found by fixed phrases."""
 
 import re
 from collections.abc import Mapping

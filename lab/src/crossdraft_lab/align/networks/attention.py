@@ -175,11 +175,11 @@ class TargetAdapter(AutoregressiveAdapter):
         self.unknown = nn.Parameter(torch.zeros(config.hidden_size))
 
     def align(self, source: Tensor, tokens: Tensor, past: Past = ()) -> tuple[Tensor, Past]:
-        """As `Adapter.align`, of positions before which the target has said nothing."""
+        """Align as `Adapter.align` does, at positions without a target feature before them."""
         return self._step(self.fused(source, self.unknown.expand(*tokens.shape, -1)), tokens, past)
 
     def fuse(self, source: Tensor, before: Tensor, tokens: Tensor, past: Past) -> tuple[Tensor, Past]:
-        """As `align`; `before` [B, n, H] are the target's features one position before each, or its own outputs."""
+        """Align with `before` [B, n, H]: the target's feature, or the adapter's own output, one position earlier."""
         return self._step(self.fused(source, self.own_proj(before)), tokens, past)
 
     def fused(self, source: Tensor, before: Tensor) -> Tensor:

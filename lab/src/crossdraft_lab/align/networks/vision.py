@@ -121,7 +121,7 @@ class VisionWidthConfig(VisionConfig):
 
 
 class MLPVision(LinearVision):
-    """The same, and out(GELU(up(A·X))) beside it; `out` is zero at first."""
+    """`LinearVision` plus out(GELU(up(A·X))); `out` is zero at first."""
 
     config_class = VisionWidthConfig
 

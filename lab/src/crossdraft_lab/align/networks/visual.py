@@ -84,7 +84,7 @@ class VisualAdapter(AttentionAdapter):
     def align(
         self, source: Tensor, tokens: Tensor, past: Past = (), visual: Sequence[KeyValue] = ()
     ) -> tuple[Tensor, Past]:
-        """As `Adapter.align`; `visual` are `keys_values`, without which it sees nothing of the frames."""
+        """Align as `Adapter.align` does; `visual` comes from `keys_values`, and without it no frame is seen."""
         attend = PastAttention(past)
         return self.run(self._seen(source, visual), attend), tuple(attend.new)
 

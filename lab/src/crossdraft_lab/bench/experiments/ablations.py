@@ -154,7 +154,7 @@ GROUPS: Mapping[str, AblationGroup] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class AblationsConfig:
-    """Which groups, and how much of each."""
+    """Groups of variants, and the amount of work for each."""
 
     groups: tuple[str, ...] = tuple(GROUPS)
     pairs: int = 16

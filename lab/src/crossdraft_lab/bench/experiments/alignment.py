@@ -75,7 +75,7 @@ AUTOREGRESSIVE = ("l5 without tokens", "l5", "eagle_fusion", *READ_TARGET)
 
 @dataclass(frozen=True, slots=True)
 class AlignmentConfig:
-    """Which rungs, trained on how much for how long, measured on how much."""
+    """Rungs, and the amounts of their training and measurement."""
 
     rungs: tuple[str, ...] = tuple(LADDER)
     clips: int = 1200
@@ -191,7 +191,7 @@ def summarise(config: AlignmentConfig, found: Sequence[UnitResult]) -> Findings:
 
 
 def _fewer(config: AlignmentConfig) -> str:
-    """Which rungs had fewer steps."""
+    """Name the rungs that had fewer steps."""
     rungs = [rung for rung in config.rungs if config.steps_of(rung) < config.steps]
     return f" ({config.steps_of(rungs[0])}: {', '.join(rungs)})" if rungs else ""
 

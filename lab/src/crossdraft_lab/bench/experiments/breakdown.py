@@ -33,7 +33,7 @@ SEQUENTIAL = "event, sequential"  # drafts before the prefill, in the target's p
 
 @dataclass(frozen=True, slots=True)
 class BreakdownConfig:
-    """Which methods, on how many pairs; clips are read from files inside the clock."""
+    """Methods, and the number of pairs; clips are read from files within the measured time."""
 
     methods: tuple[str, ...] = (OWN, ALL, SEQUENTIAL, "event", "glance", "eaglevlm")
     pairs: int = 32

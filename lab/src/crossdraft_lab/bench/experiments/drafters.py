@@ -56,7 +56,7 @@ def comparable() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class DraftersConfig:
-    """Which methods, so many in a group; every group has the target alone in it, and its ratios are within it."""
+    """Methods, `group` of them in a group; ratios are within a group, and each group includes the target alone."""
 
     methods: tuple[str, ...] = ("hf", "hf-all", "hf-lookup", "hf-assisted", *comparable())
     group: int = 6
@@ -133,7 +133,7 @@ def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
 
 
 def _kinds_tables(kinds: Mapping[str, Mapping[str, Interval]]) -> Iterator[FigureTable]:
-    """The same rows, a column for each kind of question, and no more columns to a table than a page is wide."""
+    """Tables with a row for each drafter and a column for each kind of question, as many as fit a page's width."""
     least = min(one.n for found in kinds.values() for one in found.values())
     few = f" Intervals of fewer than {FEW_PAIRS} scenes are narrower than the truth." if least < FEW_PAIRS else ""
     names = list(next(iter(kinds.values())))

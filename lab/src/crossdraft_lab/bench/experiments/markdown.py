@@ -70,6 +70,6 @@ def machines_of(found: Sequence[ExperimentOutcome]) -> list[str]:
 
 
 def ran_on(found: ExperimentOutcome, machines: Sequence[str]) -> str:
-    """Which of several machines, and with which versions, an experiment ran on; the rest of a sentence."""
+    """Numbers of the machines that an experiment ran on, if there are several; ends a sentence."""
     numbers = [str(machines.index(machine) + 1) for machine in found.machines] if len(machines) > 1 else []
     return f"; machine {' and '.join(numbers)}" if numbers else ""

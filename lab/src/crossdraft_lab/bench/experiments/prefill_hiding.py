@@ -69,7 +69,7 @@ class LongerModels(Models):
 
 
 def lengthen(longest: int, method: BenchMethod) -> None:
-    """The same for a head that reads the target's features: it reads as long a text."""
+    """Let a head that reads the target's features read texts of `longest` tokens, as its target does."""
     runner = method.engine.drafter if isinstance(method, EngineMethod) else None
     if runner is not None and isinstance(runner.drafter, HeadDrafter):
         runner.drafter.lengthen(longest)

@@ -171,7 +171,7 @@ class ExperimentOutcome:
 
     @property
     def took(self) -> str:
-        """Its size, its time, and what it was made of, for people."""
+        """Size, duration and number of units of the experiment, for people."""
         kept = "; from its summary, for the raw runs are not in this folder" if self.kept else ""
         return f"{self.size}, {self.seconds:.0f} s, {self.units} units{kept}"
 
@@ -184,7 +184,7 @@ class ExperimentOutcome:
 
     @property
     def size(self) -> str:
-        """Which size, for people."""
+        """Name of the experiment's size, for people."""
         if self.kept:
             return self.kept
         if self.quick:

@@ -158,7 +158,7 @@ def leaderboard(ranked: ExperimentOutcome) -> str:
 
 
 def markdown_report(found: Sequence[ExperimentOutcome], left_out: Sequence[str] = ()) -> str:
-    """The same without pictures of its own: it shows those in the experiments' folders."""
+    """Report in Markdown; it shows the pictures in the experiments' folders."""
     return "\n".join(_markdown(found, left_out)) + "\n"
 
 

@@ -71,7 +71,7 @@ def run_experiment(
 def _run(
     experiment: Experiment[Any], config: object, folder: Path, cores: Cores | None, tick: Tick, *, force: bool
 ) -> ExperimentOutcome:
-    """The same in its folder, by the one process that fills it."""
+    """Run an experiment in its folder; no other process may fill the folder meanwhile."""
     if force:
         (folder / RUNS).unlink(missing_ok=True)
         _remove_results(folder)

@@ -281,7 +281,7 @@ def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
 
 
 def faults_of_runs(runs: Runs, unequal: Sequence[str]) -> RowFaults:
-    """As `blocks.faults_of`; every row is lossless, and greedy."""
+    """Faults of the runs of rows that are all lossless and greedy."""
     lost = tuple(name for name, each in runs.items() if any(run.drafter_error for run in each))
     return RowFaults(
         tuple(unequal), lost, note_lines((name, note) for name in runs for run in runs[name] for note in run.notes)

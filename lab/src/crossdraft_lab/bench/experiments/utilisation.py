@@ -29,7 +29,7 @@ LANES = ("target", "drafter")
 
 @dataclass(frozen=True, slots=True)
 class UtilisationConfig:
-    """Which methods, on how many pairs."""
+    """Methods, and the number of pairs."""
 
     methods: tuple[str, ...] = (OWN, ALL, "event", "glance", "eagle2")
     pairs: int = 16

@@ -73,13 +73,13 @@ class ServePlan:
         }
 
     def flags(self, **others: object) -> list[str]:
-        """The same on a command line, but for `others`."""
+        """Return `arguments` as flags of a command line; `others` replace or extend them."""
         values = (self.arguments | others).items()
         return [part for name, value in values for part in (f"--{name.replace('_', '-')}", _text(value))]
 
     @property
     def settings(self) -> ServerSettings:
-        """The same for an engine of our own."""
+        """`arguments` as settings of an engine in the bench's own process."""
         return read_settings(None, self.arguments)
 
 

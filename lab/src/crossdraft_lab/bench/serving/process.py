@@ -111,7 +111,7 @@ class Connection:
         return found
 
     def end_sending(self) -> None:
-        """Nothing more is sent; what the server says can still be read."""
+        """End the sending side; replies of the server can still be read."""
         with suppress(OSError):  # it has hung up
             self._socket.shutdown(socket.SHUT_WR)
 
@@ -148,7 +148,7 @@ class PerThread:
         self._port, self._local, self._all = port, threading.local(), list[Connection]()
 
     def get(self) -> Connection:
-        """This thread's."""
+        """Return the connection of the calling thread."""
         if not hasattr(self._local, "connection"):
             self._local.connection = Connection(self._port)
             self._all.append(self._local.connection)

@@ -121,7 +121,7 @@ def _by_block(answers: Sequence[TimedReply], blocks: int) -> list[int]:
 
 
 def _block(way: Endpoint, asked: Sequence[Question], clients: int) -> list[TimedReply]:
-    """So many clients ask these questions, each one after another."""
+    """Let `clients` clients ask the questions, each client one after another."""
     bodies = [way.body_of(one.body) for one in asked]
 
     def ask(number: int) -> list[TimedReply]:

@@ -100,7 +100,7 @@ class GuidedDrafter(PerRequestDrafter[GuidedState]):
         return replace(state, inner=None if state.inner is None else fork_of(state.inner))
 
     def kept(self, output: VerifyOutput, prompt: PromptFeatures) -> Tensor:
-        """Which of the visual tokens stay, by the attention of the prompt's last piece."""
+        """Positions of the visual tokens that stay, by the attention of the prompt's last piece."""
         ids, text = torch.tensor(prompt.visual_tokens), len(prompt.tokens)
         visual = torch.isin(ids, torch.tensor(sorted(self.visual_ids))).nonzero()[:, 0]
         entering = {layer: torch.cat((prompt.visual[layer], output.hidden[layer][:text])) for layer in self.layers}

@@ -147,7 +147,7 @@ class TimeBudget:
         return self._this_round < self.seconds and self._expected(kind) <= self.saved
 
     def skip(self, kind: str) -> None:
-        """It did not run this round: the cost of one that exceeds all that can be saved decays, so it runs again."""
+        """Note that a task did not run this round; once the budget is full, its expected cost decays until it fits."""
         if self.saved == self.most:
             self._costs[kind] = FORGET * self._expected(kind)
 
@@ -256,7 +256,7 @@ class OnlineStats:
 
 @dataclass
 class _Evaluation:
-    """Both sets of weights over the held-out answers, a few at a time: [tokens, positions] so far."""
+    """Served and learned weights compared on the held-out answers, a few at a time: [tokens, positions] so far."""
 
     left: list[Sample]
     served: list[float] = field(default_factory=lambda: [0.0, 0.0])

@@ -162,7 +162,7 @@ class TuneInputs:
 
     @property
     def data(self) -> dict[str, Any]:
-        """The same, and which answers it is checked and measured on, for the provenance."""
+        """`config` and the answers that the training is checked and measured on, for the provenance."""
         return {**self.config, "validation": capture_config(self.validation)}
 
     def check(self, processes: int = 1) -> None:

@@ -58,13 +58,13 @@ class CaptureReader:
         self._prefix: _Prefix | None = None
 
     def encode(self, prompt: Prompt) -> Encoded:
-        """As `Target.encode`; one object for prompts that show the same, one after another."""
+        """Encode as `Target.encode` does; successive prompts with equal visual features share one object."""
         if self._encoded is None or not _same_features(self._encoded[0], prompt):
             self._encoded = prompt, self._inner.encode(prompt)
         return self._encoded[1]
 
     def extend(self, cache: KVCache, rows: Sequence[PassRow]) -> TargetOut:
-        """As `Target.extend`; a prompt's first piece that was read before is copied."""
+        """Extend as `Target.extend` does; a prompt's first piece that was read before is copied."""
         fronts = {row.index: self._front(cache, row) for row in rows if row.chunk.skip_logits}
         others = [row for row in rows if row.index not in fronts]
         if not fronts:
@@ -94,7 +94,7 @@ class CaptureReader:
         return prefix.out
 
     def prepare(self, request: Request) -> Prompt:
-        """As `Target.prepare`; refuses a prompt that leaves no room for its answer."""
+        """Prepare as `Target.prepare` does; refuse a prompt that leaves no room for its answer."""
         prompt = self._inner.prepare(request)
         name = request.clip_name if isinstance(request, ClipRequest) else "a clip"
         check_length(prompt, self._inner, name, self._spec)
@@ -249,7 +249,7 @@ class InterleavedRecorder(FeatureRecorder):
         self._turns = 0
 
     def warm_up(self, clip: PromptedClip) -> None:
-        """Both once, before anything counts; the recorder learns nothing of it."""
+        """Capture and generate a clip's answers once, uncounted; nothing is learned from them."""
         FeatureRecorder(self.target, self.spec, self.batch).record([clip])
         self.plain.generate(clip.requests(self.spec.max_new_tokens))
 
@@ -276,7 +276,7 @@ class InterleavedRecorder(FeatureRecorder):
 
 @dataclass(frozen=True)
 class CaptureComparison:
-    """The same answers captured and plainly generated.
+    """Comparison of capturing answers with generating them plainly.
 
     Args:
         captured_s, generated_s: seconds for all answers; those of the capture include writing its files.

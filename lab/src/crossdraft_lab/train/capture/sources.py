@@ -54,7 +54,7 @@ class ClipRequest(Request):
 
 @dataclass(frozen=True)
 class SequencePart:
-    """Which part of a longer recording a clip is; without times, it may be any."""
+    """Part of a longer recording that a clip shows; without times, any part."""
 
     sequence: str
     start_s: float = -math.inf
@@ -324,7 +324,7 @@ def _parse_line(path: Path, number: int, line: str) -> PromptedClip:
 
 
 def _part(where: str, entry: Mapping[str, Any]) -> SequencePart | None:
-    """Which part of a sequence a line's clip is; `None` where it does not say."""
+    """Part of a sequence that a line's clip shows; `None` where the line names no sequence."""
     if entry.get("sequence") is None:
         return None
     start, end = entry.get(FROM), entry.get(TO)

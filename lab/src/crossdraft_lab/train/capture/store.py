@@ -113,7 +113,7 @@ class CaptureStore:
     def require_layers(
         self, layers: Sequence[int], visual_layers: Sequence[int]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """These layers, counted from the embeddings.
+        """Return the text and the visual layers, counted from the embeddings.
 
         Raises:
             CrossdraftError: one of them has not been captured.

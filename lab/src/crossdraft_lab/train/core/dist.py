@@ -38,7 +38,7 @@ class MicroBatch:
     of: int = 1
 
     def take(self, batch: Sequence[Item]) -> Sequence[Item]:
-        """This part of what the step learns from. Example: part 1 of 2 of (a, b, c, d) is (c, d)."""
+        """Return the micro-batch's part of a step's batch. Example: part 1 of 2 of (a, b, c, d) is (c, d)."""
         return batch[len(batch) * self.index // self.of : len(batch) * (self.index + 1) // self.of]
 
 
@@ -106,7 +106,7 @@ def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Distributed:
-    """This process among the ranks that train together. The first one writes files and the log."""
+    """The running process among the ranks that train together. The first rank writes files and the log."""
 
     rank: int = 0
     count: int = 1

@@ -20,7 +20,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
 def origin() -> dict[str, Any]:
-    """When, by which command, on what: the part of a provenance that needs nothing but this process."""
+    """Time, command, machine and versions: the part of a provenance that needs nothing but the running process."""
     return {
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "argv": [Path(sys.argv[0]).name, *map(without_folders, sys.argv[1:])],

@@ -144,7 +144,7 @@ def describe_answers(numbers: Sequence[int], store: CaptureStore) -> str:
 
 
 def describe_cycled(step: int, count: int) -> str:
-    """The same, for people."""
+    """Describe the answers of a step that cycles through clips, for people."""
     return f"answers {step * count} to {step * count + count - 1} of the cycle through its clips"
 
 

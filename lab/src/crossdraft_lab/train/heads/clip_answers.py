@@ -133,7 +133,7 @@ class PairedAnswers(ClipAnswers):
         return pack(list(zip(questions, said, strict=True)), self.codec.pad_id)
 
     def read(self, numbers: Sequence[int], between: Sequence[Sequence[int]] = ()) -> tuple[Branches, Tensor]:
-        """The same, and [rows, T, H] the target's features of the answers.
+        """Return `rows` of the numbers, and [rows, T, H] the target's features of the answers.
 
         A feature stands at the position of the drafter's row that has read the same tokens of the answer. Elsewhere 0.
         """
@@ -380,7 +380,7 @@ class OwnAnswerData(FrozenDrafterData):
 
     @torch.no_grad()
     def batch(self, step: int) -> tuple[IndexedBatch, Tensor]:
-        """Both answers to the step's questions, and [rows, T, H] the target's features."""
+        """The target's and the drafter's answers to the step's questions, and [rows, T, H] the target's features."""
         answers = self.answers
         numbers, depth = answers.numbers(step), answers.store.index.owner.depth
         said = self._tensors(step, numbers)

@@ -64,7 +64,7 @@ class EventBatches:
 
 @dataclass(frozen=True)
 class GlanceBatches:
-    """The same with visual layer 0, the features of the frames that a glance reads, in front of each answer.
+    """`EventBatches` with visual layer 0, the features of the frames that a glance reads, before each answer.
 
     Args:
         events: the batches.

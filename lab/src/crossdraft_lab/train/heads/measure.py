@@ -102,7 +102,7 @@ def measure(
 
 
 def with_tree(drafter: HeadDrafter[Any], grow: Grow) -> HeadDrafter[Any]:
-    """The same head growing other trees."""
+    """Copy a head's drafter with another way to grow trees."""
     other = copy(drafter)
     other.grow = grow
     return other

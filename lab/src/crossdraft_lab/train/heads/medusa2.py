@@ -203,7 +203,7 @@ class OnPolicyData:
         return [self._prompted(clip)[prompt] for clip, prompt in cycled(self.source, step, self.count)]
 
     def describe(self, step: int) -> str:
-        """The same, for people."""
+        """Describe a step's prompts and answers, for people."""
         return describe_cycled(step, self.count)
 
     def _prompt(self, index: int) -> list[PromptAnswer]:

@@ -31,7 +31,7 @@ RECIPES = Path(__file__).parents[1] / "recipes" / "heads"
 
 
 class Vocabulary(Section):
-    """Which ids the head drafts: those that the captured answers are made of."""
+    """Ids that the head drafts: ids that occur in the captured answers."""
 
     most: int = Field(default=0, ge=0, description="only the most frequent of them; 0: all")
 

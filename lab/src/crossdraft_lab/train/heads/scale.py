@@ -135,7 +135,7 @@ def network_costs(shapes: PairShapes, names: Sequence[str] = NAMES, budget_s: fl
 
 
 def parameters_of(name: str, config: HeadConfig) -> int:
-    """Its own, counted without making them."""
+    """Number of a head's own parameters, counted without making them."""
     with torch.device("meta"):
         empty = torch.empty(config.vocab_size, config.hidden_size)
         return sum(value.numel() for value in make(name, config, SharedWeights(empty, empty)).stored().values())
@@ -200,7 +200,7 @@ def _batch(adapter: Adapter) -> TrainBatch:
 
 
 def _own_answer(adapter: OwnAnswerAdapter, count: int) -> OwnAnswer:
-    """So many random tokens of a drafter's own."""
+    """Return `count` random tokens in place of a drafter's own answer."""
     states = torch.randn(1, count, adapter.config.source_size)
     best = torch.randn(1, count, adapter.config.vocab_size).log_softmax(-1).topk(adapter.top)
     return OwnAnswer(best.indices[..., 0], states, best.indices, best.values, torch.tensor([count]))

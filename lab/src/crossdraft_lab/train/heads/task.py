@@ -212,7 +212,7 @@ def check_of(loss_of: LossFn, batches: int = CHECKED) -> Check:
 
 
 def capture_config(store: CaptureStore | None) -> dict[str, object] | None:
-    """Which answers those of a capture are; `None` where there is none."""
+    """Identity and number of a capture's answers; `None` without a capture."""
     return None if store is None else {"capture": store.index.asked_sha256, "answers": len(store)}
 
 

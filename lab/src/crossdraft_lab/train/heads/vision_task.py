@@ -369,7 +369,7 @@ class PackerTask(FrozenTargetTask):
         return self.examples(packer, clips, others, decoder)
 
     def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
-        """None: what it costs in quality, `bench compression` measures."""
+        """Return no figures: `bench compression` measures what a packer costs in quality."""
         return {}
 
     def _examples(self, store: CaptureStore, packer: TokenPacker) -> VisualExamples:

@@ -28,7 +28,7 @@ IGNORE = -100
 
 @dataclass(frozen=True, slots=True)
 class BatchSpec:
-    """Which clips a stage's steps see, and how: which frames, how augmented, from how many clips, which seed."""
+    """Clips that a stage's steps see: frames, augmentation, number of clips, and seed."""
 
     cache: ClipCache
     kind: Kind

@@ -70,7 +70,7 @@ def run_branches(llama: LlamaModel, prefix: Prefix, embeds: Tensor) -> Tensor:
 
 
 def branch_states(llama: LlamaModel, prefix: Prefix, embeds: Tensor) -> list[Tensor]:
-    """As `run_branches`, all hidden states: the embeddings, what each layer but the last returns, after the norm."""
+    """All hidden states of `run_branches`: embeddings, outputs of each layer but the last, states after the norm."""
     length = embeds.shape[1]
     causal = _causal_bias(length, embeds.device)
 
