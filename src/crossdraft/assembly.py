@@ -88,8 +88,8 @@ def cache_bytes(options: Options, device: torch.device) -> int:
 def located(spec: Spec, placement: str) -> Spec:
     """The spec, with `@process` at the parts that run in a process of their own.
 
-    Under `process`, that is the whole of it unless a part looks into the target, and then every part that does not and
-    runs a network of its own.
+    Under `process` the whole drafter runs so, unless a part of it looks into the target: then every other part that
+    runs a network does.
 
     >>> from crossdraft.specs import parse
     >>> texts = "union:event,memory", "union:glance,eagle2,memory", "eagle2", "phased:event@process,memory"

@@ -40,8 +40,8 @@ class Method:
         has_network: whether it runs a network of its own, which repays a core of its own.
         examples: specs of it, of which identity checks all and bench runs the first; default its name.
         weights: for each setting that names a folder of its own weights the shipped one in reference/heads, or "".
-        model: the model that it runs: one of the pair, `event` or `target` for example, unless its setting says.
-        model_parts: modules of that which it runs; none named = all.
+        model: the model that it runs unless its setting names another: one of the pair, such as `event` or `target`.
+        model_parts: the modules of that model that it runs; empty = all.
         network: what `crossdraft train` trains for it.
         task: what that learns from: the target's features, an event model, or rows of the target's own passes.
     """

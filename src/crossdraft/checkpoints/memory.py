@@ -28,7 +28,7 @@ def check_memory(folder: Path, numbers: int, saved: int, device: torch.device, d
 
     Args:
         folder: for the complaint.
-        numbers: how many there are to be loaded.
+        numbers: how many numbers the weights have.
         saved: bytes of them that are given up while the rest is loaded.
         device, dtype: where they shall be, and as what.
 

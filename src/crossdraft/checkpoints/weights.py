@@ -74,8 +74,8 @@ def load_weights(
         saved: how many bytes of a model's weights the caller gives up while it has the rest read.
 
     Returns:
-        The model, and what reads the weights of a module. It must be called, at last with the model, which it
-        completes; to call it layer by layer saves whoever makes something else of a layer a second copy of the model.
+        The model, and a function that reads a module's weights. Call it with the model at last, which it completes;
+        a caller that converts layers saves a second copy of the model by calling it layer by layer before.
 
     Raises:
         CrossdraftError: configuration and weights do not fit each other, or the class, or the memory that is free.
@@ -148,7 +148,7 @@ def _load_quantised(kind: Any, folder: Path, method: str, settings: Settings, de
         CrossdraftError: the method is unknown, its library is missing, or cannot do it on the device.
     """
     what = f"quantization_config: {method}"
-    # Of a method that it does not know transformers would take the weights as they are.
+    # transformers would load the weights of an unknown method as if they were not quantised.
     if not AutoHfQuantizer.supports_quant_method(read_config(folder)["quantization_config"]):
         raise quantised_error(folder, what, "which transformers does not know")
     where = {"device_map": {"": str(device)}} if is_accelerate_available() else {}

@@ -52,7 +52,7 @@ class Bar(Progress):
         if task.visible:
             of = "" if task.total is None else f" of {task.total:,.0f}"
             done = f": {task.completed:,.0f}{of}" if task.completed or of else ""
-            with suppress(OSError):  # nobody reads it any more: no reason to end what may have run for hours
+            with suppress(OSError):  # a closed stderr must not end work of hours
                 print(f"{task.description.strip()}{done}", file=sys.stderr, flush=True)
 
 

@@ -103,7 +103,7 @@ def demo(
     """
     if drafter == "none":
         raise CrossdraftError("The demo compares a drafter with the target alone; name a drafter.")
-    # Without a cache, as the target alone, which is compared with.
+    # Without a prefix cache: the target alone, with which the answers are compared, has none either.
     pair = PairOptions(target, drafter, options=Options(cache_bytes=0))
     pair.check()
     check_values(max_new_tokens=max_new_tokens)

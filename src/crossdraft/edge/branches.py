@@ -44,7 +44,7 @@ class DraftBranch:
         draft: what follows.
         whole: whether the draft does not grow any more.
         sent: what of it the cloud holds.
-        void: after so many tokens of the text the cloud was told that nothing follows.
+        void: number of the text's tokens after which the cloud was told that no draft follows.
     """
 
     text: Committed

@@ -107,7 +107,7 @@ class HeldDraft:
     def follow(self, committed: Committed) -> bool:
         """Drop the nodes beside the answer so far. False if nothing of the draft will ever follow the answer.
 
-        A draft that is used up may still grow, and so may one that follows more than is committed yet.
+        True for a draft that is used up, since it may still grow, and for one that follows tokens not yet committed.
         """
         if self._length > len(committed):
             return True

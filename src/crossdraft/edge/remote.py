@@ -124,7 +124,7 @@ class EdgeLink:
         return {**self.estimate.to_json(), "frames": self.frames, "refused_frames": self.refused}
 
     def cut(self) -> None:
-        """The connection is gone; nobody waits for it."""
+        """Note that the connection is gone; no draft is waited for any more."""
         with self._changed:
             self.connected = False
             self._changed.notify_all()

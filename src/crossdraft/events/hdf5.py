@@ -122,7 +122,7 @@ def whole_number(value: object, name: str, path: Path) -> int:
     stored = np.asarray(value)
     if stored.size == 1 and stored.dtype.kind in "iuf":
         number = stored.item()
-        if abs(number) < LAST_US and number == int(number):  # the first is false of NaN
+        if abs(number) < LAST_US and number == int(number):  # NaN fails the first comparison
             return int(number)
     raise CrossdraftError(f"{path}: {name} should be one whole number and is not; the file is damaged.")
 

@@ -13,7 +13,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.files import read_json
 
 OnShard = Callable[[str, int, int], None]
-"""Called with what is being done, how many shards are done, and of how many."""
+"""Progress callback: told what is being done, how many shards are done, and how many there are."""
 
 SINGLE = ("model.safetensors", "pytorch_model.bin")
 

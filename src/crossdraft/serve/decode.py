@@ -1,4 +1,4 @@
-"""Media are decoded in processes of their own, whose memory and CPU time are limited, each job under a deadline.
+"""Decoding of media in separate processes, whose memory and CPU time are limited, each job under a deadline.
 
 FFmpeg never sees a stranger's bytes in the server's process. A worker that dies, hangs or answers nonsense costs that
 one job and is replaced. What it sends back is JSON and plain arrays, checked here: nothing of it is unpickled.

@@ -61,7 +61,7 @@ class DecodeProcess:
                 self._process = subprocess.Popen(
                     [*command, *map(str, numbers)],
                     pass_fds=(theirs.fileno(),),
-                    process_group=0,  # with a decoder's own child, which would outlive it
+                    process_group=0,  # to be killed with a decoder's own child
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,  # until it is there
@@ -92,7 +92,7 @@ class DecodeProcess:
             ApiError: there is no room for the file, and the worker is of no use any more.
         """
         self.jobs += 1
-        self._until = time.monotonic() + self._seconds  # for all of the job, however its reply trickles
+        self._until = time.monotonic() + self._seconds  # one deadline for all of the job's reply
         try:
             self._wait()
             sent = json.dumps(job).encode()

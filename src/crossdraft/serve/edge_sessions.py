@@ -132,7 +132,7 @@ class EdgeSession:
         return count
 
     def commit(self, sent: int) -> tuple[Commit, int]:
-        """The frame of what came after the first `sent` pieces, and how many are sent then."""
+        """The frame of the pieces after the first `sent` ones, and how many pieces are sent with it."""
         pieces = self.pieces[sent : min(self.ready, sent + MOST_PIECES)]
         length = sum(len(piece.tokens) for piece in self.pieces[:sent])
         tokens = tuple(token for piece in pieces for token in piece.tokens)

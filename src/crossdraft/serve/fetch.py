@@ -93,7 +93,7 @@ class Fetcher:
     secure: ssl.SSLContext = field(default_factory=ssl.create_default_context)  # it reads all root certificates
 
     async def fetch(self, url: str, path: Path, param: str, hold: Callable[[int], None] = lambda _: None) -> None:
-        """Write what is at an address into a file; `hold` hears of each stretch of bytes before they are written.
+        """Write what is at an address into a file; `hold` is called for each stretch of bytes before it is written.
 
         Raises:
             ApiError: it may not be fetched, is not there, too large or too slow; and whatever `hold` raises.

@@ -315,7 +315,7 @@ class Gate:
         return bounded
 
     def _arrived(self, scope: Scope, asked: RequestInfo) -> None:
-        """A body is whole, or will never be."""
+        """Note that a body is whole, or will never be."""
         if asked.arriving:
             asked.arriving = False
             self._service.bodies.end(asked.client, _kind(scope))

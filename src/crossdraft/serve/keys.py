@@ -76,7 +76,7 @@ def new_record(name: str, key: str, scopes: Sequence[str] | None = None) -> KeyR
 
 
 def line_of(record: KeyRecord) -> str:
-    """A record as it stands in the file. Values are quoted, since YAML takes some words and hashes for numbers."""
+    """A record as a line of the file. Values are quoted, since YAML takes some words and hashes for numbers."""
     fields = record.model_dump(exclude_none=True)
     return "{" + ", ".join(f"{name}: {json.dumps(value)}" for name, value in fields.items()) + "}"
 

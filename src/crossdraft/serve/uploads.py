@@ -161,7 +161,7 @@ class Uploads:
         self._remove(self.get(found, owner))
 
     def expire(self) -> None:
-        """Delete what is too old."""
+        """Delete uploads that are too old."""
         oldest = time.time() - self._seconds
         for upload in self._all():
             if upload.created < oldest:

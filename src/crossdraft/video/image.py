@@ -31,7 +31,7 @@ BYTES_PER_PIXEL = 4  # of a file, were it as large as the limit allows: 268 MB
 # The head of a JPEG scan of one to four components. Each scan of 20 bytes goes over all pixels again; the usual
 # progressive file has ten.
 SCAN = re.compile(rb"\xff\xda\x00(?:\x08\x01|\x0a\x02|\x0c\x03|\x0e\x04)")
-MOST_SCANS = 100  # of a JPEG as large as a frame of a clip may be; of a larger one fewer
+MOST_SCANS = 100  # of a JPEG as large as a clip's frame may be; the larger, the fewer
 DEEP = ("I", "F")  # Pillow's modes, or how they begin, of grey beyond 8 bits
 
 

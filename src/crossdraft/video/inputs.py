@@ -306,7 +306,7 @@ def _placeholder_in_text() -> CrossdraftError:
 def _written(
     tokenizer: PreTrainedTokenizerBase, family: Family, messages: Sequence[Message], items: Sequence[ClipText]
 ) -> tuple[str, list[int]]:
-    """The conversation with what stands for its items, and their numbers in the order in which they stand there."""
+    """The conversation with its items' placeholders written in, and the items' numbers in the order of these."""
     markers = _markers(family)
     tokens = "|".join(map(re.escape, dict.fromkeys(markers.values())))
     pieces = re.split(f"({tokens})", _rendered(tokenizer, family, markers, messages))

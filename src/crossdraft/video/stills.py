@@ -115,7 +115,7 @@ def _patches(config: Any, tiles: Tiles) -> Features:
 
 
 def _count_square(config: Any, features: Features) -> int:
-    return patch_side(config) ** 2 + (config.vision_feature_select_strategy == "full")  # else without the class token
+    return patch_side(config) ** 2 + (config.vision_feature_select_strategy == "full")  # "full" keeps the class token
 
 
 def _count_patches(config: Any, features: Features) -> int:

@@ -38,9 +38,9 @@ def digest(owner: str, name: str) -> str:
 def clip_name(body: bytes, most: int) -> str | None:
     r"""The client's name of the first clip or image of a conversation: its `uuid`, else its address.
 
-    The first, since prompts share what they begin with: later turns add clips behind it. A recording stands for the
-    clip only where there is none, for the target does not read it. Of a request of more than `most` media no replica
-    reads any.
+    The first one counts, since prompts share their beginnings: later turns add clips behind it. A recording stands for
+    the clip only if there is neither clip nor image, since the target does not read it. A request with more than `most`
+    media has no name, as no replica reads it.
 
     >>> asked = b'{"model": "m", "messages": [{"role": "user", "content": [{"type": "video_url", "uuid": "one"}]}]}'
     >>> clip_name(asked, 1)

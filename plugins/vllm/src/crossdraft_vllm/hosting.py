@@ -90,7 +90,7 @@ class HostedRequest:
 class HostedDrafts:
     """A drafter and the requests, by the scheduler's names. To be used by one thread.
 
-    If the drafter is lost, the requests go on without drafts, and it is restarted for those that come.
+    If the drafter is lost, the requests go on without drafts, and the drafter is restarted for later ones.
 
     Args:
         drafter: in its own process.

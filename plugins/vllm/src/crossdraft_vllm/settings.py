@@ -34,7 +34,7 @@ class HostSettings:
         drafter_timeout_s: seconds without progress after which the drafter counts as lost, and is restarted.
 
     Raises:
-        CrossdraftError: a value is none of these.
+        CrossdraftError: a value is unknown, or out of range.
     """
 
     drafter: str

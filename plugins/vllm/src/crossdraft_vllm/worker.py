@@ -2,8 +2,8 @@
 """A worker for vLLM's Model Runner V2: `--worker-cls crossdraft_vllm.worker.DraftWorker`.
 
 **Unverified**: written to the source of vLLM 0.32, never run, as V2 needs a GPU. There the drafts of a request are a
-row of `req_states.draft_tokens`, which the worker's own speculator has written; what the scheduler holds only counts.
-So the scheduler's tokens are written over it before a pass. The kernel that puts them behind the prompt's tail
+row of `req_states.draft_tokens`, which the worker's own speculator has written; the scheduler's list only counts them.
+So the scheduler's tokens are written over that row before a pass. The kernel that puts them behind the prompt's tail
 (`combine_sampled_and_draft_tokens`) is told to keep that tail.
 """
 
