@@ -200,7 +200,7 @@ def _taken(network: str, folder: Path, event: str) -> str:
 
 
 def _about(recipe: Path) -> str:
-    """Text before a shipped recipe's first colon: what it trains, and whose idea that is."""
+    """Text before a shipped recipe's first colon: the drafter that it trains, and the paper."""
     return recipe.read_text(encoding="utf-8").partition(":")[0].lstrip("# ") + "."
 
 

@@ -1,4 +1,4 @@
-"""Every data set that is read: its layout, its licence, its reader. The commands and the docs' table are made of it."""
+"""Table of the data sets that can be read: layout, licence, reader. Commands and the docs' table are made from it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

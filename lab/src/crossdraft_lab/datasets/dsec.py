@@ -94,7 +94,7 @@ class DsecSequence:
         return next((found for folder in folders if (found := sorted(folder.glob("*.png")))), [])
 
     def _file(self, below: str, archive: str, name: str) -> Path:
-        """A file by its folder in the sequence, or by its archive's name; the first where there is neither."""
+        """Path of a file below its folder, or by its archive's name; the first of these paths if neither exists."""
         named = f"{self.name}_image_{name}" if not archive else f"{self.name}_{archive}/{name}"
         usual = self._folder / below / name
         return next((path for path in (usual, self._folder / named) if path.is_file()), usual)

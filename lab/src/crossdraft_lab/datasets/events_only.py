@@ -32,7 +32,7 @@ Video = Callable[[Iterator[Events]], Iterator[NDArray[np.uint8]]]
 
 
 def drawn_frames(windows: Iterator[Events]) -> Iterator[NDArray[np.uint8]]:
-    """Each window as EventGPT sees it, [H, W, 3]; white where it is empty."""
+    """Each window as EventGPT sees it, [H, W, 3]; white where a window has no events."""
     for window in windows:
         if len(window):
             yield eventgpt_frames(window, 1)[0]
@@ -67,7 +67,7 @@ class EventSequence:
 
     @cached_property
     def _times(self) -> NDArray[np.int64]:
-        """A frame's time is where its events begin; the last interval is a whole one."""
+        """Times of the frames, each at the beginning of its events; the last interval is a whole one."""
         span = self.events.time_span()
         if span is None:
             raise CrossdraftError(f"{self._path} holds no events.")
@@ -91,7 +91,7 @@ class EventsReader(RecordedReader):
 
     @cached_property
     def _network(self) -> "Reconstructor | None":
-        """Loaded with the first clip that is cut, for all of them."""
+        """The event-to-video network, loaded when the first clip is cut and used for all clips."""
         from crossdraft.models.e2vid import Reconstructor
 
         return None if self.plan.weights is None else Reconstructor.load(self.plan.weights)

@@ -1,4 +1,4 @@
-"""Lookup of a data set's files: folders that go by several names, and files whose suffix is not known."""
+"""Lookup of a data set's files: folders with alternative names, and files with unknown suffixes."""
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""An index of samples on disk: SQLite, written a few thousand rows at a time, so that an interruption costs no more.
+"""An index of samples on disk: SQLite, written a few thousand rows at a time; an interruption loses at most these.
 
 A million rows take no more memory than a thousand. A part of the data set that was read to its end is not opened again;
 one that was interrupted goes on behind the last row that was kept.
@@ -113,12 +113,12 @@ class PairIndex:
             self.describe(version=VERSION, **values)
 
     def begin(self, parts: Iterable[str]) -> None:
-        """Note parts that are to be read: until they are, the index is not whole."""
+        """Note parts that are to be read; the index is incomplete until all of them are."""
         with self.writing() as db:
             db.executemany("INSERT OR IGNORE INTO parts VALUES (?, 0, 0, 0)", [(part,) for part in parts])
 
     def add(self, reader: DatasetReader, part: str, most: int | None = None, watch: Watch = iter) -> int:
-        """Read a part of a data set, or what of it is not kept yet; how many samples it has given, now and before.
+        """Read the rest of a data set's part; return the number of its samples, including earlier runs'.
 
         Args:
             reader: of the data set.
@@ -175,12 +175,12 @@ class PairIndex:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """The database in a transaction: all of it is kept, or nothing."""
+        """Open a transaction of the database: all of its changes are kept, or none."""
         with self._errors(), self._db:
             yield self._db
 
     def _keep(self, part: str, samples: list[DatasetSample], state: tuple[int, int, int]) -> None:
-        """Some samples and how far their part was read, together."""
+        """Keep samples together with the state of their part, in one transaction."""
         marks = ", ".join("?" * len(COLUMNS))
         insert = f"INSERT INTO samples ({', '.join(COLUMNS)}) VALUES ({marks})"  # noqa: S608 (our own names)
         try:
@@ -196,7 +196,7 @@ class PairIndex:
             ) from error
 
     def _twice(self, samples: list[DatasetSample]) -> str:
-        """The first of these ids that is there already."""
+        """Return the first id that the index already holds."""
         seen = set[str]()
         for sample in samples:
             if sample.id in seen or self.sample(sample.id) is not None:
@@ -216,7 +216,7 @@ class PairIndex:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """SQLite's errors as one sentence, but for rows that contradict each other."""
+        """Turn SQLite's errors into one sentence, except for rows that contradict each other."""
         try:
             yield
         except sqlite3.IntegrityError:
@@ -235,7 +235,7 @@ def _whole(samples: Iterator[DatasetSample], part: str) -> Iterator[DatasetSampl
 
 
 def _batches(samples: Iterator[DatasetSample]) -> Iterator[list[DatasetSample]]:
-    """A few thousand at a time; those before an error of the reader come before the error does."""
+    """Batches of a few thousand samples; the samples before a reader's error are yielded before it is raised."""
     some = list[DatasetSample]()
     try:
         for sample in samples:

@@ -82,7 +82,7 @@ class Instructions(DatasetReader):
         )
 
     def _with_sensor(self, path: Path, name: str, row: Mapping[str, Any]) -> Path:
-        """The recording as HDF5, which says how large its sensor is; an `.npz` does not."""
+        """Convert a recording to HDF5, which states the sensor's size; an `.npz` does not."""
         kind = next((str(row[field]) for field in (*TYPE_FIELDS, *KIND_FIELDS) if row.get(field)), "")
         written = (self._plan.folder or path.parent) / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.h5"
         if not written.is_file():
@@ -90,7 +90,7 @@ class Instructions(DatasetReader):
         return written
 
     def _find(self, name: str, suffixes: tuple[str, ...]) -> Path | None:
-        """The file of that name below one of the folders; or of its name with another suffix."""
+        """Find the file of that name below one of the folders, or of the same name with another suffix."""
         if not inside(name):
             return None
         for folder in self._folders:
@@ -104,7 +104,7 @@ class Instructions(DatasetReader):
 
 
 def turns_of(row: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """Every question of a conversation with its answer, without placeholders; `None` = it is not there."""
+    """Every question of a conversation with its answer, without placeholders; `None` if there is no conversation."""
     conversation = row.get("conversations")
     said = [entry for entry in conversation if isinstance(entry, dict)] if isinstance(conversation, list) else []
     for asked, answer in pairwise([*said, {}]):

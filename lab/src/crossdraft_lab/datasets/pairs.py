@@ -1,4 +1,4 @@
-"""Work on an index of pairs: fill it from a data set, check both, write its clips as a list."""
+"""Work on an index of pairs: fill it from a data set, check data set and index, write its clips as a list."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -90,7 +90,7 @@ class DatasetCheck:
         return {**asdict(self), "problems": [asdict(problem) for problem in self.problems]}
 
     def lines(self) -> list[str]:
-        """For people: what it is, under which licence, and each problem."""
+        """Lines for people: the data set, its licence, and each problem."""
         count = counted(self.parts, "part")
         found = counted(len(self.problems), "problem") if self.problems else "whole"
         return [
@@ -174,7 +174,7 @@ def export(index: PairIndex, path: Path, split: str | None = None) -> tuple[int,
 
 
 def _line(rows: Sequence[Mapping[str, Any]]) -> dict[str, object]:
-    """Some questions about one clip."""
+    """Line of the list with some questions about one clip."""
     about = {name: rows[0][name] for name in ("video", "events", "sequence", "start_s", "end_s")}
     return {
         **{name: value for name, value in about.items() if value is not None},

@@ -1,4 +1,4 @@
-"""Clips out of long recordings: frames and events of one moment, cut into files of their own that everything reads."""
+"""Clips out of long recordings: frames and events of the same span, cut into ordinary video and event files."""
 
 import os
 from abc import abstractmethod
@@ -187,7 +187,7 @@ def even(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def read_times(path: Path, scale: float = 1) -> NDArray[np.int64]:
-    """One time a line, in µs after it was multiplied by `scale`.
+    """Read a file with one time a line; `scale` converts the times to µs.
 
     Raises:
         CrossdraftError: missing, no numbers, or times that do not rise.
@@ -209,5 +209,5 @@ def rising(times: NDArray[np.int64], source: object) -> NDArray[np.int64]:
 
 
 def relative(path: Path, folder: Path) -> str:
-    """A path as it is from a folder, whichever lies in which."""
+    """Path relative to a folder, wherever the two lie."""
     return Path(os.path.relpath(path, folder)).as_posix()

@@ -94,7 +94,7 @@ class DatasetReader(ABC):
 
 
 def fault_of(sample: DatasetSample) -> str | None:
-    """Why a question cannot be asked, as a part of a sentence; `None` = it can."""
+    """Reason that a question cannot be asked, as a part of a sentence; `None` if it can be asked."""
     if not sample.question.strip():
         return f"the question {sample.id!a} is empty"
     texts = (sample.id, sample.question, sample.sequence, sample.kept_together, sample.kind, *sample.answers)
@@ -104,7 +104,7 @@ def fault_of(sample: DatasetSample) -> str | None:
 
 
 def wording(question: str) -> str:
-    """A question as far as its words go: two that differ in capitals, stops or spaces are one.
+    """Normalised wording of a question: capitals, punctuation and spaces make no difference.
 
     >>> wording("What is  ahead?") == wording("what is ahead")
     True

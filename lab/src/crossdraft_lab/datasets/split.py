@@ -1,4 +1,4 @@
-"""Splits that do not leak: what overlaps in time stays together, and questions of the test are in no training.
+"""Splits without leaks: overlapping clips stay together, and questions of the test are in no training split.
 
 A group (a drive, a source video) goes whole into one split. With held-out questions a test sample is new in both ways,
 its group and its wording; what is new in one way only is left out (`unused`), as it would measure neither.
@@ -171,7 +171,7 @@ def _by_part(index: PairIndex, db: Any) -> None:
 
 
 def _by_group(index: PairIndex, db: Any, plan: SplitPlan) -> None:
-    """Groups in an order that the seed draws: the first ones are the test, the next the validation."""
+    """Divide groups in an order drawn from the seed: the first are the test, the next the validation."""
     total = index.counts().samples
     wanted = [(TEST, plan.test * total), (VALIDATION, plan.validation * total)]
     wanted = [(name, size) for name, size in wanted if size > 0]
@@ -193,7 +193,7 @@ def _by_group(index: PairIndex, db: Any, plan: SplitPlan) -> None:
 
 
 def _hold_questions(index: PairIndex, db: Any, plan: SplitPlan) -> int:
-    """Wordings that only the test asks; returns how many."""
+    """Hold wordings out for the test; return their number."""
     if not plan.test:
         raise CrossdraftError("Questions are held out for the test, and there is none; give --test, or no --questions.")
     (wordings,) = next(index.rows("SELECT COUNT(DISTINCT wording) FROM samples"))

@@ -46,7 +46,7 @@ class TextsOnDisk:
             raise
 
     def put(self, rows: Iterable[tuple[str, str]]) -> None:
-        """Keep these; of several with one key the last.
+        """Keep rows; of several rows with one key, the last.
 
         Raises:
             CrossdraftError: there is no room.
@@ -55,7 +55,7 @@ class TextsOnDisk:
             self._db.executemany("INSERT OR REPLACE INTO texts VALUES (?, ?)", map(_as_ascii, rows))
 
     def add(self, key: str) -> bool:
-        """Keep a key; whether it is new.
+        """Keep a key; return true if it is new.
 
         Raises:
             CrossdraftError: there is no room.

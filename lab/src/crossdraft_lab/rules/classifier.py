@@ -117,7 +117,7 @@ class Classifier:
         return "The shipped judge" if self.dir == "reference" else f"The judge in {self.dir}"
 
     def read(self) -> LogitRow:
-        """Load what its folder holds; see `read_classifier`."""
+        """Load the judge from its folder; see `read_classifier`."""
         return read_classifier(str(SHIPPED) if self.dir == "reference" else self.dir)
 
     def chances(self, logits: Tensor) -> Tensor:

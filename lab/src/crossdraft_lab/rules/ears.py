@@ -26,7 +26,7 @@ LIMIT = Limit("a number above 0 and at most 1", lambda value: 0 < value <= 1)
 
 @dataclass(frozen=True, slots=True)
 class Ears:
-    """The tolerance.
+    """Acceptance rule that tolerates more where the target is unsure.
 
     Args:
         tolerance: what is added to the chance of a token where the target is quite unsure; the default is that of the

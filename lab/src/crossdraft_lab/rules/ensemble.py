@@ -23,7 +23,7 @@ LIMIT = Limit("a number above 0 and below 1", lambda value: 0 < value < 1)
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """The mixture.
+    """Acceptance rule that samples against a mixture of target and drafter.
 
     Args:
         w: the target's share. `transformers` has no default; ours is halves.
@@ -42,7 +42,7 @@ class Ensemble:
         return walk(aligned(tree, probs), probs, Dice(generator), self.try_against_mixture)
 
     def try_against_mixture(self, tree: DraftTree, parent: int, p: Tensor, chance: Chance) -> tuple[int, Tensor]:
-        """The first accepted child, and what the mixture has become."""
+        """Return the first accepted child, and the residual of the mixture."""
         return try_children(tree, parent, self.mixture(tree, parent, p), chance)
 
     def mixture(self, tree: DraftTree, parent: int, p: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ LIMIT = Limit("a number of at least 0 and below ln 2 = 0.693", lambda value: 0 <
 
 @dataclass(frozen=True, slots=True)
 class Fuzzy:
-    """The bar.
+    """Acceptance rule that keeps tokens whose draft distribution is close to the target's.
 
     Args:
         threshold: largest Jensen-Shannon divergence in nats; the default is that of the authors' example, the

@@ -31,7 +31,7 @@ SHARE = Limit("a number between 0 and 1", lambda value: 0 <= value <= 1)
 
 @dataclass(frozen=True, slots=True)
 class Judi:
-    """The bar.
+    """Acceptance rule that keeps tokens where draft and target distributions differ little.
 
     Args:
         threshold: least divergence in nats of a token that is not kept for it; the authors scan 0.3, 0.4 and 0.6.

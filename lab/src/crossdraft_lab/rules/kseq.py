@@ -27,7 +27,7 @@ BISECTIONS = 20  # any ρ on the upper side is exact; a millionth too large acce
 
 
 def verify(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Acceptance:
-    """The tokens emitted are distributed as `probs` [1 + n, V] says, if siblings of one row were drawn independently.
+    """Verify a tree; tokens follow `probs` [1 + n, V] if siblings of one row were drawn independently.
 
     Raises:
         CrossdraftError: the drafter gives a chance to ids that the target does not have.
@@ -36,7 +36,7 @@ def verify(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Accept
 
 
 def try_groups(tree: DraftTree, parent: int, p: Tensor, chance: Chance) -> tuple[int, Tensor]:
-    """The first accepted child (`ROOT` if none), and what p [V] has become by the groups refused before it."""
+    """Return the first accepted child (`ROOT` if none), and p [V] less what the refused groups have used."""
     for group in groups(tree, parent):
         q = draft_probs(tree, group[0], (), p)
         rho = divisor(p, q, len(group))

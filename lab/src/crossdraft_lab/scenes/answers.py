@@ -141,7 +141,7 @@ def _say(scene: Scene, style: Style, *parts: str) -> Answer:
 
 
 def _of(*parts: str) -> Callable[[Scene, Style, str], Answer]:
-    """A kind whose answer is always about the same parts."""
+    """Make a kind of question whose answer is always about the same parts."""
     return lambda scene, style, item: _say(scene, style, *parts)
 
 

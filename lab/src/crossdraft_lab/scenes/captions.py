@@ -142,7 +142,7 @@ PHRASING = Phrasing(
 
 
 def _caption(style: Style, parts: Answer) -> Answer:
-    """Sentences from clauses: the first one after the opening, the others with a capital."""
+    """Sentences from clauses: the first follows the opening, the others begin with a capital."""
     first, *others = parts
     return [
         Sentence(f"{_OPENING[style]}{first.text}.", first.slots),
@@ -151,7 +151,7 @@ def _caption(style: Style, parts: Answer) -> Answer:
 
 
 def _of(*parts: str) -> Callable[[Scene, Style, str], Answer]:
-    """A kind whose caption is always of the same parts."""
+    """Make a kind of question whose caption is always about the same parts."""
     return lambda scene, style, item: _caption(style, PHRASING.say(scene, style, *parts))
 
 

@@ -1,4 +1,4 @@
-"""A scene as files: video, events, what is true of them; and as one picture, a contact sheet."""
+"""A scene as files (video, events, attributes with questions and answers) and as one picture, a contact sheet."""
 
 import json
 import os

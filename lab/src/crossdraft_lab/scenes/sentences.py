@@ -63,7 +63,7 @@ def with_article(noun: str) -> str:
 
 
 def be(count: int) -> str:
-    """The verb for so many."""
+    """The form of "be" for a count."""
     return "is" if count == 1 else "are"
 
 
@@ -90,7 +90,7 @@ class Phrasing:
     preposition: str
 
     def say(self, scene: Scene, style: Style, *parts: str) -> Answer:
-        """The clauses of these parts, in their order; of coats only if somebody wears one."""
+        """The clauses of the parts, in their order; coats are mentioned only if somebody wears one."""
         words = self.words(scene)
         chosen = (_variant(scene, part) for part in parts)
         return [self._filled(self.clauses[name], style, words) for name in chosen if name]
@@ -141,7 +141,7 @@ class Phrasing:
 
 
 def _variant(scene: Scene, part: str) -> str:
-    """The clause for a part of a scene as it is; "" where nothing is said of it."""
+    """Clause for a part of a scene; "" where nothing is said of that part."""
     if part == "coats" and scene.people < 2:
         return "coat" if scene.people else ""
     if part in ("left", "right") and scene.thing_at(part) == "empty":

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GuidedSettings:
-    """The drafting model; share of the visual tokens that it reads; share of their attention that comes first."""
+    """The drafting model; share of visual tokens that it reads; share of attention for the first choice of tokens."""
 
     dir: str | None = None
     keep: Share = 0.1
@@ -24,7 +24,7 @@ class GuidedSettings:
 
 
 def check(spec: Spec, settings: GuidedSettings, target: str | None) -> None:
-    """A video VLM from a folder, or the target itself."""
+    """Check that the drafting model is a video VLM from a folder, or the target itself."""
     if settings.dir is not None:
         check_target(settings.dir)
 

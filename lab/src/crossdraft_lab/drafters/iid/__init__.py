@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class IidSettings:
-    """Independent draws behind each node."""
+    """Number of independent draws behind each node."""
 
     width: Count = 2
 
 
 def join(parts: "Sequence[Drafter[Any]]", settings: IidSettings, context: DrafterContext) -> "Drafter[Any]":
-    """A model's trees of independent siblings."""
+    """Build a drafter whose trees have independent siblings."""
     from crossdraft.drafters.independent import IndependentDrafter
     from crossdraft_lab.drafters.iid.drafter import IndependentChildrenDrafter
 

@@ -16,7 +16,7 @@ from crossdraft.engine.target import Target
 
 @dataclass(frozen=True)
 class WithReplacement:
-    """Children drawn independently of each other; a token may stand beside itself."""
+    """Children drawn independently of each other; siblings may have the same token."""
 
     generator: torch.Generator
     drawn: bool = field(default=True, init=False)

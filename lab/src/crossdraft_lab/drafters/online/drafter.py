@@ -46,7 +46,7 @@ class HeadOrigin:
 
 @dataclass(eq=False)
 class OnlineState:
-    """One answer: the head's own state, and the sample that will be made of it.
+    """State of one answer: the head's own state, and the future sample's tokens and features.
 
     `tokens`, `start` and `hidden` are as in `Sample`, features still in pieces; they stay empty where `trains` is
     false: of a fork, of a request without a namespace, or of one that is sampled or penalised. `start` is

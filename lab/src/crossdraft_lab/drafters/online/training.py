@@ -138,7 +138,7 @@ class TimeBudget:
         self._costs: dict[str, float] = {}
 
     def refill(self) -> None:
-        """A round begins."""
+        """Begin a round: add its seconds to the budget."""
         self.saved = min(self.saved + self.seconds, self.most)
         self._this_round = 0.0
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PartialSettings:
-    """Blocks of 16 keys that are kept: the first ones, those that answer the question best, the last ones."""
+    """Numbers of kept blocks of 16 keys: the first, those that match the question best, and the last."""
 
     sinks: Count = 2
     blocks: Count = 8

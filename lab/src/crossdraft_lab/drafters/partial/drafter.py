@@ -94,7 +94,7 @@ class PartialDrafter(IndependentDrafter):
         self._correct(state, {layer: rows[first:] for layer, rows in output.hidden.items()})
 
     def _read(self, state: PartialState, output: VerifyOutput, text: int) -> None:
-        """The part of the prompt's keys and values, from the features that the target read it with."""
+        """Take a part of the prompt's keys and values, computed from the target's features of the prompt."""
         prompt = output.prompt
         if prompt is None:
             return
@@ -117,7 +117,7 @@ class PartialDrafter(IndependentDrafter):
         state.read = True
 
     def _correct(self, state: PartialState, hidden: Mapping[int, Tensor]) -> None:
-        """Put the target's own keys and values in place of what partial passes made of the tokens it has read."""
+        """Replace keys and values of partial passes by the target's own, for the tokens that the target has read."""
         count = len(state.committed) - 1 - state.exact  # the last one the target has not read yet
         if count <= 0:
             return
@@ -185,5 +185,5 @@ def kept_tokens(queries: Tensor, keys: Tensor, part: PartialSettings) -> Tensor:
 
 
 def take(rows: Tensor, kept: Tensor) -> Tensor:
-    """[heads, n, d] of rows [heads, N, d] those that each head keeps."""
+    """Rows [heads, n, d] that each head keeps of [heads, N, d]."""
     return rows.gather(1, kept[..., None].expand(-1, -1, rows.shape[-1]))

@@ -54,7 +54,7 @@ class LowRankLinear(nn.Module):
         return self.base(rows) + self.scale * added
 
     def addition(self) -> Tensor:
-        """[out, in] what it adds to the base's weight; where ranks share its weights, all of them must ask."""
+        """[out, in] addition to the base's weight; where ranks share the weights, all ranks must read it."""
         down, up = full_tensors([self.down.detach(), self.up.detach()])
         return self.scale * up @ down
 

@@ -45,7 +45,7 @@ DRAFTER = "drafter"  # in a training's folder: what comes out of it
 
 
 def check_shares(optim: Optim, source: ClipSource, processes: int) -> None:
-    """Refuse steps that cannot be cut into as many parts as they are to be: what is cut is a step's clips.
+    """Refuse steps with fewer clips than parts: a step is cut into parts by its clips.
 
     Args:
         optim: whose `clips` counts answers.
@@ -91,7 +91,7 @@ Progress = Callable[[str, int], Callable[[], None]]
 
 @dataclass(frozen=True)
 class Splits:
-    """Clips with their questions; scenes have a test split of their own, which is not captured (`None`)."""
+    """Clips with their questions; for scenes `test` is `None`: their test split is not captured."""
 
     train: ClipSource
     validation: ClipSource
@@ -131,7 +131,7 @@ def list_splits(train: Path, validation: Path | None, test: Path | None) -> Spli
 
 
 def _require_recordings(source: ListSource) -> None:
-    """Refuse a list with a clip that has none."""
+    """Refuse a list with a clip that has no recording."""
     for number in range(len(source)):
         clip = source.read(number)
         if clip.events is None:
@@ -262,7 +262,7 @@ def _is_measured(report: Path) -> bool:
 
 
 def begin_anew(out: Path, report: str) -> None:
-    """Take away from a finished folder what was learned and measured; another is left as it is, to be gone on with.
+    """Remove what was learned and measured from a finished folder; leave an unfinished folder to be continued.
 
     Args:
         out, report: as in `check_begun`.

@@ -147,7 +147,7 @@ class SpanAnswers:
     _known: dict[int, SpanAnswer] = field(default_factory=dict)
 
     def read(self, number: int) -> SpanAnswer:
-        """The answer of that number."""
+        """Answer with that number, as the drafter reads it."""
         if number not in self._known:
             self._known[number] = self._read(number)
         return self._known[number]
@@ -167,7 +167,7 @@ class SpanAnswers:
 
 
 def own_tokens(said: Sequence[int], target: TokenTable, own: TokenTable, prefix_space: bytes = b" ") -> list[int]:
-    """The drafter's ids of what the target said, with its own end if that ended."""
+    """The drafter's ids of what the target said, and the drafter's end token if the target's answer ended."""
     ended = bool(said) and said[-1] in target.eos and own.eos_id is not None
     text, _ = complete_text(target.to_bytes(said))
     ids = own.encode(prefix_space.decode() + text.lstrip(" ")) if text else []
@@ -175,7 +175,7 @@ def own_tokens(said: Sequence[int], target: TokenTable, own: TokenTable, prefix_
 
 
 def spelled(ids: Sequence[int], table: TokenTable) -> list[bytes]:
-    """The bytes of each token; those of any end are the same."""
+    """Bytes of each token; all end tokens have the same bytes."""
     return [END if token in table.eos else table.token_bytes[token] or b"" for token in ids]
 
 
@@ -254,7 +254,7 @@ def tune_by_spans(inputs: SpanInputs) -> dict[str, Any]:
 
 
 def _save(inputs: SpanInputs, model: nn.Module, figures: dict[str, Any], target: TokenTable) -> None:
-    """The checkpoint in bf16, measured as it will be loaded."""
+    """Write the checkpoint in bf16, and measure it as it will be loaded."""
     source: Any = text_folder(inputs.model)
     network: Any = model.to(torch.bfloat16)
     with atomic_folder(inputs.out / DRAFTER) as folder:

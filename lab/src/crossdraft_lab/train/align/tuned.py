@@ -262,7 +262,7 @@ def tune_drafter(inputs: TuneInputs, ranks: Distributed = SINGLE) -> dict[str, A
 
 
 def saved_figures(inputs: TuneInputs) -> dict[str, Any] | None:
-    """The figures of the finished drafter, if it came out of this very recipe and these answers; else `None`.
+    """Figures of the finished drafter if the same recipe and answers made it; else `None`.
 
     Records of earlier versions do not say which validation answers there were, and are believed. The training's
     checkpoint must be there, too: whoever removes it wants it trained again.
@@ -282,7 +282,7 @@ def saved_figures(inputs: TuneInputs) -> dict[str, Any] | None:
 
 
 def _save(inputs: TuneInputs, tuned: TunedDrafter, figures: dict[str, Any]) -> None:
-    """The merged checkpoint in bf16, measured as it will be loaded."""
+    """Write the merged checkpoint in bf16, and measure it as it will be loaded."""
     source = event_folder(inputs.event)
     with atomic_folder(inputs.out / DRAFTER) as folder:
         tuned.write(source, folder)

@@ -1,4 +1,4 @@
-"""The drafter that is tuned, as a network: what of it learns, and how its weights are held while it does.
+"""The tuned drafter as a network: the weights that learn, and the storage of its weights during training.
 
 Ranks may share all of its weights (FSDP2), the frozen ones too: each keeps its part, and one decoder layer at a time is
 put together for its forward and once more for its backward, then given up again. So a rank needs room for its share of
@@ -43,7 +43,7 @@ Change = Callable[[str, Tensor], Tensor]
 def write_changed(
     source: Path, folder: Path | None, names: Collection[str], change: Change, added: Mapping[str, Tensor] = NOTHING
 ) -> None:
-    """Write the weights of a checkpoint into another folder, in bf16, changed where they have changed.
+    """Write a checkpoint's weights into another folder in bf16, with new values for the weights that have changed.
 
     Memory: one file of the checkpoint, and one weight.
 
@@ -197,7 +197,7 @@ class TunedDrafter(nn.Module):
         shard_units(units, mesh, fill)
 
     def batch_of(self, answers: PairedAnswers, step: int, share: MicroBatch) -> tuple[TrainBatch, Tensor]:
-        """The drafter's last state along the share's answers, with its gradients; and the target's features."""
+        """The drafter's last states along the share's answers, with gradients, and the target's features."""
         numbers, where = answers.numbers(step, share), self.draft_ids.device
         rows, features = answers.read(numbers)
         rows = rows.to(where)
@@ -251,7 +251,7 @@ class TunedDrafter(nn.Module):
 
 @torch.no_grad()
 def closest_projection(head: Tensor, source: Path) -> Tensor | None:
-    """[H, S] by which the LM head [V, H] of a target comes closest to that of a checkpoint [V', S] (least squares).
+    """[H, S] projection that brings a target's LM head [V, H] closest to a checkpoint's [V', S] (least squares).
 
     `None` where both are equally wide. Checkpoints pad their heads differently: the ids that both have are compared.
 

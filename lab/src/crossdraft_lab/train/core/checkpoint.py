@@ -23,7 +23,7 @@ _UNREADABLE = (
 
 
 def write_checkpoint(path: Path, state: Mapping[str, Any], ranks: Distributed = SINGLE) -> None:
-    """Write a state with its tensors whole. All ranks must call; the first one writes, and alone holds all of it.
+    """Write a state with its tensors whole. All ranks must call; only the first rank holds the whole state and writes.
 
     Keys: `modules` (weights), `step` (steps done); to resume from also `optimiser`, `spent` (seconds) and what else the
     stage needs.

@@ -116,7 +116,7 @@ class Distributed:
         return self.rank == 0
 
     def barrier(self) -> None:
-        """Wait until all ranks are here."""
+        """Wait until all ranks have called this."""
         if self.count > 1:
             dist.barrier()
 
@@ -129,7 +129,7 @@ class Distributed:
         return values
 
     def agree(self, check: Callable[[], None]) -> None:
-        """Run a check of this rank's part on all ranks: what one refuses is refused by all, and nobody is waited for.
+        """Run a check on every rank's part: if one rank refuses its part, all ranks raise, and none waits for another.
 
         Raises:
             CrossdraftError: what the first rank that refused had to say.
@@ -144,7 +144,7 @@ class Distributed:
             raise CrossdraftError(refused)
 
     def broadcast(self, value: Value) -> Value:
-        """The first rank's value, on all of them."""
+        """Return the first rank's value on all ranks."""
         if self.count == 1:
             return value
         values = [value]
@@ -193,7 +193,7 @@ def worker_pool(workers: int) -> ProcessPoolExecutor:
 
 
 def use_threads(most: int) -> None:
-    """Compute with at most so many threads from now on, and with no more than this process computes with."""
+    """Limit the threads that compute to `most`; the present number is never raised."""
     torch.set_num_threads(min(most, torch.get_num_threads()))
 
 
@@ -216,7 +216,7 @@ class StepModule(nn.Module):
 def parallelise(
     modules: nn.Module, parallel: Literal["ddp", "fsdp"], ranks: Distributed, network: nn.Module | None = None
 ) -> nn.Module:
-    """A module that runs what it is called with, the loss of a micro-batch; gradients are then means over the ranks.
+    """Wrap modules so that a call runs a micro-batch's loss, and gradients become means over the ranks.
 
     All begin with the first one's weights. With FSDP2 (`fully_shard`) each rank keeps its shard of them, and parameters
     become `DTensor`s.
@@ -244,7 +244,7 @@ def parallelise(
 
 
 def rank_mesh(device: torch.device, ranks: Distributed) -> DeviceMesh:
-    """All ranks in a row, as FSDP shares weights out among them."""
+    """One-dimensional mesh of all ranks, among which FSDP shares weights out."""
     return init_device_mesh(device.type, (ranks.count,))
 
 

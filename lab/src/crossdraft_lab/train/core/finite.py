@@ -1,4 +1,4 @@
-"""Weights that are numbers, all of them: of a checkpoint's files, and of a model in memory."""
+"""Checks that all weights are finite: those of a checkpoint's files, and those of a model in memory."""
 
 import math
 from collections.abc import Callable, Mapping

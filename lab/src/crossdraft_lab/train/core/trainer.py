@@ -56,7 +56,7 @@ Check = Callable[[int], Mapping[str, float] | None]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One training stage: where it keeps its checkpoints and log, and its optimiser settings.
+    """One training stage: its folder of checkpoints and log, and its optimiser settings.
 
     Args:
         config: what decides the weights, by name: a checkpoint of another one is refused. `None` = whoever runs the
@@ -86,7 +86,7 @@ class Stage:
 
 
 def load_weights(stage: Stage, modules: nn.Module) -> None:
-    """Take from a finished stage the weights, and only those, that it left in its modules."""
+    """Load the weights of a finished stage into modules, without the optimiser's state."""
     state = read_checkpoint(stage.checkpoint)
     if stage.optim.watch and stage.best.exists():
         restore_weights(modules, read_weights(stage.best), stage.best)
@@ -305,7 +305,7 @@ class Trainer:
         self.recent_losses.clear()
 
     def validate(self) -> None:
-        """Check the weights that would be given if this were the end; where a figure is watched, keep the best."""
+        """Check the weights that training would return if it ended now; where a figure is watched, keep the best."""
         if self.check is None:
             return
         watch = self.optim.watch
@@ -328,14 +328,14 @@ class Trainer:
             watched_figure(figures, self.optim.watch)
 
     def _figures(self, check: Check) -> Mapping[str, float]:
-        """The first rank's check, which all ranks go by."""
+        """Return the figures of the first rank's check, which all ranks use."""
         self.modules.eval()
         figures = evaluate(self.step_module, self.ranks, partial(check, self.step))
         self.modules.train()
         return figures or {}
 
     def _run_check(self, check: Check) -> Mapping[str, float]:
-        """A check, logged."""
+        """Run a check and log its figures."""
         figures = self._figures(check)
         if figures and self.ranks.first:
             self.stage.log.add_check(self.step, self.seconds, figures)
@@ -355,7 +355,7 @@ class Trainer:
 
     @contextmanager
     def _progress(self) -> Iterator[Callable[[float], None]]:
-        """A bar with loss and rate; yields what advances it after a step."""
+        """Show a bar with loss and rate; yield the function that advances it after a step."""
         name, first_step, began = self.stage.name, self.step, time.monotonic()
         with progress_bar() as bar:
             task = bar.add_task(name, total=self.optim.steps, completed=self.step, visible=self.ranks.first)
@@ -395,7 +395,7 @@ class EarlyStop:
 
 
 def watched_figure(figures: Mapping[str, float], watch: str) -> float:
-    """The figure that is watched, so that more is better; a leading '-' negates it.
+    """Return the watched figure, signed so that more is better: a leading '-' in `watch` negates it.
 
     Raises:
         CrossdraftError: the checks give no such figure; the nearest is suggested.
@@ -471,7 +471,7 @@ def _adamw(modules: nn.Module, optim: Optim) -> torch.optim.AdamW:
 
 @contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed what is drawn inside (dropout); the generator outside is left as it was."""
+    """Seed random draws within the block (dropout); afterwards the generators continue as before it."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield

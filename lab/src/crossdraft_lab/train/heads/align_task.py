@@ -98,7 +98,7 @@ def alignment_loss(
 
 @torch.no_grad()
 def prefix_figures(logits: Tensor, batch: TrainBatch, labels: Tensor) -> dict[str, float]:
-    """Mean number of tokens of greedy drafts that the target accepts, drafted before it has said anything.
+    """Mean number of tokens that the target accepts of greedy drafts made before its first token.
 
     Where all tokens before a position are right, the drafter's own text is the target's; so it is read off predictions
     [B, T, D] along the target's answer.
@@ -126,7 +126,7 @@ def check_layers(layers: Sequence[int], depth: int) -> None:
 
 
 def reads_own_answers(network: str) -> bool:
-    """True if an adapter reads the drafter's own answer, and not its states along the target's answer."""
+    """True if an adapter reads the drafter's own answer, and not the drafter's states along the target's answer."""
     kind = cast("Any", ALIGNED[network].network_class)
     return issubclass(kind, OwnAnswerAdapter) or issubclass(kind.config_class, TokenConfig)
 

@@ -71,7 +71,7 @@ class StoredBatches:
 
 @lru_cache(maxsize=4)
 def _order(seed: int, epoch: int, count: int, lengths: tuple[int, ...], sizes: tuple[int, ...]) -> list[list[int]]:
-    """The batches of an epoch: answers of one size of clip, of like length side by side, otherwise drawn."""
+    """Batches of an epoch: answers about clips of equal size and of similar length, otherwise in random order."""
     rng = np.random.default_rng([seed, epoch])
     drawn = rng.permutation(len(lengths)).tolist()
     batches: list[list[int]] = []

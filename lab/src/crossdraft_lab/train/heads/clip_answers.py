@@ -51,7 +51,7 @@ class EventPromptCodec:
 
     @property
     def pad_id(self) -> int:
-        """Any id: it is never looked at."""
+        """Id that fills rows up; any id will do, for padding is never read."""
         padding: Any = self.processor.tokenizer.pad_token_id
         return int(padding or 0)
 
@@ -153,7 +153,7 @@ class PairedAnswers(ClipAnswers):
 def clip_answers(
     store: CaptureStore, source: ClipSource, features: ClipFeatures, seed: int, answers: int, *, finite: bool = True
 ) -> ClipAnswers:
-    """Group the answers of a capture by these clips, about `answers` a step.
+    """Group the answers of a capture by clip, with about `answers` of them in a step.
 
     Raises:
         CrossdraftError: with `finite`, the target's last layer was not captured, or a feature of it is NaN or infinite.
@@ -178,7 +178,7 @@ def paired_answers(
     *,
     finite: bool = True,
 ) -> PairedAnswers:
-    """The answers of a capture; all about a clip stand together.
+    """Pair a capture's answers with the drafter's view of their clips; the answers about a clip stay together.
 
     Args:
         store: the capture; with `finite`, it has the target's last layer.
@@ -211,7 +211,7 @@ def paired_answers(
 
 
 def clips_of_step(answers: int, each: int, clips: int) -> int:
-    """Clips of a step of about `answers` answers, `each` of them about one clip, of so many.
+    """Number of clips in a step of about `answers` answers, `each` about one clip; at most `clips`.
 
     >>> clips_of_step(64, 10, 1200), clips_of_step(4, 10, 1200), clips_of_step(64, 4, 3)
     (6, 1, 3)
@@ -220,7 +220,7 @@ def clips_of_step(answers: int, each: int, clips: int) -> int:
 
 
 def train_batch(rows: Branches, hidden: Mapping[int, Tensor]) -> TrainBatch:
-    """Rows, with hidden states of the drafter, as networks learn from them."""
+    """Batch that networks learn from: rows, with the drafter's hidden states."""
     starts = rows.answer_start + 1
     return TrainBatch(rows.tokens, hidden, starts, starts + (rows.targets != IGNORE).sum(1))
 
@@ -258,7 +258,7 @@ def own_answers(
 
 @dataclass(frozen=True)
 class FrozenDrafterData(ABC):
-    """Batches of what a frozen drafter makes of the steps' answers: it is found out once, and kept on disk.
+    """Batches of a frozen drafter's outputs for the steps' answers, computed once and kept on disk.
 
     All answers about a clip are read together, whichever of them a step takes: an answer has the same bits in every
     step, whether they were kept or are found out anew because there was no room for them.
@@ -335,7 +335,7 @@ class AlignmentData(FrozenDrafterData):
         return replace(train_batch(rows, {**hidden, TARGET: features}), visual=self._visual(step)), features
 
     def _read(self, step: int, clip: int, numbers: Sequence[int]) -> Mapping[int, Sequence[Tensor]]:
-        """Compute [T, S] of each layer."""
+        """Compute each layer's states [T, S] of each answer."""
         rows = self.answers.rows(numbers).to(self.device)
         visual = self.answers.features.visual(step, [clip]).to(self.device)
         states = drafter_states(self.model, self.answers.codec, visual, rows)
@@ -409,7 +409,7 @@ class OwnAnswerData(FrozenDrafterData):
 
 
 def _side_by_side(said: Sequence[Sequence[Tensor]], width: int) -> OwnAnswer:
-    """The first `width` tokens of each, padded to as many."""
+    """The first `width` entries of each answer, padded to `width`."""
     cut = [[part[:width] for part in parts] for parts in zip(*said, strict=True)]
     lengths = torch.tensor([len(tokens) for tokens in cut[0]])
     rows = [pad_sequence(parts, batch_first=True) for parts in cut]

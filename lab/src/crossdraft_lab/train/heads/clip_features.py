@@ -27,7 +27,7 @@ WRITE_EVERY = 100  # clips between two writings of the file
 
 
 class ClipFeatures(EpochSampler):
-    """The clips of each step, and features of them: none, for a control that sees nothing."""
+    """Clips of each step without features of them, for a control that sees nothing."""
 
     def visual(self, step: int, clips: Sequence[int]) -> Tensor:
         """[clips, …] features of some of the step's clips; without features [1, 0, 0]."""
@@ -114,7 +114,7 @@ def event_features(
     kind: str = "seen",
     encode: Callable[[Target, Prompt], Tensor] = seen_events,
 ) -> FeatureCache:
-    """A cache of what an event model makes of the clips' events.
+    """A cache of the features that an event model makes of the clips' events.
 
     Args:
         model: the event model behind its adapter.

@@ -154,7 +154,7 @@ def fast_logits(head: Fast, batch: TrainBatch, visual: Tensor) -> Tensor:
 
 
 def first_words(batch: TrainBatch, count: int) -> tuple[Tensor, Tensor]:
-    """[rows, count] ids that each answer begins with, and where there are any."""
+    """[rows, count] ids that each answer begins with, and a mask of the ids that exist."""
     positions = batch.starts[:, None] + torch.arange(count)
     there = positions < batch.lengths[:, None]
     return batch.tokens.gather(1, positions.clamp(max=batch.tokens.shape[1] - 1)), there
@@ -162,7 +162,7 @@ def first_words(batch: TrainBatch, count: int) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def fast_figures(logits: Tensor, known: Tensor, there: Tensor) -> dict[str, float]:
-    """See `fast_loss`."""
+    """Figures of `fast_loss`."""
     right = (logits.argmax(-1) == known) & there
     row = right.long().cumprod(1).sum(1)
     return {"right": float(right.sum() / there.sum().clamp(min=1)), "tau": 1 + float(row.float().mean())}
@@ -237,7 +237,7 @@ class EventTask(HeadTask):
         return self.hidden_figures(drafter)
 
     def _answers(self, store: CaptureStore, head: Head) -> PairedAnswers:
-        """A step's answers are all those about some clips, for a clip is read once for all of them."""
+        """Answers for each step: all answers about some clips, because a clip is read once for all of them."""
         recipe, sees = self.inputs.recipe, not isinstance(head, Fast) or head.config.sees
         encode = seen_events if sees else None
         return paired_answers(

@@ -81,7 +81,7 @@ class HeadLoss:
 
 
 class FeatureTask(HeadTask):
-    """See `task.HeadTask`."""
+    """Training of heads that read the target's features; see `task.HeadTask`."""
 
     @property
     def drafted(self) -> str:

@@ -34,7 +34,7 @@ MOST, ASKED = 64, 4  # clips that are judged by whole answers, and questions abo
 
 @dataclass(frozen=True)
 class Agreements:
-    """Clips, and how far the target's answers about them survive.
+    """Clips, and the share of the target's answers about them that survives the predicted tokens.
 
     Args:
         pooled: [n, 2·T·S] what the gate sees of each.
@@ -47,7 +47,7 @@ class Agreements:
     clips: tuple[int, ...]
 
     def parts(self) -> "tuple[Agreements, Agreements]":
-        """The first two thirds by number, and the others: neighbours may be of one recording, and are kept together."""
+        """Clips of the first two thirds by number, and the other clips: neighbours may share a recording."""
         order = sorted(range(len(self.clips)), key=self.clips.__getitem__)
         cut = 2 * len(order) // 3
         return self._some(order[:cut]), self._some(order[cut:])
@@ -134,7 +134,7 @@ def answer_losses(model: Target, asked: Sequence[tuple[Request, Sequence[int]]])
 
 @torch.no_grad()
 def gate_figures(gate: PrefillGate, found: Agreements) -> dict[str, float]:
-    """On other clips: mean share expected and found, their correlation, and the share of the surer half.
+    """Figures on other clips: mean share expected and found, their correlation, and the share of the surer half.
 
     Of a calibrated gate also the mean of what was lost, and the correlation of this with the share expected.
     """

@@ -60,7 +60,7 @@ class JointInputs:
 
     @classmethod
     def of(cls, source: str, head: Path | None, online: int) -> "JointInputs":
-        """Found and checked; without a head the shipped `medusa`.
+        """Find and check the inputs; without a head take the shipped `medusa`.
 
         Raises:
             CrossdraftError: there are no scenes, no such target or head, or that of another target.
@@ -116,7 +116,7 @@ Before: the old target and its head. After: the new target and its own.
 
 @dataclass(frozen=True)
 class PairFigures:
-    """A target and its head, before or after.
+    """Figures of a target and its head, before or after the joint training.
 
     Args:
         answers: the target's own, greedy.
@@ -141,7 +141,7 @@ def evaluate_pair(
 
 
 def compare_pairs(before: PairFigures, after: PairFigures) -> dict[str, object]:
-    """Figures of both pairs, and how many answers are the same word for word."""
+    """Figures of both pairs, and the number of answers that are equal word for word."""
     kept = sum(old == new for old, new in zip(before.answers, after.answers, strict=True))
     return {
         "kept": kept,

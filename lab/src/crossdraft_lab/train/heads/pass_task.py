@@ -162,7 +162,7 @@ def _draw_positions(length: int, anchors: int, rng: np.random.Generator) -> list
 def _loss_of_answer(
     target: Target, head: LookaheadEmbeddings, answered: AnsweredPrompt, anchors: Sequence[int], objective: Objective
 ) -> tuple[Tensor, int, Tensor]:
-    """One answer: its summed loss, its positions, and [anchors, L] what was right: 1, wrong: 0, not there: -1."""
+    """Summed loss of an answer, its number of positions, and [anchors, L]: 1 for right, 0 for wrong, -1 for absent."""
     read = read_answer(target, answered)
     logits, end = lookahead_logits(target, head, read, anchors), len(answered.answer)
     labels, teacher = torch.tensor(answered.answer, device=logits.device), read.logits.clone()
@@ -192,7 +192,7 @@ def _figures(right: Tensor) -> dict[str, float]:
 
 
 class PassTask(HeadTask):
-    """See `task.HeadTask`.
+    """Training of PaSS's look-ahead embeddings; see `task.HeadTask`.
 
     Raises:
         CrossdraftError: there is no capture.
@@ -225,7 +225,7 @@ class PassTask(HeadTask):
         return figures_json({"pass": measure(self.host, drafter, requests, embeddings.config.steps)})
 
     def _loss(self, head: Head, store: CaptureStore) -> tuple[LossFn, EpochSampler]:
-        """The loss on a capture's answers, each about a clip of its own more often than not, and their order."""
+        """Build the loss on a capture's answers, mostly about different clips, and the order of the answers."""
         source, recipe = captured_source(store), self.inputs.recipe
         sampler = EpochSampler(len(store), recipe.seed)
 

@@ -187,7 +187,7 @@ def training_config(run: HeadRun, config: HeadConfig) -> dict[str, Any]:
 
 
 def _fresh(run: HeadRun, config: HeadConfig) -> tuple[Head, TaskData]:
-    """A fresh head, and what it is trained on."""
+    """Make a fresh head and the data that it is trained on."""
     head = make(run.recipe.network, config, run.task.shared_weights()).to(run.task.host.device)
     return head, run.task.data(head)
 

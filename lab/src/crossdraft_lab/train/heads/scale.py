@@ -1,4 +1,4 @@
-"""Adapters and packers at the size of any pair, with random weights: what they weigh, and how long they take.
+"""Adapters and packers at the size of any pair, with random weights: their sizes and their times.
 
 Each is made from its recipe, run forwards and back over one answer, stored and loaded again, and timed; one after the
 other, so that no more than one is in memory.
@@ -241,7 +241,7 @@ def _step(head: Head) -> Callable[[], object]:
 
 
 def _least_s(run: Callable[[], object], budget_s: float) -> float:
-    """Processor time of a call, the least of several: others on the machine add to the rest."""
+    """Least processor time of several calls: other programs on the machine only add to it."""
     times, begin = list[float](), time.perf_counter()
     while len(times) < RUNS or time.perf_counter() - begin < budget_s:
         start = time.process_time()

@@ -37,7 +37,7 @@ class StateFile:
         return number in self._spans
 
     def keep(self, number: int, tensors: Sequence[Tensor]) -> None:
-        """Write them, if there is room."""
+        """Write a number's tensors, if there is room."""
         if number in self:
             return
         content = save({f"{place:04d}": one.detach().cpu().contiguous() for place, one in enumerate(tensors)})

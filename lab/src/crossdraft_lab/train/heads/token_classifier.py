@@ -82,7 +82,7 @@ class ClassifierRecipe:
 
     @property
     def training(self) -> "SceneRange":
-        """Scenes that are fitted on, and those that decide on the penalty."""
+        """Ranges of scenes: those that are fitted on, and those that decide on the penalty."""
         return SceneRange("train", self.clips)
 
     @property
@@ -102,7 +102,7 @@ class SceneRange:
 
 @dataclass(frozen=True)
 class Labelled:
-    """[n, H] features of tokens, whether each is harmless, and whose clip they are of."""
+    """[n, H] features of tokens, a label for each (harmless or not), and the clip of each."""
 
     features: Tensor
     harmless: Tensor
@@ -127,7 +127,7 @@ class FittedClassifier:
     figures: dict[str, float]
 
     def scores(self, features: Tensor) -> Tensor:
-        """[n] the logit of the chance that each token is harmless, of its feature [n, H]."""
+        """[n] logits of the chance that tokens are harmless, from their features [n, H]."""
         return features.double() @ self.weight + self.bias
 
 
@@ -246,7 +246,7 @@ def auc(scores: Tensor, labels: Tensor) -> float:
 
 @torch.inference_mode()
 def label_tokens(recipe: ClassifierRecipe, asked: SceneRange) -> Labelled:
-    """Tokens of the event drafter that are not the target's, and whether they do harm."""
+    """Label the event drafter's tokens that differ from the target's as harmless or harmful."""
     pair = _Pair()
     parts: list[Labelled] = []
     with progress_bar() as bar:
@@ -265,7 +265,7 @@ def label_tokens(recipe: ClassifierRecipe, asked: SceneRange) -> Labelled:
 
 @dataclass(frozen=True)
 class _TriedToken:
-    """A question, and what follows it: an answer's beginning and a token of the drafter's; the answer's rest."""
+    """A question, followed by an answer's beginning and a token of the drafter; and the rest of the answer."""
 
     qa: QA
     question: list[int]
@@ -287,7 +287,7 @@ class _Pair:
         self.codec = self.target.codec
 
     def label(self, recipe: ClassifierRecipe, asked: SceneRange, clips: Sequence[int]) -> list[Labelled]:
-        """The tokens of some clips."""
+        """Label the drafter's tokens in the answers about some clips."""
         rng, split = np.random.default_rng([recipe.seed, clips[0]]), asked.split
         questions = [draw_questions(split, clip, recipe.questions, rng, held_out=asked.held_out) for clip in clips]
         seeds = [clip_seed(split, clip) for clip in clips]

@@ -204,7 +204,7 @@ class FrozenTargetTask(HeadTask):
         return sum(token in visual_ids for token in self.prompt.input_ids.tolist())
 
     def decoder(self, network: Head, places: Tensor, length: int) -> FrozenDecoder:
-        """The target's language model; arguments as there."""
+        """Build the target's language model for training; arguments as in `FrozenDecoder`."""
         visual = self.inputs.target.traits.visual_ids
         first = next(i for i, token in enumerate(self.prompt.input_ids.tolist()) if token in visual)
         rows = network.lm_head.weight.detach()
@@ -226,7 +226,7 @@ class FrozenTargetTask(HeadTask):
     def target_features(
         self, kind: str, store: CaptureStore, which: object, encode: Callable[[ClipSource, int], Tensor]
     ) -> FeatureCache:
-        """A cache of what the target makes of a capture's clips; `which` tells it from others of its kind."""
+        """A cache of the target's features of a capture's clips; `which` distinguishes caches of one kind."""
         inputs, source = self.inputs, captured_source(store)
         owner = f"{inputs.fingerprint} {store.index.asked_sha256} {which}"
         seed, folder = inputs.recipe.seed, store.folder
@@ -320,7 +320,7 @@ class VisionTask(FrozenTargetTask):
 
 
 class PackerTask(FrozenTargetTask):
-    """Training of TokenPacker: what it packs of a clip must make the target say what it says.
+    """Training of TokenPacker: with the packed tokens the target must say what it says after the whole clip.
 
     Raises:
         CrossdraftError: as `FrozenTargetTask`, or the target's clips do not go through a vision encoder of their own.

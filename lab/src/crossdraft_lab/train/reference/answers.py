@@ -1,4 +1,4 @@
-"""Answers of a trained model to questions about cached clips, and what they are worth.
+"""Answers of a trained model to questions about cached clips, and their quality.
 
 The target's answers are what the drafters learn; test answers give the held-out figures: facts right, and how far a
 drafter's greedy tokens agree with the target's.
@@ -91,7 +91,7 @@ class AnsweringModel:
         return self.read_pixels(pixels)
 
     def read_pixels(self, pixels: Tensor) -> Prefix:
-        """The prefixes of clips that look so, [clips, F, 3, h, w]."""
+        """The prefixes of clips with these pixels [clips, F, 3, h, w]."""
         visual = self.vlm.visual_tokens(self.vlm.patches(pixels.to(self.vlm.model.dtype)))
         return read_prefix(self.vlm.llama, self.vlm.prefix_embeds(self.codec.prefix_ids(), visual))
 

@@ -91,7 +91,7 @@ def clip_seed(split: str, index: int) -> int:
 
 
 def render_rgb(seed: int, cache: ClipCache) -> NDArray[np.uint8]:
-    """The frames that the target will see of a scene, [F, h, w, 3], but for the codec.
+    """Frames of a scene as the target will see them, [F, h, w, 3], except for the video codec's changes.
 
     They come straight from the renderer, while the clips of a user come through H.264: the same moments and the same
     resize, and pixels that differ by what compression did to them.
@@ -130,7 +130,7 @@ def render_clips(cache: ClipCache, jobs: Sequence[tuple[Kind, str, int]], worker
 
 
 def _rendered(cache: ClipCache, work: Sequence[tuple[Kind, str, int]], workers: int) -> Iterator[None]:
-    """Render the chunks, and yield after each."""
+    """Render the chunks; yield once a chunk is done."""
     if workers == 1:
         for kind, split, chunk in work:
             render_chunk(cache, kind, split, chunk)

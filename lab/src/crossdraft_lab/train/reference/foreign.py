@@ -1,4 +1,4 @@
-"""The stage `foreign`: an event model that words things otherwise than the target, as an EventGPT that nobody aligned.
+"""The stage `foreign`: an event model with wordings unlike the target's, like an EventGPT that nobody aligned.
 
 It has the event drafter's shape and pre-trained vision encoder. Everything else of it starts anew, from weights of its
 own, and learns captions (`scenes.captions`), never an answer of the target's.
@@ -88,7 +88,7 @@ def caption_vocabulary(run: ReferenceRun, codec: PromptCodec) -> list[int]:
 
 
 def measure(run: ReferenceRun, wordings: str, model: AnsweringModel, answers: Sequence[ClipAnswer]) -> dict[str, Any]:
-    """Facts right on test scenes, and what the target, whose `answers` are given, would accept.
+    """Measure the facts right on test scenes, and the drafts that the target, which gave `answers`, would accept.
 
     `top1`, `tau_8` and `tau_16` as `answers.agreement`; `first_token` and `hidden_prefix` as `hidden_draft`.
     """
@@ -101,7 +101,7 @@ def measure(run: ReferenceRun, wordings: str, model: AnsweringModel, answers: Se
 
 
 def target_answers(run: ReferenceRun, wordings: str, folder: Path) -> list[ClipAnswer]:
-    """A target's answers to the test questions; as in the stage `evaluate`, which shares them, they are kept."""
+    """Answers of a target to the test questions; they are kept, and shared with the stage `evaluate`."""
     target, limit = run.trained("target", folder), run.recipe.answers.max_new_tokens
     to_bf16(target.vlm.model)
     path = answers_path(run, "target", sha256(folder / WEIGHTS), wordings)

@@ -27,7 +27,7 @@ from crossdraft_lab.train.reference.tokenizer import BOS, EOS, EVENT, IMAGE, PAD
 
 @dataclass(frozen=True, slots=True)
 class TrainableVLM(ABC):
-    """A VLM as the packed forward sees it: a vision encoder, a Llama and its head."""
+    """A VLM in the parts that the packed forward runs: a vision encoder, a Llama and its head."""
 
     model: VideoLlavaForConditionalGeneration | EventGPTForConditionalGeneration
     skipped_layers: ClassVar[int] = 0

@@ -203,7 +203,7 @@ def step_branches(llama: LlamaModel, cache: BranchCache, embeds: Tensor, start: 
 def _forward(
     llama: LlamaModel, stream: Tensor, positions: Tensor, attend: Callable[[int, Tensor, Tensor, Tensor], Tensor]
 ) -> list[Tensor]:
-    """Every layer with its attention given as `attend(layer, query, key, value)`: all hidden states."""
+    """Run every layer with attention by `attend(layer, query, key, value)`; return all hidden states."""
     cos, sin = _rotations(llama, positions)
     states = [stream]
     for index, layer in enumerate(_layers(llama)):
@@ -289,7 +289,7 @@ def _joined(mixed: Tensor) -> Tensor:
 
 
 def _finish(layer: LlamaDecoderLayer, stream: Tensor, mixed: Tensor) -> Tensor:
-    """Output projection of what the heads mixed, residual, MLP, residual; each [..., d]."""
+    """Output projection of the heads' results, residual, MLP, residual; each [..., d]."""
     stream = stream + layer.self_attn.o_proj(mixed)
     return stream + layer.mlp(_norm(layer.post_attention_layernorm, stream))
 

@@ -1,4 +1,4 @@
-"""A run of the reference recipe: where its artifacts lie, what earlier stages left there, how its VLMs learn."""
+"""A run of the reference recipe: places of its artifacts, results of earlier stages, training of its VLMs."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -182,7 +182,7 @@ def train_vision_encoder(run: ReferenceRun, name: str, vlm: TrainableVLM) -> Non
 
 
 def load_vision_encoder(encoder: nn.Module, path: Path) -> None:
-    """Put a vision encoder in place: a sight stage's, or that of a shipped model, which was frozen after its own.
+    """Load a vision encoder's weights: from a sight stage, or from a shipped model, which was frozen after its stage.
 
     Raises:
         CrossdraftError: the file is damaged, or of another shape than the recipe's.
@@ -225,7 +225,7 @@ def train_vlm(
 
 
 def _check_facts(run: ReferenceRun, name: str, model: AnsweringModel, step: int) -> None:
-    """Print the facts right on validation clips."""
+    """Measure and print the share of facts right on validation clips."""
     recipe = run.recipe
     clips = range(min(CHECKED_CLIPS, recipe.cache.validation_clips))
     by_clip = evaluation_questions("validation", clips, recipe.evaluate.questions, recipe.seed, held_out=False)

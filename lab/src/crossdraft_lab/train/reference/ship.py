@@ -131,7 +131,7 @@ def evaluate_model(run: ReferenceRun, name: str, wordings: str) -> dict[str, Any
 
 
 def answers_path(run: ReferenceRun, name: str, weights: str, wordings: str) -> Path:
-    """Named after the weights' digest, so that no later model is measured by an earlier one's answers."""
+    """File of answers, named after the weights' digest so that no model is measured by another model's answers."""
     return run.out / "evaluation" / f"{name}-{weights[:12]}-{wordings}.jsonl"
 
 
@@ -182,7 +182,7 @@ def _figures(run: ReferenceRun) -> dict[str, Any]:
 
 
 def answer_vocabulary(codec: PromptCodec, answers: Sequence[ClipAnswer]) -> list[int]:
-    """Every token id of the answers that the drafters learned, the end's among them if any ended by itself."""
+    """Every token id of the answers that the drafters learned; the end token's too if an answer ended by itself."""
     return sorted({token for _, ids in answer_rows(codec, answers) for token in ids})
 
 
@@ -204,7 +204,7 @@ def write_model(
     training_figures: Mapping[str, Any],
     data: Mapping[str, Any],
 ) -> None:
-    """A model as it ships: weights, config, tokenizer, frame spec, card and provenance.
+    """Write a model as it ships: weights, config, tokenizer, frame spec, card and provenance.
 
     Args:
         trained: the model, in bf16.

@@ -115,7 +115,7 @@ def _teacher_forced(
 
 
 def _tokenizer(run: ReferenceRun) -> PreTrainedTokenizerFast:
-    """The vocabulary of training scenes' texts; learned once.
+    """Vocabulary of the training scenes' texts; it is learned once and kept.
 
     Raises:
         CrossdraftError: it was learned for a recipe of another size.

@@ -101,7 +101,7 @@ def _byte_level(model: models.BPE) -> Tokenizer:
 
 
 def _padded(tokenizer: Tokenizer, size: int) -> models.BPE:
-    """The learned model with `size` ids: entries that no merge makes fill what was not learned."""
+    """Fill the learned model up to `size` ids with entries that no merge makes."""
     learned = json.loads(tokenizer.to_str())["model"]
     vocab: dict[str, int] = learned["vocab"]
     vocab |= {f"<unused_{i}>": len(vocab) + i for i in range(size - len(vocab))}
