@@ -1,7 +1,7 @@
 """Heads on disk: `config.json` and `model.safetensors`.
 
 Weights that a head shares with its target are not stored. So the configuration names the target by a hash of its
-weights, and a head is loaded for that one only, unless the caller says otherwise.
+weights, and a head is loaded for that target only, unless the caller says otherwise.
 """
 
 import json
@@ -35,7 +35,7 @@ class HeadFile:
     """A head's `config.json`.
 
     Args:
-        network: see `NETWORKS`.
+        network: name of the network in `NETWORKS`.
         target: hash of the target's weights.
         config: the network's.
     """
@@ -75,7 +75,7 @@ def read_config(folder: Path) -> HeadFile:
 
 
 def config_of(network: str, values: Mapping[str, Any], where: str) -> HeadConfig:
-    """A network's configuration from plain values; `where` they are from begins the error message.
+    """A network's configuration from plain values; `where`, the values' source, begins the error message.
 
     Raises:
         CrossdraftError: the network or a key is unknown (the nearest is named), a key is missing, or a value is of
@@ -105,13 +105,13 @@ def config_of(network: str, values: Mapping[str, Any], where: str) -> HeadConfig
 
 
 def load_head(folder: Path, shared: SharedWeights, target: str | None = None, network: str | None = None) -> Head:
-    """A head for the target whose weights these are, in float32.
+    """Load a head, in float32, for the target whose weights `shared` are.
 
     Args:
-        folder: where `save_head` wrote it.
+        folder: folder that `save_head` wrote.
         shared: the weights it shares with the target.
         target: hash of the target's weights, to be compared with the head's; `None` = not compared.
-        network: that it must be; `None` = any.
+        network: network that the head must have; `None` = any.
 
     Raises:
         CrossdraftError: as `read_config`, the head is another network or another target's, or its weights do not fit.
@@ -124,7 +124,7 @@ def load_head(folder: Path, shared: SharedWeights, target: str | None = None, ne
 
 
 def revived(network: str, config: HeadConfig, shared: SharedWeights, weights: Mapping[str, torch.Tensor]) -> Head:
-    """A head with these weights, in float32, ready to draft.
+    """Make a head from its weights, in float32, ready to draft.
 
     Raises:
         CrossdraftError: as `Head.restore`.

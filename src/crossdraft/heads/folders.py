@@ -1,4 +1,4 @@
-"""A head's `config.json` as it stands, read before PyTorch is imported."""
+"""A head's `config.json`, read and checked without importing PyTorch."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ CONFIG = "config.json"
 
 
 def head_json(folder: Path) -> dict[str, Any]:
-    """A head's configuration file: its network is known, its settings are not looked at.
+    """Read a head's configuration file; its network is checked, its settings are not.
 
     Raises:
         CrossdraftError: the file is missing, no JSON, of another format, or has an unknown network.

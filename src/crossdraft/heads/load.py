@@ -33,11 +33,11 @@ def shipped_folder(network: str, target: str, written: str) -> Path:
 
     Args:
         network: its name.
-        target: fingerprint of the target that it is wanted for.
-        written: how its folder is named otherwise, such as `token_packer:dir=FOLDER`.
+        target: fingerprint of the target that the network is for.
+        written: setting that names another folder, such as `token_packer:dir=FOLDER`.
 
     Raises:
-        CrossdraftError: that is another target.
+        CrossdraftError: `target` is not the reference target.
     """
     if target != target_fingerprint("reference"):
         raise CrossdraftError(
@@ -62,10 +62,10 @@ def load_head_drafter(
     Args:
         name: of the method; see `HEADS`.
         host: the target.
-        source: what that was loaded from.
+        source: what the target was loaded from.
         folder: of the head; default the shipped one.
-        tree: `static`, or one of `TREES`; default the method's own, but `dynamic` instead of `static` where no
-            acceptance was measured, as of an imported head.
+        tree: `static`, or one of `TREES`; default the method's own, but `dynamic` instead of `static` where the
+            acceptance was not measured, as for an imported head.
         banned, packed: as in `load_drafter`.
 
     Raises:
@@ -130,9 +130,9 @@ def load_glance_drafter(
     """`glance`: an event drafter with cross-attention to the target's visual features.
 
     Args:
-        drafter: one without it, on the event model `source`; the two share their networks.
+        drafter: a drafter without glance on the event model `source`; both share their networks.
         host: the target, where it is in this process; see `FrameEncoder`.
-        target: what that was loaded from.
+        target: what the target was loaded from.
         folder: of the glance; default the shipped one.
         banned: ids that must never be drafted.
         packed: as in `load_target`.
@@ -167,7 +167,7 @@ def load_pass_drafter(
 
 
 def _head_dtype(host: Target) -> torch.dtype:
-    """The dtype of a head for that target: bfloat16 where that is faster than float32: drafts need not be exact."""
+    """The dtype of a head for a target: bfloat16 where it is faster than float32, as drafts need not be exact."""
     slow = host.device.type == "cpu" and host.model.dtype is torch.float32
     return torch.bfloat16 if slow and has_bf16() else host.model.dtype
 
@@ -180,7 +180,7 @@ def _event_head_folder(name: str, folder: Path | None, source: str) -> Path:
 
 
 def _event_head(name: str, path: Path, source: str, model: Target, *, packed: bool) -> Head:
-    """The head in that folder, on the event model `source`, which is loaded as `model`."""
+    """Load the head in the folder `path`, on the event model `source`, which is loaded as `model`."""
     head = load_head(path, shared_weights_of(model), event_fingerprint(source), name)
     head = head.to(model.device, model.model.dtype)
     if packed:

@@ -19,15 +19,15 @@ class HeadRecord:
     """A head, or another method with the same network and weights.
 
     Args:
-        network: its name in `config.json` and in recipes.
+        network: name of the network in `config.json` and in recipes.
         model, drafter: module (below `package`) and class of the network, and
             of the drafter around it.
         summary: one line for the table of methods.
         paper: its source.
         tree: its default tree: one of `head_drafter.TREES`, or `STATIC`; empty = the drafter's own.
         weights: name of the shipped weights; default the method's own.
-        sees: whether it reads the target's visual features.
-        package: to which the modules belong.
+        sees: true if the head reads the target's visual features.
+        package: package of the modules.
     """
 
     network: str
@@ -155,7 +155,7 @@ OTHER_HEADS: Mapping[str, HeadRecord] = {
 
 OWN = {record.network: record for record in HEADS.values()} | OTHER_HEADS
 NETWORKS: Table[HeadRecord] = Table("crossdraft.networks", HeadRecord, "network", OWN)
-"""Every network that a head's folder may hold: those above, and those of other installed packages."""
+"""Every network that a head's folder may hold: `HEADS`, `OWN`, and those of other installed packages."""
 
 
 def heads_of_network(network: str) -> dict[str, HeadRecord]:
@@ -164,6 +164,6 @@ def heads_of_network(network: str) -> dict[str, HeadRecord]:
 
 
 def weights_of(name: str) -> str:
-    """The name of the shipped weights of a method; that of a method outside `HEADS` is its own."""
+    """The name of a method's shipped weights; for a method outside `HEADS` the method's own name."""
     record = HEADS.get(name)
     return (record.weights if record else None) or name

@@ -30,9 +30,9 @@ class ConversionReport:
     """The result of an export or import.
 
     Args:
-        network: of the head.
-        layout: of the foreign folder.
-        tensors, parameters: how many were written.
+        network: network of the head.
+        layout: layout of the foreign folder.
+        tensors, parameters: numbers of both that were written.
         difference: largest difference between the logits before and after; `None` = nothing to compare with.
         notes: what other programs do not take from the files.
     """
@@ -46,7 +46,7 @@ class ConversionReport:
 
 
 def export_head(source: Path, out: Path, layout: str, host: TargetInfo) -> ConversionReport:
-    """A head of ours into another project's layout, in its own dtype. `out` is whole or absent.
+    """Write one of our heads to `out` in another project's layout, in the head's dtype. `out` is whole or absent.
 
     Raises:
         CrossdraftError: the head is no head, another target's or unknown to the layout, `out` exists, or what was
@@ -69,7 +69,7 @@ def export_head(source: Path, out: Path, layout: str, host: TargetInfo) -> Conve
 
 
 def import_head(source: Path, out: Path, host: TargetInfo) -> ConversionReport:
-    """A head of another project into ours, for that target, in its own dtype. `out` is whole or absent.
+    """Write another project's head to `out` as ours, for the target `host`, in its dtype. `out` is whole or absent.
 
     Raises:
         CrossdraftError: the folder is none that we can read, not whole, or another target's; or `out` exists.
@@ -84,13 +84,13 @@ def import_head(source: Path, out: Path, host: TargetInfo) -> ConversionReport:
 
 
 def reloaded(folder: Path, layout: Converter, ours: NativeHead, host: TargetInfo) -> Head:
-    """A foreign folder as a fresh head, with the training settings of `ours`."""
+    """Read a foreign folder as a fresh head, with the training settings of `ours`."""
     again = layout.read(read_foreign(folder), host)
     return _made(NativeHead(again.network, with_training_settings(again.config, ours.config), again.weights), host)
 
 
 def read_foreign(folder: Path) -> ForeignHead:
-    """Another project's folder: safetensors, or PyTorch's files read without running code.
+    """Read another project's folder: safetensors, or PyTorch's files without running their code.
 
     Raises:
         CrossdraftError: a file is missing or damaged.
@@ -101,7 +101,7 @@ def read_foreign(folder: Path) -> ForeignHead:
 
 
 def write_foreign(folder: Path, foreign: ForeignHead, weights: str) -> None:
-    """Into a folder that exists."""
+    """Write a foreign head into a folder that exists."""
     (folder / CONFIG).write_text(json.dumps(foreign.config, indent=2) + "\n", encoding="utf-8")
     tensors = {name: value.detach().cpu().contiguous() for name, value in foreign.tensors.items()}
     save_file(tensors, folder / weights, {"format": "pt"})
@@ -113,7 +113,7 @@ def _made(ours: NativeHead, host: TargetInfo) -> Head:
 
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
-    """A folder to fill that becomes `out`; nothing that is there is written over."""
+    """A folder to fill that becomes `out`; an existing `out` is refused unless it is an empty folder."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CrossdraftError(f"{out} is there already; name a new folder.")
     with atomic_folder(out) as folder:
@@ -150,7 +150,7 @@ def random_batch(head: Head, seed: int = 0) -> TrainBatch:
 
 @torch.inference_mode()
 def difference(head: Head, other: Head) -> float:
-    """The largest |Δ| between their logits, over the ids that `head` drafts; relative where logits are larger than 1.
+    """Largest |Δ| between two heads' logits, over the ids that `head` drafts; relative where logits are larger than 1.
 
     Infinite where the other drafts fewer tokens in a row or fewer ids, or where its logits are NaN.
     """
@@ -176,10 +176,10 @@ CONVERTERS: Mapping[str, Converter] = {"eagle": EAGLE, "speculators": SPECULATOR
 
 
 def converter_for(name: str, network: str) -> Converter:
-    """The layout of that name, for a head of that network.
+    """Return the layout called `name`, for a head of that network.
 
     Raises:
-        CrossdraftError: there is none, or it cannot hold such a head.
+        CrossdraftError: there is no such layout, or it cannot hold such a head.
     """
     if name not in CONVERTERS:
         raise CrossdraftError(f"There is no layout '{name}'; there are {', '.join(CONVERTERS)}.")
@@ -194,10 +194,10 @@ def converter_for(name: str, network: str) -> Converter:
 
 
 def layout_of(config: Mapping[str, Any], where: str) -> str:
-    """The name of the layout that a `config.json` is in; `where` it stood begins the complaint.
+    """The name of the layout that a `config.json` is in; `where`, the file's path, begins the error message.
 
     Raises:
-        CrossdraftError: it is none that we can read.
+        CrossdraftError: the layout is none that we can read.
     """
     for name, layout in CONVERTERS.items():
         if layout.owns(config):

@@ -6,9 +6,9 @@ Projects number hidden layers by one of two conventions:
     canonical (entering)  0            1    2    3   …    L-1   L           HF's `hidden_states[k]`
     output                -1           0    1    2   …    L-2   L-1
 
-Ours are canonical, and so are EAGLE's, vLLM's and speculators': the hidden state that *enters* layer k. SpecForge,
-ModelOpt, SGLang's `eagle_config` and DFlash name a layer by its *output*, which enters the next one. The same tensors
-have numbers that differ by one, and a head that reads the wrong one drafts nothing, without an error.
+Our numbers are canonical, as are EAGLE's, vLLM's and speculators': the hidden state that *enters* layer k. SpecForge,
+ModelOpt, SGLang's `eagle_config` and DFlash name a layer by its *output*, which enters the next layer. The numbers of
+one tensor differ by one, and a head that reads the wrong tensor drafts nothing, without an error.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,9 +32,9 @@ class TargetInfo:
     """The target, as far as it is needed to exchange heads.
 
     Args:
-        shared: weights of it that heads use.
+        shared: the target's weights that heads use.
         num_layers: L.
-        sha256: of its weights, as our own files name it.
+        sha256: hash of its weights, as our own files name it.
         name: a hub id or path by which other programs find it; `None` = it is left to their own options.
         architectures: its class, as its `config.json` has it.
     """
@@ -55,13 +55,13 @@ class TargetInfo:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Its sizes, as in every head's configuration."""
+        """The target's sizes, as in every head's configuration."""
         return {"hidden_size": self.hidden_size, "vocab_size": self.vocab_size, "num_layers": self.num_layers}
 
 
 @dataclass(frozen=True)
 class NativeHead:
-    """A head as our files hold it: see `NETWORKS`, its configuration, and the weights that are its own."""
+    """A head as our files hold it: its network's name in `NETWORKS`, its configuration, and its own weights."""
 
     network: str
     config: HeadConfig
@@ -69,7 +69,7 @@ class NativeHead:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the weights; a head's are all of one."""
+        """The dtype that all weights of the head have."""
         return next(iter(self.weights.values())).dtype
 
 
@@ -87,10 +87,10 @@ class Converter:
     """One project's checkpoint layout.
 
     Args:
-        networks: ours that it can hold.
+        networks: those of our networks that it can hold.
         owns: whether a `config.json` is in this layout.
-        write, read: the conversion, both ways.
-        weights: the file's name.
+        write, read: the conversion from ours, and to ours.
+        weights: name of the weights file.
     """
 
     networks: tuple[str, ...]
@@ -101,7 +101,7 @@ class Converter:
 
 
 def renamed(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
-    """The tensors under their other names: every one of `names`, and no more.
+    """Rename tensors by `names`, which must name exactly the tensors that there are.
 
     Raises:
         CrossdraftError: a tensor is missing, unknown or of whole numbers; it is named.
@@ -168,10 +168,10 @@ THETA = ("rope_theta", "rope_parameters.rope_theta", "rope_scaling.rope_theta")
 
 
 def decoder_settings(config: Mapping[str, Any], host: TargetInfo) -> dict[str, Any]:
-    """The settings of their layers as `DecoderConfig` has them, and the target's sizes; defaults are Llama's.
+    """Foreign decoder layers' settings as `DecoderConfig` has them, and the target's sizes; defaults are Llama's.
 
     Args:
-        config: theirs, checked against a table that holds `DECODER`.
+        config: the foreign config, checked against a table that holds `DECODER`.
         host: the target.
 
     Raises:
@@ -203,10 +203,10 @@ def _positive(key: str, value: Any, default: float) -> float:
 
 
 def number(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
-    """A positive whole number of a config; absent or null, its default.
+    """Read a positive whole number of a config; `default` where it is absent or null.
 
     Raises:
-        CrossdraftError: it is neither there nor has it a default, or it is no such number.
+        CrossdraftError: it is absent and has no default, or it is no such number.
     """
     value = config.get(key)
     value = default if value is None else value
@@ -217,7 +217,7 @@ def number(config: Mapping[str, Any], key: str, default: int | None = None) -> i
 
 
 def layers_of(value: Any, key: str) -> list[int]:
-    """A list of layers' numbers; null or empty = none are named.
+    """Read a list of layers' numbers; null or empty = none are named.
 
     Raises:
         CrossdraftError: it is something else.
@@ -230,13 +230,13 @@ def layers_of(value: Any, key: str) -> list[int]:
 
 
 def layer_numbers(layers: Sequence[int], source: Convention, wanted: Convention) -> list[int]:
-    """The same hidden states in the other convention.
+    """Numbers of the same hidden states in the `wanted` convention.
 
     >>> layer_numbers([2, 16, 29], "entering", "output")
     [1, 15, 28]
 
     Raises:
-        CrossdraftError: the embeddings are wanted as an output, which they are of no layer.
+        CrossdraftError: the embeddings are wanted as an output, though no layer outputs them.
     """
     shift = {"entering": 0, "output": 1}
     found = [layer + shift[source] - shift[wanted] for layer in layers]
@@ -260,7 +260,7 @@ def draft_maps(draft_ids: Sequence[int], vocab_size: int) -> dict[str, Tensor]:
 
 
 def draft_ids_of(tensors: Mapping[str, Tensor], count: int, vocab_size: int) -> tuple[int, ...]:
-    """The ids of `count` LM-head rows by the maps `d2t` and `t2d`, either or both; without any, all of the target's.
+    """The ids of `count` LM-head rows by the maps `d2t` and `t2d`, either or both; without a map, all of the target's.
 
     Raises:
         CrossdraftError: the maps do not agree, or there is none and fewer rows than ids.

@@ -57,7 +57,7 @@ WHOLE_PROMPTS = (
 
 
 def write(ours: NativeHead, host: TargetInfo) -> ForeignHead:
-    """A DFlash of ours as z-lab has it.
+    """Convert our DFlash head to z-lab's files.
 
     Raises:
         CrossdraftError: its mask is a learned embedding, or it reads the embeddings: DFlash's files hold neither.
@@ -90,7 +90,7 @@ def write(ours: NativeHead, host: TargetInfo) -> ForeignHead:
 
 
 def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
-    """A DFlash of z-lab's as ours, over the whole vocabulary.
+    """Convert z-lab's DFlash to our head, over the whole vocabulary.
 
     Raises:
         CrossdraftError: it is of another architecture (DFlash-2, sliding windows), not whole, or another target's.

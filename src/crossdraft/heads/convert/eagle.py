@@ -7,8 +7,8 @@ loads `midlayer` only and leaves a layer that it does not find random; vLLM and 
 
 **speculators** (EAGLE-3): the layer's settings are nested, and the layer is `layers.0`. Hidden states are numbered by
 the layer that they enter. `norm_before_residual` is written, though false is its default: with true the residual would
-be the feature *after* `hidden_norm`, and ours is the feature as it came, as in EAGLE's own code. A file without the key
-is refused: vLLM reads true there.
+be the feature *after* `hidden_norm`, and ours is the feature before it, as in EAGLE's own code. A file without the key
+is refused: vLLM takes true for it.
 """
 
 from collections.abc import Mapping
@@ -107,7 +107,7 @@ SPECULATORS_KEYS: Table = {
 
 
 def write_eagle(ours: NativeHead, host: TargetInfo) -> ForeignHead:
-    """A head of ours as EAGLE's repository has it."""
+    """Convert our head to the files of EAGLE's repository."""
     return _write_eagle3(ours, host) if ours.network == "eagle3" else _write_eagle1(ours, host)
 
 
@@ -135,7 +135,7 @@ def _write_eagle3(ours: NativeHead, host: TargetInfo) -> ForeignHead:
         "model_type": "llama",
         **llama_config(config),
         "draft_vocab_size": len(config.draft_ids),
-        "norm_before_residual": False,  # the residual is the feature as it came
+        "norm_before_residual": False,  # the residual is the feature before its norm
         "torch_dtype": dtype_name(ours.dtype),
         "eagle_aux_hidden_state_layer_ids": list(levels),  # vLLM's numbers
     }
@@ -160,7 +160,7 @@ def level_notes(levels: tuple[int, ...], depth: int) -> tuple[str, ...]:
 
 
 def read_eagle(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
-    """A head of EAGLE's files as ours.
+    """Convert EAGLE's files to our head.
 
     Raises:
         CrossdraftError: it is of another architecture, not whole, or another target's.
@@ -183,7 +183,7 @@ def read_eagle(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
 def read_eagle3(
     theirs: Mapping[str, Any], tensors: Mapping[str, Tensor], host: TargetInfo, drafted: int, steps: int = STEPS_3
 ) -> NativeHead:
-    """EAGLE-3 from a flat config, checked, and tensors in either spelling; `drafted` = D, as the config has it."""
+    """Read EAGLE-3 from a checked flat config and tensors in either spelling; `drafted` = D, by the config."""
     levels = _levels(theirs, host)
     spelled = {name.replace("layers.0.", "midlayer.", 1): value for name, value in tensors.items()}
     if len(spelled) != len(tensors):
@@ -201,7 +201,7 @@ def read_eagle3(
 
 
 def _levels(theirs: Mapping[str, Any], host: TargetInfo) -> tuple[int, ...] | None:
-    """The hidden states that it reads, in either convention; `None` = the usual ones."""
+    """The hidden states that the head reads, from keys of either convention; `None` = the usual ones."""
     entering = {LEVELS: layers_of(theirs.get(LEVELS), LEVELS)}
     for path in (f"eagle_config.{LEVELS}", "aux_hidden_states_layer_ids"):
         entering[path] = layer_numbers(layers_of(value_at(theirs, path), path), "output", "entering")
@@ -210,7 +210,7 @@ def _levels(theirs: Mapping[str, Any], host: TargetInfo) -> tuple[int, ...] | No
 
 
 def write_speculators(ours: NativeHead, host: TargetInfo) -> ForeignHead:
-    """An EAGLE-3 of ours as speculators has it. Its embeddings are the target's, so that it is whole by itself."""
+    """Convert our EAGLE-3 to speculators' files, which hold the target's embeddings and so load by themselves."""
     config = cast("Eagle3Config", ours.config)
     levels = config.read
     theirs = {
@@ -249,7 +249,7 @@ def _proposals(config: DecoderConfig, host: TargetInfo) -> dict[str, Any]:
 
 
 def read_speculators(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
-    """An EAGLE-3 of speculators' as ours.
+    """Convert speculators' EAGLE-3 to our head.
 
     Raises:
         CrossdraftError: it is of another algorithm, not whole, or another target's.

@@ -29,7 +29,7 @@ KEYS: Table = {
 
 
 def write(ours: NativeHead, host: TargetInfo) -> ForeignHead:
-    """A Medusa of ours as FasterDecoding/Medusa has it."""
+    """Convert our Medusa head to the files of FasterDecoding/Medusa."""
     config = cast("RecurrentConfig", ours.config)
     theirs = {
         "model_type": "medusa",
@@ -47,7 +47,7 @@ def write(ours: NativeHead, host: TargetInfo) -> ForeignHead:
 
 
 def _whole(rows: Tensor, config: RecurrentConfig, host: TargetInfo) -> Tensor:
-    """[D, H] rows of the short vocabulary -> [V, H], the rest the target's own."""
+    """[D, H] rows of the draft vocabulary -> [V, H], the other rows being the target's own."""
     every = host.shared.lm_head.detach().to("cpu", rows.dtype).clone()
     every[torch.tensor(config.draft_ids)] = rows
     return every
@@ -67,7 +67,7 @@ def _notes(config: RecurrentConfig) -> list[str]:
 
 
 def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
-    """Medusa's heads as ours, over the whole vocabulary.
+    """Convert Medusa's heads to ours, over the whole vocabulary.
 
     Raises:
         CrossdraftError: they are not whole, or another target's.
@@ -90,7 +90,7 @@ def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
 
 
 def _names(heads: int, layers: int) -> dict[str, str]:
-    """Their name of each tensor -> ours."""
+    """Medusa's name of each tensor -> our name."""
     parts = [f"{layer}.linear.{kind}" for layer in range(layers) for kind in ("weight", "bias")]
     theirs = [f"{head}.{part}" for head in range(heads) for part in (*parts, f"{layers}.weight")]
     return {name: f"heads.{name}" for name in theirs}

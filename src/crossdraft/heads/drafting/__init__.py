@@ -1,4 +1,4 @@
-"""Drafters around heads that read the target's features. `head_drafter` holds what they share."""
+"""Drafters around heads that read the target's features. `head_drafter` holds what all of them share."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ def check(spec: Spec, settings: Any, target: str | None) -> None:
 
 
 def build(spec: Spec, settings: HeadSettings, context: DrafterContext) -> "Drafter[Any]":
-    """A head on the target's features."""
+    """Build the drafter of a head on the target's features."""
     from crossdraft.heads.load import load_head_drafter
 
     host, banned, packed = context.load_host(), context.banned, context.packed

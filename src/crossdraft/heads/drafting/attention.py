@@ -20,11 +20,11 @@ class CachedAttention:
     """`Attend` over a cache with an open window.
 
     Args:
-        cache: where keys and values go.
+        cache: the cache that keys and values are written to.
         rotary: the head's.
         positions: [n] of the rows.
         mask: [n, keys], true = may attend; `None` = causal.
-        text: how many entries of the cache are the text's; a draft's follow.
+        text: number of the text's entries in the cache; a draft's entries follow.
     """
 
     cache: KVCache
@@ -61,7 +61,7 @@ class CachedAttention:
         return mixed.to(query.dtype)
 
     def _store(self, layer: int, key: Tensor, value: Tensor) -> KeyValue:
-        """Write keys and values; returns all in the cache."""
+        """Write keys and values to the cache; returns all keys and values in it."""
         return self.cache.update(self._rotated(key), upcast_on_cpu(value), layer)
 
     def _rotated(self, heads: Tensor) -> Tensor:

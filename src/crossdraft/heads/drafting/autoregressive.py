@@ -1,8 +1,8 @@
 """Drafting with autoregressive heads: EAGLE and its kin.
 
 The head's keys and values of the text are computed from the target's own features, in one pass per round over the
-verified tokens; a draft's are after them until the next round. The head's text is one position shorter than the
-target's: its last pair is the feature of the token before the root, and the root.
+verified tokens; a draft's keys and values follow them until the next round. The head's text is one position shorter
+than the target's: its last pair is the feature of the token before the root, and the root.
 """
 
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ from crossdraft.heads.networks.layers import Attend, PrefixKV
 class AutoregressiveState:
     """One request: keys and values of the prefix and the text.
 
-    `tokens` and `features` [1, n, H] are pairs that are not in the cache yet; `output` [1, 1, H] is the head's at the
-    last pair that is, the `length`-th of the cache. Entry i of the cache has position `i + shift`; `global_feature`
+    `tokens` and `features` [1, n, H] are pairs that are not in the cache yet; `output` [1, 1, H] is the head's output
+    at the cache's last pair, entry number `length`. Entry i of the cache has position `i + shift`; `global_feature`
     [1, 1, H] is the prefix's; `before` are the earlier tokens that the next row reads (`Autoregressive.span`).
     """
 
@@ -41,7 +41,7 @@ class AutoregressiveState:
 
 
 class AutoregressiveDrafter(HeadDrafter[AutoregressiveState]):
-    """See the module's text."""
+    """Drafts with an autoregressive head, one pass a depth; arguments as in `HeadDrafter`."""
 
     head: Autoregressive
 

@@ -22,8 +22,8 @@ from crossdraft.heads.networks.dflash import DFlash
 class BlockState:
     """One request: keys and values of its text.
 
-    `pending` [1, n, H] are features whose keys and values are not in the cache yet; `logits` [steps, D] are the block's
-    after `root`, once computed.
+    `pending` [1, n, H] are features whose keys and values are not in the cache yet; `logits` [steps, D] are those of
+    the block after `root`, once computed.
     """
 
     cache: KVCache
@@ -33,7 +33,7 @@ class BlockState:
 
 
 class BlockDrafter(HeadDrafter[BlockState]):
-    """See the module's text, and `HeadDrafter` for the arguments."""
+    """Drafts all tokens in one pass of a block head; arguments as in `HeadDrafter`."""
 
     head: DFlash
 
@@ -60,7 +60,7 @@ class BlockDrafter(HeadDrafter[BlockState]):
         return lambda nodes, tokens, parents, depth: logits[depth].expand(len(nodes), -1)
 
     def _extend(self, own: BlockState) -> None:
-        """Keys and values of the features since the last draft."""
+        """Compute the keys and values of the features since the last draft."""
         context, past = torch.cat(own.pending, 1), own.cache.lengths[0]
         count = context.shape[1]
         own.cache.open_window(SLOT, count)
@@ -71,7 +71,7 @@ class BlockDrafter(HeadDrafter[BlockState]):
         own.pending = []
 
     def _block_logits(self, own: BlockState) -> Tensor:
-        """[steps, D] logits of the block after the root. Its own keys and values are not kept."""
+        """[steps, D] logits of the block after the root. The block's keys and values are not kept."""
         past, device = own.cache.lengths[0], self.head.draft_ids.device
         rows = self.head.block(torch.tensor([own.root], device=device))
         width = rows.shape[1]

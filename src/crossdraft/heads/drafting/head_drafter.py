@@ -71,25 +71,25 @@ class HeadDrafterState(Generic[StateT]):
     max_tokens: int  # of the answer
     draws: Draws
     tokens: list[int] = field(default_factory=list)  # prompt and answer
-    answered: int = 0  # of these, tokens of the answer
-    positions: int = 0  # of the text in the head, at most
+    answered: int = 0  # number of `tokens` that are the answer's
+    positions: int = 0  # most positions that the text may take in the head
     head_state: StateT | None = None
 
 
 class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
-    """See the module's text.
+    """Base of the drafters with a head on the target's features.
 
     Args:
         head: the network, in eval mode on the target's device.
         grow: a tree builder of `drafters.trees`, with its settings bound by `functools.partial`.
         ends: ids that end an answer.
-        banned: ids that must never be drafted: masked where the draft vocabulary has some, as an imported head's.
+        banned: ids that must never be drafted: masked where the draft vocabulary has some, as an imported head's may.
 
     Raises:
         CrossdraftError: the head drafts nothing but banned ids.
     """
 
-    min_positions = 0  # that a draft takes after the text, however small it is
+    min_positions = 0  # positions that even the smallest draft takes after the text
 
     def __init__(self, head: Head, grow: Grow, ends: Sequence[int] = (), banned: Sequence[int] = ()) -> None:
         self.head = head.eval()
@@ -110,18 +110,18 @@ class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
     # -- for subclasses -------------------------------------------------------------------------------------------
 
     def update(self, state: HeadDrafterState[StateT], output: VerifyOutput, hidden: dict[int, Tensor]) -> None:
-        """Read verified tokens, which `state.tokens` has already, and the features of those before them.
+        """Read verified tokens, which `state.tokens` has already, and the features of the tokens before each.
 
-        The first ones are the prompt's. `hidden` has each layer's [1, n, H] in the head's dtype.
+        The first call reads the prompt's. `hidden` has each layer's [1, n, H] in the head's dtype.
         """
         raise NotImplementedError
 
     def step_fn(self, head_state: StateT) -> StepFn:
-        """Begin a draft."""
+        """Begin a draft; returns its function from nodes to logits."""
         raise NotImplementedError
 
     def lengthen(self, positions: int) -> None:
-        """Have at least so many positions: rotary ones have no end, though training had one."""
+        """Allow at least `positions` positions: rotary positions go on beyond those of the training."""
         if self.max_positions is not None and positions > self.max_positions:
             self.max_positions = positions
             for module in self.head.modules():
@@ -174,7 +174,7 @@ class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
         return self.max_positions is None or positions <= self.max_positions
 
     def _mask_banned(self, step_fn: StepFn) -> StepFn:
-        """Banned ids at -inf before any softmax, so that q stays a distribution."""
+        """Set banned ids to -inf before any softmax, so that q stays a distribution."""
         banned = self.banned_indices
         if banned is None:
             return step_fn
@@ -197,7 +197,7 @@ class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
         return Draft(DraftTree(tokens, built.tree.parents), built.path_probs)
 
     def _full_vocab_probs(self, step_fn: StepFn, state: HeadDrafterState[StateT]) -> ProbsFn:
-        """[m, V] distributions over the target's vocabulary, warped as the target's own are."""
+        """A function to [m, V] distributions over the target's vocabulary, warped as the target's own are."""
 
         def probs_of(tree: DraftTree, nodes: Sequence[int]) -> Tensor:
             tokens = [tree.tokens[node] for node in nodes if node != ROOT]
@@ -213,7 +213,7 @@ class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
         return self._open_nodes(probs_of, self.ends)
 
     def _open_nodes(self, probs_fn: ProbsFn, ends: frozenset[int]) -> ProbsFn:
-        """`probs_fn`, but 0 after nodes whose token ends the answer, and after the head's last depth."""
+        """Wrap `probs_fn` to give 0 after nodes whose token ends the answer, and after the head's last depth."""
         most = self.head.max_depth
 
         def probs_of(tree: DraftTree, nodes: Sequence[int]) -> Tensor:
@@ -231,7 +231,7 @@ class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
 
 
 def _parents(tree: DraftTree, nodes: Sequence[int]) -> tuple[list[int], int]:
-    """Parents of nodes of one depth, and that depth."""
+    """Parents of nodes that all have one depth, and this depth."""
     return [tree.parents[node] for node in nodes if node != ROOT], len(tree.path(nodes[0]))
 
 

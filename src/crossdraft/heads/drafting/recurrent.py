@@ -20,7 +20,7 @@ from crossdraft.heads.networks.recurrent import Recurrent
 
 @dataclass(eq=False)
 class RecurrentState:
-    """One request: drafts after `root` start from `feature` [1, H]; `pending` [1, n, H] are not read yet."""
+    """One request: drafts after `root` start from `feature` [1, H]; features `pending` [1, n, H] are not read yet."""
 
     root: int
     cache: KVCache | None = None
@@ -29,7 +29,7 @@ class RecurrentState:
 
 
 class RecurrentDrafter(HeadDrafter[RecurrentState]):
-    """See the module's text, and `HeadDrafter` for the arguments."""
+    """Drafts with a recurrent head; arguments as in `HeadDrafter`."""
 
     head: Recurrent
 
@@ -42,7 +42,7 @@ class RecurrentDrafter(HeadDrafter[RecurrentState]):
             return
         own.root = output.tokens[-1]
         if own.cache is None:
-            own.pending.clear()  # of these only the last counts
+            own.pending.clear()  # only the last pending feature counts
             rows = rows[:, -1:]
         own.pending.append(rows)
 
@@ -58,7 +58,7 @@ class RecurrentDrafter(HeadDrafter[RecurrentState]):
         return cache
 
     def _read(self, own: RecurrentState) -> Tensor:
-        """Read pending features; returns the one that drafts start from."""
+        """Read pending features; returns the last feature read, from which drafts start."""
         rows, cache = torch.cat(own.pending, 1), own.cache
         if cache is not None:
             rows = extend_text(cache, self.head.rotary, rows.shape[1], lambda attend: self.head.read(rows, attend))

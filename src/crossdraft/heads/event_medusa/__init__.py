@@ -39,7 +39,7 @@ def check_folder(network: str, given: Path | None, model: str) -> None:
 
 
 def build(spec: Spec, settings: EventHeadSettings, context: DrafterContext) -> "Drafter[Any]":
-    """A head on an event model, which comes with it."""
+    """Build the drafter of a head on an event model, which is loaded too."""
     from crossdraft.heads.load import load_event_head
 
     return load_event_head(

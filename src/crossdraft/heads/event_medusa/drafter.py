@@ -1,8 +1,8 @@
 """The drafter `event_medusa`: self-speculation of the event drafter with Medusa heads on it.
 
 It reads events alone and needs nothing of the target, so it may draft during the target's prefill. Each pass of the
-event model verifies the tokens that the heads predict: the draft is token-identical to that without heads, in fewer
-passes. So more of a draft fits into the same prefill.
+event model verifies the tokens that the heads predict: the draft has the same tokens as without heads, in fewer passes.
+So more of a draft fits into the same prefill.
 """
 
 from collections.abc import Sequence
@@ -66,7 +66,7 @@ class DrafterMedusaDrafter(IndependentDrafter):
 
 
 def shared_weights_of(model: Target) -> SharedWeights:
-    """The weights that heads share with an event model. Rows that its LM head has been shortened by are 0."""
+    """The weights that heads share with an event model. Rows that a shortened LM head lacks are 0."""
     embeddings = cast("Any", model.model.get_input_embeddings()).weight.detach()
     head = cast("Any", model.model.get_output_embeddings())
     if not isinstance(head, ShortHead):

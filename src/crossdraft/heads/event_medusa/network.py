@@ -26,7 +26,7 @@ class DrafterMedusaConfig(HeadConfig):
     """Heads on an event model.
 
     Args:
-        steps: K, how many heads, hence the most tokens predicted.
+        steps: K, the number of heads, and so the most tokens predicted.
         width: of each head's inner layer.
     """
 
@@ -35,7 +35,7 @@ class DrafterMedusaConfig(HeadConfig):
 
 
 class MedusaHead(nn.Module):
-    """Head k: h + down(SiLU(up([h; e1; …; ek]))), `down` is zero at initialisation: the event model's own output."""
+    """Head k: h + down(SiLU(up([h; e1; …; ek]))). `down` starts at zero, so the output is the event model's own."""
 
     def __init__(self, config: DrafterMedusaConfig, tokens: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class MedusaHead(nn.Module):
 
 
 class DrafterMedusa(Head):
-    """See the module's text."""
+    """Medusa heads on the event drafter."""
 
     config_class = DrafterMedusaConfig
     config: DrafterMedusaConfig
@@ -68,8 +68,8 @@ class DrafterMedusa(Head):
         """The argmax continuation, at most `most` tokens, computed lazily.
 
         Args:
-            feature: [H] the event model's, at the position before `tokens`.
-            tokens: those since the feature, one or more; each costs a head.
+            feature: [H] feature of the event model at the position before `tokens`.
+            tokens: one or more tokens after the feature; each uses up one head.
             ends: ids after which nothing follows.
         """
         embeds = list(self.embed(torch.tensor(tokens, device=self.draft_ids.device)))

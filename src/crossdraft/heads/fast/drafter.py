@@ -1,8 +1,8 @@
 """The drafter `fast`: the beginning of an answer from the marginals of the fast draft head.
 
 The event encoder encodes the clip; its language model is not used. All logits are computed when the request begins:
-later rounds draft those of the next positions, whatever was accepted before them. Top-k tokens become nodes where the
-head is uncertain, as it is not conditioned on the tokens that were accepted.
+later rounds draft from the next positions' logits, whatever was accepted before them. Top-k tokens become nodes where
+the head is uncertain, as it is not conditioned on the accepted tokens.
 """
 
 from collections.abc import Sequence

@@ -39,7 +39,7 @@ class FastConfig(HeadConfig):
 
 
 class Fast(Head):
-    """See the module's text."""
+    """The fast draft head."""
 
     config_class = FastConfig
     config: FastConfig

@@ -32,11 +32,11 @@ def check(spec: Spec, settings: GlanceSettings, target: str | None) -> None:
 
 
 def build(spec: Spec, settings: GlanceSettings, context: DrafterContext) -> "Drafter[Any]":
-    """The event drafter with cross-attention to a few frames."""
+    """Build the event drafter with cross-attention to a few frames."""
     from crossdraft.drafters.event.load import load_drafter
     from crossdraft.heads.load import load_glance_drafter
 
-    # The shipped heads are the shipped model's; another one goes without, unless it is given its own.
+    # The shipped heads belong to the shipped model; another model has no heads unless its own are given.
     if settings.model == "event" or settings.heads is not None:
         own = event_medusa.EventHeadSettings(settings.heads, settings.model, settings.words)
         drafter = cast("IndependentDrafter", event_medusa.build(Spec("event_medusa"), own, context))

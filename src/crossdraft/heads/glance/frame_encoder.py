@@ -27,7 +27,7 @@ class FrameEncoder:
 
     Args:
         glance: the network.
-        target: of which only `prepare` and `encode` are used; `None` = the features come with the request, see
+        target: only its `prepare` and `encode` are used; `None` = the features come with the request, see
             `Needs.visual`.
 
     Raises:
@@ -53,10 +53,10 @@ class FrameEncoder:
 
 
 def check_encodes(target: Target | None) -> None:
-    """Check that a target encodes a clip by itself.
+    """Check that a target can encode a clip without its language model.
 
     Raises:
-        CrossdraftError: it does not.
+        CrossdraftError: the target cannot.
     """
     if target is not None and not target.traits.takes_encoded:
         raise CrossdraftError(
@@ -70,8 +70,8 @@ def frame_features(request: Request, frames: int, patches: int, target: Target |
 
     Args:
         request: with `visual_features`, where there is no target.
-        frames, patches: how many frames are read, and features of each.
-        target: which encodes them here; see `FrameEncoder`.
+        frames, patches: number of frames that are read, and of features of each.
+        target: encodes the frames here; see `FrameEncoder`.
 
     Raises:
         CrossdraftError: the request has no clip, or the target does not encode it frame by frame, or not by itself.
@@ -88,7 +88,7 @@ def frame_features(request: Request, frames: int, patches: int, target: Target |
 
 
 def chosen(frames: Tensor, count: int) -> Tensor:
-    """[count, ...] the frames that are read of [F, ...], those of all clips in their order, evenly spread."""
+    """[count, ...] evenly spread frames of [F, ...], the frames of all clips in their order."""
     return frames[evenly(len(frames), count)]
 
 

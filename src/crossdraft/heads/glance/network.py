@@ -7,9 +7,9 @@ encoded by the target's vision encoder:
     the vision encoder       [frames · n, E], with a learned position each ──┘
 
 The event model and its prompt are unchanged. The layers are initialised as the identity and the LM head as the model's
-own, so that only the difference has to be learned. As in GLIDE (Du et al. 2024) the drafter attends to the target's
-states; but to those of its vision encoder, which are ready long before the prefill ends, so that drafting is still
-hidden. The "target" of `networks.base` is here the event model, whose embeddings are shared.
+own, so that only the difference has to be learned. As in GLIDE (Du et al. 2024) the drafter attends to states of the
+target, but of its vision encoder; these are ready long before the prefill ends, so that drafting is still hidden. The
+"target" of `networks.base` is here the event model, whose embeddings are shared.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class GlanceConfig(HeadConfig):
     """Settings of `glance`.
 
     Args:
-        tower: fingerprint of the target whose vision encoder it reads (the stored key of that name).
+        tower: fingerprint of the target whose vision encoder it reads; files store it under this key.
         visual_size: E, of the target's visual features.
         frames: how many frames are read, evenly spread over those that the target reads.
         patches: n, features of a frame.
@@ -61,7 +61,7 @@ class GlanceConfig(HeadConfig):
 
 
 class GlanceLayer(nn.Module):
-    """h + o(attention(q(h), k(v), v(v))), then + MLP; both are 0 at initialisation. Weights keep their stored names."""
+    """h + o(attention(q(h), k(v), v(v))), then + MLP; both start at 0. Weights keep their stored names."""
 
     def __init__(self, config: GlanceConfig) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ def check_visual(visual: Tensor, config: GlanceConfig) -> None:
     """Check visual features [B, frames · n, E].
 
     Raises:
-        CrossdraftError: there is another number of them than the network was trained with, or they are of another size.
+        CrossdraftError: their number or size differs from what the network was trained with.
     """
     wanted = (config.frames * config.patches, config.visual_size)
     if tuple(visual.shape[1:]) != wanted:
@@ -107,7 +107,7 @@ def check_visual(visual: Tensor, config: GlanceConfig) -> None:
 
 
 class Glance(Head):
-    """See the module's text."""
+    """Cross-attention of `glance` with its LM head."""
 
     config_class = GlanceConfig
     config: GlanceConfig
@@ -128,7 +128,7 @@ class Glance(Head):
         """[B, frames · n, E] the vision encoder's features of the frames -> each layer's keys and values.
 
         Raises:
-            CrossdraftError: another number of features than the glance was trained with, or of another size.
+            CrossdraftError: their number or size differs from what the network was trained with.
         """
         check_visual(visual, self.config)
         return [layer.keys_values(visual.to(self.embeddings)) for layer in self._layers]
@@ -141,5 +141,5 @@ class Glance(Head):
         return self.lm_head(features)
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
-        """The event model's own next token at every position: offset 0."""
+        """Predict the event model's own next token at every position: offset 0."""
         return [DraftLogits(0, self.logits(self.last_feature(batch.hidden), self.keys_values(batch.visual[0])))]

@@ -19,12 +19,12 @@ from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 
 class Autoregressive(Head):
-    """See the module's text. Networks fill in `decode`, and override what else differs."""
+    """Base of the autoregressive heads. Networks fill in `decode`, and override what else differs."""
 
     config_class = DecoderConfig
     config: DecoderConfig
     cache_layers = 1  # layers that keep keys and values
-    span = 1  # tokens of a row: the one after the feature, and those before that
+    span = 1  # tokens of a row: the token after the feature, and `span - 1` tokens before it
 
     def __init__(self, config: DecoderConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
@@ -35,7 +35,7 @@ class Autoregressive(Head):
         return self.last_feature(hidden)
 
     def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, question: Mapping[int, Tensor]) -> PrefixKV | None:
-        """The visual prefix; `None` = nothing. Called where the head has `visual_reads`.
+        """The visual prefix; `None` = no prefix. Called where the head has `visual_reads`.
 
         Args:
             visual: layer -> [B, N, H] features at the prompt's visual piece.
@@ -65,7 +65,7 @@ class Autoregressive(Head):
         return self.lm_head(outputs)
 
     def predicted_features(self, outputs: Tensor) -> Tensor | None:
-        """Its prediction of the target's last features, if it is trained to predict them."""
+        """Prediction of the target's last features, if the head is trained to predict them."""
         return None
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
@@ -82,7 +82,7 @@ class Autoregressive(Head):
         return predictions
 
     def prediction(self, offset: int, outputs: Tensor) -> DraftLogits:
-        """Outputs [B, T, H] as the prediction of that offset."""
+        """Prediction at an offset, from outputs [B, T, H]."""
         return DraftLogits(offset, self.logits(outputs), self.predicted_features(outputs))
 
     def _prefix(self, batch: TrainBatch) -> PrefixKV | None:

@@ -150,23 +150,23 @@ class Head(nn.Module):
         self.register_buffer("draft_ids", torch.tensor(config.draft_ids), persistent=False)
         self.register_buffer("embeddings", shared.embeddings, persistent=False)  # of the head's own dtype
         self.lm_head = nn.Linear(config.hidden_size, len(config.draft_ids), bias=False)
-        with torch.no_grad():  # one of its own is initialised with the target's
+        with torch.no_grad():  # an LM head of its own starts from the target's rows
             self.lm_head.weight.copy_(shared.lm_head[self.draft_ids.to(shared.lm_head.device)])
         self.lm_head.requires_grad_(self.owns_head)
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """Hidden states of the target that it reads at the text's positions."""
+        """Hidden states of the target that the head reads at the text's positions."""
         return (self.config.num_layers,)
 
     @property
     def visual_reads(self) -> tuple[int, ...]:
-        """Hidden states that it reads at the prompt's visual positions."""
+        """Hidden states of the target that the head reads at the prompt's visual positions."""
         return ()
 
     @property
     def max_depth(self) -> int | None:
-        """Most tokens in a row that it can draft; `None` = any number."""
+        """Largest number of tokens in a row that the head can draft; `None` = any number."""
         return None
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -179,7 +179,7 @@ class Head(nn.Module):
         return full.index_copy_(-1, self.draft_ids, logits)
 
     def last_feature(self, hidden: Mapping[int, Tensor]) -> Tensor:
-        """The target's last feature of captured ones."""
+        """Return the target's last feature, that after its final norm, from the captured ones."""
         return hidden[self.config.num_layers]
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
@@ -195,7 +195,7 @@ class Head(nn.Module):
         return {}
 
     def stored(self) -> dict[str, Tensor]:
-        """The weights that its files hold: all but those that it shares with the target."""
+        """Weights that the head's files hold: all but those that it shares with the target."""
         state, scales = self.state_dict(), self.scales()
         return {
             name: value * scales[name] if name in scales else value

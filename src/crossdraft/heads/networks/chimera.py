@@ -52,7 +52,7 @@ class TrigramEncoder(nn.Module):
 
 
 class Chimera(Autoregressive):
-    """See the module's text. An output is [ĥ; the target's last feature at the draft's begin], 2H wide."""
+    """Chimera's head. An output is [ĥ; the target's last feature at the draft's begin], 2H wide."""
 
     span = GRAM
     config_class = ChimeraConfig
@@ -62,7 +62,7 @@ class Chimera(Autoregressive):
         super().__init__(config, shared)
         self.trigram = TrigramEncoder(config.hidden_size, config.gram_size)
         self.layer = DecoderLayer(config)
-        # The authors initialise it with the target's LM head; but that predicts the root from this feature.
+        # Starts at zero: the target's LM head, with which the authors start, predicts the root from this feature.
         self.residual_head = nn.Linear(config.hidden_size, len(config.draft_ids), bias=False)
         nn.init.zeros_(self.residual_head.weight)
 

@@ -35,7 +35,7 @@ class TextOnly(nn.Module):
 
 
 class Pool(nn.Module):
-    """Means of `stride` rows in a row; the last one of what is left."""
+    """Means of every `stride` consecutive rows; the last mean is of the rows that are left."""
 
     def __init__(self, stride: int) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Conv(nn.Module):
 
 
 class Prune(nn.Module):
-    """One row of every `ratio`: evenly spread, or random, the same ones for every clip of one length."""
+    """One row of every `ratio`: evenly spread, or drawn at random but the same for all clips of one length."""
 
     def __init__(self, ratio: int, keep: Keep = "uniform") -> None:
         super().__init__()

@@ -37,18 +37,18 @@ SPREAD = 5  # layers of the target that are read by default: the authors' number
 
 @dataclass(frozen=True, kw_only=True)
 class DFlashConfig(DecoderConfig):
-    """A block drafter. `steps` are the tokens that one pass drafts: a block of the authors' has one row more, the root.
+    """A block drafter. `steps` is the number of tokens drafted in one pass; the authors' block size adds the root.
 
     Args:
-        layers: of its own.
+        layers: number of the drafter's own layers.
         read_layers: hidden states of the target that it reads; empty = five, spread over the depth.
-        level_scales: of these, see `concat_layers`; empty = 1 each.
+        level_scales: factors of the hidden states read, see `concat_layers`; empty = 1 each.
         anchors: most positions of one text at which a block begins while training.
-        mask_token: id whose embedding is the mask's, as in the authors' files, which have no other; `None` = the mask's
+        mask_token: id whose embedding is the mask's, the only kind of mask in the authors' files; `None` = the mask's
             embedding is learned, and such a head cannot be exported.
 
     Raises:
-        CrossdraftError: a layer is outside the target, or the mask is none of its ids.
+        CrossdraftError: a layer is outside the target, or `mask_token` is none of its ids.
     """
 
     layers: Count = 2
@@ -72,7 +72,7 @@ class DFlashConfig(DecoderConfig):
 
 
 class DFlash(Head):
-    """See the module's text. Embeddings and LM head are the target's; the mask's embedding is its own, or a token's."""
+    """DFlash's head. Embeddings and LM head are the target's; the mask's embedding is learned, or a token's."""
 
     owns_head = False
     config_class = DFlashConfig
@@ -198,10 +198,10 @@ class BlockAttention:
 
 
 def spread(depth: int, count: int = SPREAD) -> tuple[int, ...]:
-    """Hidden states from the first layer's output to what enters the last layer, evenly; fewer in a shallow target.
+    """Hidden states spread evenly from the first layer's output to the last layer's input; fewer in a shallow target.
 
-    Not quite the authors' choice: of 36 layers theirs are the outputs of 1, 9, 17, 25 and 33 counted from 0, which are
-    hidden states 2, 10, 18, 26 and 34; these are 1, 10, 18, 26 and 35. For theirs give them as `read_layers`.
+    The authors choose slightly differently: of 36 layers they read the outputs of 1, 9, 17, 25 and 33 counted from 0,
+    which are hidden states 2, 10, 18, 26 and 34; these are 1, 10, 18, 26 and 35. `read_layers` can name the authors'.
 
     >>> spread(7)
     (1, 2, 4, 5, 6)

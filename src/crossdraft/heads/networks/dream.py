@@ -2,8 +2,8 @@
 
 The first layer's output is trained to predict the target's feature in that middle layer, the second's its last feature.
 The middle layer is a setting, the same for all tokens; the authors choose one for each token, by the entropy of the
-target's attention in training. Theirs reads visual tokens too, those that attention-based pruning keeps; ours reads the
-text alone, whose features contain the clip.
+target's attention in training. Their head also reads the visual tokens that attention-based pruning keeps; ours reads
+the text alone, whose features contain the clip.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ class DreamConfig(DecoderConfig):
         middle_layer: number of the hidden state that is read and predicted: 1 … L - 1.
 
     Raises:
-        CrossdraftError: it is not in the middle.
+        CrossdraftError: `middle_layer` is outside that range.
     """
 
     middle_layer: int

@@ -27,7 +27,7 @@ class Eagle(Autoregressive):
 
     @property
     def layer(self) -> DecoderLayer:
-        """Its only one."""
+        """The head's only decoder layer."""
         return cast("DecoderLayer", self.layers[0])
 
     def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:

@@ -64,7 +64,7 @@ class MidLayer(nn.Module):
         self.mlp = GatedMLP(config.hidden_size, config.intermediate_size)
 
     def forward(self, embeds: Tensor, features: Tensor, attend: Attend) -> Tensor:
-        """Pairs [B, n, H] -> [B, n, H]; the residual is the feature as it came."""
+        """Pairs [B, n, H] -> [B, n, H]; the residual is the feature before its norm."""
         pair = torch.cat((self.input_layernorm(embeds), self.hidden_norm(features)), -1)
         stream = features + self.self_attn(pair, attend)
         return stream + self.mlp(self.post_attention_layernorm(stream))

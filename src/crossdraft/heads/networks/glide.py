@@ -1,8 +1,8 @@
 """GLIDE (Du et al. 2024, "GliDe with a CaPE"): a small decoder with cross-attention to the target's KV cache.
 
 Its one layer has self-attention over the text and the draft, then cross-attention to the keys and values of the
-target's last layer. The target has none of the draft's positions: so in training, too, no position attends to the
-target's later ones (the paper's block-wise mask, eq. 5; here the block is the draft that begins at the position).
+target's last layer. The target has no keys at the draft's positions, so in training no position attends to the target's
+later keys either (the paper's block-wise mask, eq. 5; here the block is the draft that begins at the position).
 """
 
 from collections.abc import Mapping
@@ -96,7 +96,7 @@ class TargetKVProjection(nn.Module):
 
 
 def _fitting(config: DecoderConfig, layer: TargetKV | None) -> TargetKV:
-    """The target's projections, if such a head can use them."""
+    """Return the target's projections, checked to fit the head's configuration."""
     if layer is None:
         raise CrossdraftError(
             "GLIDE reads keys and values of the target's last layer, which must be built like Llama's (a norm, key and "

@@ -1,4 +1,4 @@
-"""GRIFFIN (Hu et al. 2025): EAGLE whose layer is entered by token-guided fusion, and left by two outputs.
+"""GRIFFIN (Hu et al. 2025): EAGLE with token-guided fusion before its layer and two outputs after it.
 
     the feature f(t), the token x(t+1)
       │  token-guided fusion
@@ -8,9 +8,9 @@
       ├─ the first half   -> the target's LM head, d(t+2)
       └─ the second half  -> the next step's feature ("token-enhanced head")
 
-A token is read off one thing, and another stands for the target's feature; EAGLE has one vector for both.
-The modules are named as in the authors' files (hsj576/GRIFFIN, `model/cnets_griffin_1.py`). The training that goes with
-it, `keep_top`, is that of `objective.Objective`.
+One output predicts the token, the other the target's feature; EAGLE has one vector for both.
+The modules are named as in the authors' files (hsj576/GRIFFIN, `model/cnets_griffin_1.py`). GRIFFIN's choice of
+training positions is `keep_top` of `objective.Objective`.
 """
 
 from typing import cast
@@ -40,7 +40,7 @@ class GuidedMLP(nn.Module):
 
 
 class TokenGuidedFusion(nn.Module):
-    """See the module's text."""
+    """Token-guided fusion of embeddings and features: z and its correction in the module's diagram."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class TwoOutputLayer(nn.Module):
 
 
 class Griffin(Autoregressive):
-    """See the module's text; outputs are [..., 2H]."""
+    """GRIFFIN's head; outputs are [..., 2H]."""
 
     owns_head = False
 

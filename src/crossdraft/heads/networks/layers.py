@@ -57,7 +57,7 @@ KeyValue = tuple[Tensor, Tensor]  # keys and values
 
 
 class Attend(Protocol):
-    """Attention between projections; see the module's text."""
+    """Attention over projected queries, keys and values, which decides which positions attend to which."""
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, own_kv: KeyValue | None = None) -> Tensor:
         """[B, heads, n, d] queries and [B, kv_heads, n, d] keys and values, none rotated yet -> [B, heads, n, d].
@@ -107,7 +107,7 @@ class PrefixKV:
 
 
 class RMSNorm(nn.RMSNorm):
-    """RMSNorm with its weight in the input's dtype: PyTorch has no fast path for mixed ones."""
+    """RMSNorm with its weight in the input's dtype: PyTorch has no fast path for mixed dtypes."""
 
     def forward(self, x: Tensor) -> Tensor:
         weight = None if self.weight is None else self.weight.to(x.dtype)
@@ -128,7 +128,7 @@ class Rotary(nn.Module):
         self.register_buffer("sin", sin, persistent=False)
 
     def lengthen(self, positions: int) -> None:
-        """Make the table anew for so many positions; those that it had stay as they were."""
+        """Rebuild the table for `positions` positions; the rows of its earlier positions keep their values."""
         cos, sin = self._table(positions)
         self.cos, self.sin = cos.to(self.cos), sin.to(self.sin)
 
@@ -180,7 +180,7 @@ class Attention(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """down(SiLU(gate(x)) · up(x)); as wide at its end as at its beginning unless `out_size` says."""
+    """down(SiLU(gate(x)) · up(x)); its output is `out_size` wide, by default as wide as its input."""
 
     def __init__(self, hidden_size: int, intermediate_size: int, out_size: int | None = None) -> None:
         super().__init__()
@@ -245,7 +245,7 @@ class TTTAttention:
         self._steps: dict[int, list[KeyValue]] = {}  # layer -> keys and values, step by step
 
     def at(self, step: int) -> "TTTAttention":
-        """The same, for that step."""
+        """Set the step of the calls that follow, and return `self`."""
         self.step = step
         return self
 
@@ -314,10 +314,10 @@ def concat_layers(hidden: Mapping[int, Tensor], layers: Sequence[int], scales: S
     """Multi-layer feature fusion: hidden states [..., H] of each layer, times its scale -> [..., H · layers].
 
     A residual stream is many times larger than the output of a norm, the more so the deeper: 16 to 27 against 1 in the
-    reference target. Unscaled, the large ones would dominate the others in the projection that follows, and in EAGLE-3,
-    where the result is the residual and the token enters through the attention alone, the token too. A scale is about
-    one over the layer's root mean square. Files hold the projection with the scales multiplied in (`columns`), as other
-    programs expect it.
+    reference target. Unscaled, large layers would dominate the others in the projection that follows. In EAGLE-3, whose
+    residual is the result, they would also dominate the token, which enters through the attention alone. A scale is
+    about one over the layer's root mean square. Files hold the projection with the scales multiplied in (`columns`), as
+    other programs expect it.
     """
     return torch.cat([hidden[layer] * scale for layer, scale in zip(layers, scales, strict=True)], -1)
 

@@ -39,7 +39,7 @@ class MASSVConfig(DecoderConfig):
 
     Args:
         width: of its rows.
-        layers: how many.
+        layers: number of decoder layers.
         pool: visual positions that are averaged to one row, after the projector; the papers keep every position.
         sees: false = text-only.
     """
@@ -51,9 +51,9 @@ class MASSVConfig(DecoderConfig):
 
 
 class MASSV(Autoregressive):
-    """See the module's text. Of the pair at a position only the token is read; the LM head is the target's."""
+    """Small language model as a head. Only the token of each pair is read; the LM head is the target's."""
 
-    owns_head = False  # `widen` before it makes one of its own redundant
+    owns_head = False  # after `widen`, an LM head of its own would be redundant
     config_class = MASSVConfig
     config: MASSVConfig  # pyright: ignore[reportIncompatibleVariableOverride]
 
@@ -74,7 +74,7 @@ class MASSV(Autoregressive):
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """None; text-only, a feature that it ignores: a drafter without needs does not get the prompt."""
+        """No hidden states; a text-only head names one that it ignores, as a drafter without needs gets no prompt."""
         return () if self.config.sees else super().reads
 
     @property

@@ -18,7 +18,7 @@ class Medusa(Recurrent):
     The k-th head predicts the k-th token after the root from the target's last feature alone, without knowing the root
     or the tokens between: all nodes of one depth have the same distribution.
 
-    The released code repeats one ResBlock `layers` times, weights and all; here each has its own.
+    The released code repeats one ResBlock `layers` times with shared weights; here each has weights of its own.
     """
 
     owns_head = False  # the heads' own only start from `lm_head`
@@ -48,7 +48,7 @@ class Medusa(Recurrent):
 
 @dataclass(frozen=True, kw_only=True)
 class HydraConfig(RecurrentConfig):
-    """Hydra's sizes. The paper's are H both; the heads' input grows by `token_size` per token drafted.
+    """Hydra's sizes. In the paper both are H; the heads' input grows by `token_size` per token drafted.
 
     Args:
         token_size: size that a token's embedding is projected to, once for all heads.
@@ -61,7 +61,7 @@ class HydraConfig(RecurrentConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class HydraPlusConfig(HydraConfig, DecoderConfig):
-    """Hydra++'s: those of its heads (`steps` of them), and of the decoder layer before them."""
+    """Hydra++'s sizes: those of its `steps` heads, and of the decoder layer before them."""
 
 
 class FirstBlock(nn.Module):

@@ -18,7 +18,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 WARMTH = 2.0  # T of `distillation`
-RANKED = 10  # of the target's tokens in losses of the top k: HASS's, ViSpec's and HiViS's number
+RANKED = 10  # tokens of the target in the top-k losses: HASS's, ViSpec's and HiViS's number
 
 
 def cross_entropy(student: Tensor, labels: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ def total_variation(student: Tensor, teacher: Tensor) -> Tensor:
 def lk(student: Tensor, teacher: Tensor) -> Tensor:
     """−log α, where α = Σ min(p, q) is the probability that speculative sampling accepts. Logits [n, D] twice, to [n].
 
-    0 where p = q. Taken of logarithms: α may be smaller than any float, its logarithm is not.
+    0 where p = q. Computed from logarithms, because α may underflow where its logarithm does not.
     """
     log_accepted = torch.minimum(_log_probs(teacher), _log_probs(student)).logsumexp(-1)
     return -log_accepted.clamp(max=0)  # rounding apart, α is at most 1
@@ -78,7 +78,7 @@ def lk_lambda(student: Tensor, teacher: Tensor) -> Tensor:
 def top_k_rank(student: Tensor, teacher: Tensor) -> Tensor:
     """−log of the Plackett-Luce probability that q draws the target's top-10 tokens in the target's order.
 
-    Drawn among those ten, each in turn from what is left of them: −Σ_i [s_i − log Σ_{j ≥ i} exp s_j], where s are the
+    The draws are among those ten, without replacement: −Σ_i [s_i − log Σ_{j ≥ i} exp s_j], where s are the
     student's logits in the teacher's order. Logits [n, D] twice, to [n].
     """
     best = teacher.topk(min(RANKED, teacher.shape[-1]), dim=-1).indices
@@ -158,7 +158,7 @@ LOSSES: Mapping[str, Loss] = {
 
 OUTSIDE = -1  # the label of a token that the draft vocabulary lacks
 LOSS_POSITIONS = "places"  # as metrics logs have it
-"""The figure that counts the positions of a loss: micro-batches are weighted by it; without it, alike."""
+"""Figure that counts the positions of a loss: micro-batches are weighted by it, or equally without it."""
 PREFIX, PREFIXES = "prefix", "prefixes"
 """The mean accepted prefix of a batch's answers, and how many answers these are, by which it is weighted."""
 
@@ -167,9 +167,9 @@ PREFIX, PREFIXES = "prefix", "prefixes"
 class Objective:
     """Losses by name, each with its weight; a prediction weighs `step_weight` times the one before it.
 
-    With `keep_top` k > 0 a position is left out of the loss from the first step on whose k likeliest tokens did not
-    hold the target's (GRIFFIN: Hu et al. 2025, k = 3): a draft tree would not have held it either, and what the head
-    would read after it is never drafted.
+    With `keep_top` k > 0 a position is left out of the loss after the first step whose k likeliest tokens lack the
+    target's token (GRIFFIN: Hu et al. 2025, k = 3): a draft tree would lack that token too, and so never reach the
+    later steps.
 
     Example: `Objective({"smooth_l1": 1.0, "soft_cross_entropy": 0.1})` is EAGLE's; EAGLE-3's is
     `Objective({"soft_cross_entropy": 1.0}, step_weight=0.8)`.
@@ -203,8 +203,8 @@ def score(
 
     The logits of offset k at position t are compared with the target at t + k, where `batch.loss_mask(k)` is true; a
     position whose target token lies outside the draft vocabulary, or where the head predicted nothing
-    (`DraftLogits.valid`), is left out. With N the positions that a draft may leave from, the loss is, as in EAGLE-3's
-    code (traineagle3),
+    (`DraftLogits.valid`), is left out. With N the number of positions compared at the first offset, the loss is,
+    as in EAGLE-3's code (traineagle3),
 
         Σ_i step_weight^i · 1/N · Σ_positions Σ_names weight · loss     i = 0 for the first, 1 for the second, …
 
@@ -250,7 +250,7 @@ def in_top(prediction: DraftLogits, labels: Tensor, count: int) -> Tensor:
 
 
 def _without(prediction: DraftLogits, kept: Tensor | None) -> DraftLogits:
-    """The prediction where it is still drafted."""
+    """Return the prediction, valid only at the `kept` positions."""
     if kept is None:
         return prediction
     return replace(prediction, valid=kept if prediction.valid is None else kept & prediction.valid)
@@ -265,9 +265,9 @@ def acceptance(predictions: Sequence[DraftLogits], batch: TrainBatch, labels: Te
 def acceptance_counts(
     predictions: Sequence[DraftLogits], batch: TrainBatch, labels: Tensor
 ) -> dict[str, tuple[int, int]]:
-    """`acceptance`, each figure as (its sum, number of positions): so those of several batches add up.
+    """Figures of `acceptance`, each as (sum, number of positions), so that the pairs of several batches add up.
 
-    Positions are fewer at larger offsets; a figure without any is left out.
+    Positions are fewer at larger offsets; a figure without positions is left out.
     """
     tallies: dict[str, tuple[int, int]] = {}
     chains = _compared_at(batch, predictions[0])
@@ -293,7 +293,7 @@ def teacher(batch: TrainBatch, head: Tensor, layer: int, lookup: Tensor | None =
 
     Args:
         head: [D, H] the target's output rows of the draft vocabulary.
-        layer: whose features the head reads.
+        layer: number of the layer whose features the head reads.
         lookup: [V] of `heads.networks.base.target_to_draft`; `None` where the draft vocabulary is the whole one.
     """
     logits = batch.hidden[layer] @ head.to(batch.hidden[layer].dtype).T

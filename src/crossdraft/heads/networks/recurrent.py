@@ -30,7 +30,7 @@ class RecurrentConfig(HeadConfig):
     """A head with a state vector.
 
     Args:
-        steps: tokens that are drafted in a row while training; of Medusa and Hydra, how many heads there are.
+        steps: tokens that are drafted in a row while training; in Medusa and Hydra, the number of heads.
         layers: ResBlocks of each head.
     """
 
@@ -39,7 +39,7 @@ class RecurrentConfig(HeadConfig):
 
 
 class Recurrent(Head):
-    """See the module's text. Networks fill in `init_state`, `next_state` and `logits`."""
+    """Base of the recurrent heads. Networks fill in `init_state`, `next_state` and `logits`."""
 
     config_class = RecurrentConfig
     config: RecurrentConfig

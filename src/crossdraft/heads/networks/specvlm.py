@@ -48,7 +48,7 @@ class EagleVLM(Eagle):
 
 @dataclass(frozen=True, kw_only=True)
 class SpecVLMConfig(DecoderConfig):
-    """EagleVLM's, and the compressors'.
+    """EagleVLM's settings, and the compressors'.
 
     Args:
         pool, prune, conv: how many visual tokens become one.
@@ -66,7 +66,7 @@ class SpecVLMConfig(DecoderConfig):
 
 
 class SpecVLM(EagleVLM):
-    """See the module's text."""
+    """EagleVLM whose visual prefix is compressed in the way that a gate picks for each question."""
 
     config_class = SpecVLMConfig
 

@@ -29,7 +29,7 @@ class TrainBatch:
         lengths: [B] tokens of each row.
         visual: layer -> [B, N, H] features at the prompt's first piece, which ends with its last visual token; empty
             where the head does not read it.
-        visual_ids: [B, N] ids of that piece, placeholders where a feature stands for something visual; `None` likewise.
+        visual_ids: [B, N] ids of that piece, placeholders where a feature stands for something visual; may be `None`.
     """
 
     tokens: Tensor
@@ -79,7 +79,7 @@ class DraftLogits:
 
 
 def pad_batch(tokens: Sequence[Tensor], starts: Sequence[int], hidden: Mapping[int, Sequence[Tensor]]) -> TrainBatch:
-    """Answers as one batch: [T] ids of each, where it starts, and layer -> [T - 1, H] features of each."""
+    """Pad answers to one batch, given [T] ids of each, where it starts, and layer -> [T - 1, H] features of each."""
     padded = {
         layer: pad_sequence([torch.cat((row, row.new_zeros(1, row.shape[1]))) for row in rows], batch_first=True)
         for layer, rows in hidden.items()

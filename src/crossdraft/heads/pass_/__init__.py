@@ -20,7 +20,7 @@ class PassSettings:
 
 
 def build(spec: Spec, settings: PassSettings, context: DrafterContext) -> "Drafter[Any]":
-    """PaSS's look-ahead embeddings."""
+    """Build the drafter of PaSS's look-ahead embeddings."""
     from crossdraft.heads.load import load_pass_drafter
 
     return load_pass_drafter(context.load_host(), context.source, settings.dir, context.banned)

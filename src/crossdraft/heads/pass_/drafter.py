@@ -35,7 +35,7 @@ class PassDrafter(PerRequestDrafter[PassState]):
     """Drafts what the target predicted after learned embeddings.
 
     Args:
-        head: L embeddings, on the target's device; as many tokens are drafted.
+        head: L embeddings, on the target's device; L tokens are drafted.
         banned: ids that must not be drafted.
     """
 
@@ -61,7 +61,7 @@ class PassDrafter(PerRequestDrafter[PassState]):
         state.tokens = tuple(predicted[:stop])
 
     def probes(self, nodes: int) -> Probes:
-        """The rows after a chain of so many nodes."""
+        """Look-ahead rows after the root and each of `nodes` nodes of a chain."""
         count = len(self.embeddings)
         tokens = (PLACEHOLDER,) * (count * (nodes + 1))
         return Probes(tokens, lookahead_parents(count, nodes), top=1, embeddings=self.embeddings.repeat(nodes + 1, 1))

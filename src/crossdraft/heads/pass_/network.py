@@ -15,7 +15,7 @@ class PassConfig(HeadConfig):
     """Look-ahead embeddings.
 
     Args:
-        steps: L, how many, hence the tokens of a draft.
+        steps: L, the number of embeddings, and so of a draft's tokens.
     """
 
     steps: Count = 4
@@ -38,7 +38,7 @@ class LookaheadEmbeddings(Head):
         return ()
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
-        """Only the target's own layers compute the outputs of these rows.
+        """Refuse: only the target's own layers compute the outputs of these rows.
 
         Raises:
             CrossdraftError: always.
