@@ -23,7 +23,7 @@ def baselines(engine: Engine) -> dict[str, tuple[int, ...] | None]:
 def target_alone(engine: Engine, request: Request, stop: threading.Event | None = None) -> Baseline:
     """The answer of the target alone, run once on its share and once on all cores of the pair: the faster one.
 
-    Once `stop` is set, what runs ends within a round; what is returned then is no answer.
+    Once `stop` is set, the run ends within a round, and its result is no answer.
     """
     answers = [(engine.alone(request, cores, stop), cores) for cores in baselines(engine).values()]
     answer, cores = min(answers, key=lambda found: found[0].stats.total_s)

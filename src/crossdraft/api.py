@@ -464,7 +464,7 @@ def _checked(
             f"The acceptance rule '{rule.name}' verifies chains, and the drafter '{spec}' drafts trees; name no rule, "
             "or a drafter of chains such as event, ngram or eagle2:tree=chain."
         )
-    verifying = spec.parts[0] if spec.name == "cascade" else spec  # of a cascade, its first drafter wrote all
+    verifying = spec.parts[0] if spec.name == "cascade" else spec  # in a cascade the first drafter writes all
     if rule is not None and rule.drafter not in (None, verifying.name):
         raise CrossdraftError(
             f"The acceptance rule '{rule.name}' lets stand what the drafter '{rule.drafter}' writes, and '{spec}' is "

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from crossdraft.errors import CrossdraftError
 
-MOST_SPANS, MOST_LETTERS = 8, 40  # of a list in an error message
+MOST_SPANS, MOST_LETTERS = 8, 40  # of ranges of cores, and of letters, in a message
 
 
 def whole(name: str, value: Any, least: int = 1) -> int:
@@ -197,7 +197,7 @@ def described(value: Any, array: Any = None) -> str:
     name = type(value).__name__
     shown = f"{'an' if name[:1] in 'aeio' or name == 'ndarray' else 'a'} {name}"
     array = value if array is None else array
-    if not hasattr(array, "dtype") or getattr(array, "is_nested", False):  # which has no shape
+    if not hasattr(array, "dtype") or getattr(array, "is_nested", False):  # a nested tensor has no shape
         return shown
     return f"{shown} of {str(array.dtype).removeprefix('torch.')} {list(array.shape)}"
 

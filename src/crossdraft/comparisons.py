@@ -17,9 +17,9 @@ T = TypeVar("T")
 def orders(methods: Sequence[T], seed: int = 0, after: int = 0) -> Iterator[list[T]]:
     """Endless balanced orders, the same for the same seed: blocks of a Williams design, their rows shuffled.
 
-    The first `after` of them are left out: a part of a measurement that runs by itself goes on behind the parts before.
+    The first `after` orders are left out: a part of a measurement that runs by itself continues behind earlier parts.
 
-    Over a block, each method is first, second … equally often, and follows each other one equally often: what a method
+    Over a block, each method is first, second … equally often, and follows every other equally often: what a method
     leaves behind (warm caches, a hot core) helps or hurts all alike. Rows are shuffled so that they do not keep in step
     with the workload, whose kinds of question come in turn.
     """

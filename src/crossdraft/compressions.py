@@ -138,7 +138,7 @@ def shares_prefixes(spec: str | None) -> bool:
 def compressed(target: Target, spec: str) -> Target:
     """A target of the same model that reads fewer visual tokens; the target itself stays what it is.
 
-    Each of its answers says so in its notes, and is not `lossless`, but for those whose prompt was read whole.
+    Each of its answers says so in its notes and is not `lossless`, unless the answer's prompt was read whole.
 
     Raises:
         CrossdraftError: as `settings_of`, or the model is none that can be compressed so.

@@ -90,9 +90,9 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 class DeferredErrorFile:
     """A new file for HDF5 or PyAV that hides a failed write from them, and raises its error when its context ends.
 
-    Neither can take that a disk is full. HDF5 writes again whenever it lets go of something, prints a traceback each
+    Neither handles a full disk. HDF5 writes again whenever it closes an object of the file, prints a traceback each
     time, and may crash the process in the end; PyAV prints a traceback for each call and goes on as if nothing had
-    been. So both are led to believe that all went well, nothing reaches the disk any more, and we ask afterwards.
+    been. So every write after the first failure seems to succeed and writes nothing; the error is raised at the end.
     """
 
     def __init__(self, path: Path) -> None:

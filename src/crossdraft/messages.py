@@ -129,7 +129,7 @@ def rgb_pixels(picture: "Image", *, in_place: bool = False) -> "NDArray[np.uint8
 
     try:
         turned: Any = ImageOps.exif_transpose(picture, in_place=in_place) or picture
-        turned.info.pop("transparency", None)  # which has no place in RGB, as Pillow would warn
+        turned.info.pop("transparency", None)  # RGB cannot hold it, as Pillow would warn
         turned = turned if turned.mode == "RGB" else turned.convert("RGB")
     except ValueError as error:
         raise CrossdraftError(f"A PIL image of the mode {picture.mode!r} is no RGB ({error}); convert it.") from None

@@ -64,7 +64,7 @@ class Table(MutableMapping[str, T], Generic[T]):
     def _loaded(self, point: EntryPoint) -> T:
         try:
             found = point.load()
-        except Exception as error:  # whatever that package does when it is imported
+        except Exception as error:  # the package's import may raise anything
             raise CrossdraftError(
                 f"The {self.what} '{point.name}' ({point.value}) cannot be loaded: {error}."
             ) from error

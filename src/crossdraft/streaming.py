@@ -73,7 +73,7 @@ class Stream:
 class AsyncStream:
     """Pieces of one answer as in `Stream`, for `async for`. Cancelling the task that waits cancels the request.
 
-    Whoever leaves the loop otherwise closes what `aiter` gave, as with `contextlib.aclosing`.
+    A caller that leaves the loop otherwise must close what `aiter` gave, as `contextlib.aclosing` does.
     """
 
     def __init__(self, submit: Submit) -> None:

@@ -16,7 +16,7 @@ ANCHOR = "a"  # what a token is decoded after: decoders treat the start of a tex
 def token_speller(tokenizer: PreTrainedTokenizerBase) -> Callable[[int], bytes]:
     """A function that says which bytes an id adds to a text; each id is looked up once.
 
-    Only where its bytes are no whole characters does a token's string say which they are: all others are decoded.
+    A token's string is read for its bytes only if these are no whole characters; all other tokens are decoded.
     """
 
     @cache

@@ -16,7 +16,7 @@ from crossdraft.video.classes import REFUSED, model_class
 POINTER = b"version https://git-lfs"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MOST_HEADER = 100_000_000  # bytes; the limit of safetensors itself
-BITS = (  # of a number, by its dtype in the words of safetensors
+BITS = (  # bits of a number, by safetensors' name of its dtype
     dict.fromkeys(("F64", "I64", "U64", "C64"), 64)
     | dict.fromkeys(("F32", "I32", "U32"), 32)
     | dict.fromkeys(("F16", "BF16", "I16", "U16"), 16)
@@ -222,7 +222,7 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
 def _check_spans(path: Path, tensors: Mapping[str, StoredTensor], begin: int) -> None:
     """Refuse a file whose tensors are not as long as they say, do not follow each other, or do not fill it.
 
-    Whoever read it would get one tensor's numbers for another's, and no error.
+    A reader of such a file would get one tensor's numbers for another's, and no error.
     """
     end = begin
     for name, tensor in sorted(tensors.items(), key=lambda named: (named[1].begin, named[1].bytes)):

@@ -235,7 +235,7 @@ def _write(output: OutputOptions, question: str, answer: "Answer", baseline: "Ba
 def typical(answer: "Answer", comparison: "AnswerComparison | None") -> "tuple[Answer, Baseline | None]":
     """The answer whose figures are shown, and the target alone.
 
-    After a comparison these are the runs that it speaks of, so that every time that is shown is of the same runs; but a
+    After a comparison both are runs of that comparison, so that all times shown are of the same runs; but a
     sampled answer is shown with its own figures, because the runs after the comparison drew other tokens.
     """
     if comparison is None or comparison.drafted is None or comparison.drafted.tokens != answer.tokens:

@@ -31,7 +31,7 @@ app = typer.Typer(help="Draft beside an event camera for a target in the cloud."
 
 WARM_UP_NODES = 8
 TOP_K = 64  # entries of a distribution that is sent
-KNOWN_THERE = re.compile(r"(file|https?|data):|file-[0-9a-f]{32}$", re.IGNORECASE)  # what a server takes for a clip
+KNOWN_THERE = re.compile(r"(file|https?|data):|file-[0-9a-f]{32}$", re.IGNORECASE)  # what names a clip for a server
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ class PartialAnswer:
 def live_view(console: Console | None) -> Iterator[Callable[[Piece], None]]:
     """A function that shows the pieces of one answer as they come; without a console it shows nothing.
 
-    In colours, provisional text is dim and is replaced, final text has the colour of its origin. Without, only final
+    In colours, provisional text is dim and is replaced, final text has the colour of its origin. Otherwise only final
     text is printed. The terminal is left clean, whatever happens.
     """
     answer = PartialAnswer()
@@ -118,7 +118,7 @@ def live_view(console: Console | None) -> Iterator[Callable[[Piece], None]]:
             try:
                 yield answer.add
             finally:
-                answer.provisional.clear()  # what is still provisional never became text
+                answer.provisional.clear()  # provisional pieces that are left never became text
 
 
 def show(

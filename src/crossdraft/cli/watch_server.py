@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from crossdraft.streams.push import EventFeed
     from crossdraft.video.grid import WindowGrid
 
-SENT = "num_frames"  # of the engine's options, what a server is told
+SENT = "num_frames"  # the one option of the engine that a server is told
 
 
 @dataclass(frozen=True, slots=True)

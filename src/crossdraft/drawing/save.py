@@ -83,7 +83,7 @@ def to_png(drawing: Drawing) -> bytes:
         else:
             _text(axes, shape)
     file = BytesIO()
-    with rc_context({"text.hinting": "none"}):  # which would widen letters to whole pixels
+    with rc_context({"text.hinting": "none"}):  # hinting would widen letters to whole pixels
         figure.savefig(file, format="png", dpi=DPI * SHARPNESS)
     return file.getvalue()
 

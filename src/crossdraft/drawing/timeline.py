@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from crossdraft.engine.request import Answer
     from crossdraft.engine.timeline import Span
 
-WIDTH, MARGIN, LEFT = 960, 28, 148  # of the card, around everything, left of the lanes
+WIDTH, MARGIN, LEFT = 960, 28, 148  # width of the card; room around everything, left of the lanes
 LINE, LANE, GAP = 22, 34, 12
 SMALL = 12
 TOUCH = 2.0  # spans of one kind that are closer than this many pixels share a label

@@ -28,6 +28,6 @@ RECORDS = (
     Method(
         "edge", "whatever drafts at the edge that asks, over the network (crossdraft serve, crossdraft edge)",
         "crossdraft", build, settings=EdgeSettings, drafts_trees=True, needs_target=True,
-        has_network=False, examples=(),  # it needs an edge
+        has_network=False, examples=(),  # examples would need an edge
     ),
 )  # fmt: skip

@@ -162,7 +162,7 @@ class LinkEstimate:
     def rounds_pay(self, pass_s: float, nodes: int, left: int) -> bool:
         """True if drafts after the tokens that are committed now are worth sending.
 
-        They are not where the target alone, at a token a pass, will be past such a draft, or at the answer's end,
+        They are not if the target alone, at a token a pass, will be past such a draft, or at the answer's end,
         before the draft arrives.
 
         Args:

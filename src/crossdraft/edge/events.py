@@ -8,8 +8,8 @@ from typing import Any
 class EdgeEvents:
     """A mark in `Request.events`: the recording lies at the edge, behind this `edge.remote.EdgeLink`.
 
-    The link stays in this process. What is sent to another one says no more than where the events are, so that whoever
-    wants to read them there refuses the request.
+    The link stays in this process. A copy in another process says only where the events are, so that a drafter
+    that wants to read them there refuses the request.
     """
 
     link: Any = None

@@ -16,14 +16,14 @@ from crossdraft.engine.checks import MOST_NODES
 
 ROUTE = "/v1/edge"
 VERSION = 4
-FRAME_BYTES = 1 << 20  # of one message
+FRAME_BYTES = 1 << 20  # most bytes of one message
 CHAT_BYTES = 1 << 16  # of a question: media are named in it, or uploaded first
 REPORT_BYTES = 1 << 18  # of an answer's figures
 SESSION_BYTES = 16
 DIGEST_BYTES = 8
 MOST_LENGTH = 1 << 20  # tokens of an answer
-MOST_ENTRIES = 1 << 17  # of the distributions of one frame
-MOST_PIECES = 64  # of text in one frame
+MOST_ENTRIES = 1 << 17  # entries of the distributions of one frame
+MOST_PIECES = 64  # pieces of text in one frame
 DRAWS = LIKELIEST, OWN, SEEDED = ("likeliest", "own", "seeded")  # what an edge drafts of a sampled answer
 MODES = OFF, HIDDEN, ROUNDS = ("off", "hidden", "rounds")  # when an edge drafts: never, until a commit, always
 INT32 = np.dtype("<i4")

@@ -51,7 +51,7 @@ class HeldDraft:
 
     frame: DraftFrame
     came: int = 0  # nodes, those that are dropped included
-    entries: int = 0  # of the distributions that are held
+    entries: int = 0  # entries of the distributions that are held
     nodes: dict[int, HeldNode] = field(default_factory=dict[int, HeldNode])
     _children: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     _rows: dict[int, tuple[NDArray[np.int32], NDArray[np.float32]]] = field(
@@ -156,7 +156,7 @@ class HeldDraft:
     def after(self, committed: Committed, nodes: int, vocabulary: int, *, draws: bool = False) -> Draft | None:
         """The first nodes that follow the committed tokens; `None` if there are none.
 
-        Nothing is dropped: the text may be one that is only tried.
+        Nothing is dropped, since the answer may be one that is only tried.
 
         Args:
             committed: the answer so far.

@@ -31,8 +31,8 @@ from crossdraft.errors import CrossdraftError
 
 LONGEST_WAIT_S = 1.0  # for a draft whose worth is not known
 MOST_HELD = 64  # drafts of one answer
-MOST_HELD_NODES = 1 << 12  # of all of them; an edge of ours sends 64 of each of 32 drafts, and 512 of one
-MOST_HELD_ENTRIES = 1 << 21  # of their distributions: 8 bytes each
+MOST_HELD_NODES = 1 << 12  # nodes of all drafts; an edge of ours sends 64 nodes of each of 32 drafts, and 512 of one
+MOST_HELD_ENTRIES = 1 << 21  # entries of all drafts' distributions: 8 bytes each
 NO_EDGE = "the question did not come from an edge"
 
 ReadDraft = Callable[[HeldDraft], Draft | None]
@@ -54,7 +54,7 @@ class EdgeLink:
         self.first_s: float | None = None  # when the first frame came
         self._held: dict[int, HeldDraft] = {}  # by serial number
         self._grown: set[int] = set()  # serials of drafts that grew since they were compared with the committed text
-        self._faults: list[str] = []  # of drafts that could not be read
+        self._faults: list[str] = []  # errors of drafts that could not be read
         self._void: tuple[int, bytes] | None = None  # after so many tokens of this digest the edge drafts nothing
         self._serial = -1  # of the newest draft
         self._since = self._arrived = time.perf_counter()  # begin and arrival of the current drafting; for the timeline
@@ -211,7 +211,7 @@ class EdgeDrafter:
         """See `AsyncDrafter`; nothing need be asked: the edge drafts of its own accord."""
 
         def take() -> list[Draft]:
-            now = time.monotonic()  # of all: while one edge is waited for, the others are
+            now = time.monotonic()  # one time for all: while one edge is waited for, the others are, too
             return [self._take(state, budget, now) for state, budget in zip(states, budgets, strict=True)]
 
         return take

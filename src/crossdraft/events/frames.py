@@ -117,7 +117,7 @@ def last_event_rows(pixel: NDArray[np.int32], stamp: NDArray[np.int32]) -> NDArr
     """Rows of the events that no later event of the same pixel covers.
 
     numpy promises no order for repeated indices in an assignment, so the result is checked, not trusted:
-    whoever lost to an *earlier* event writes again until nobody did. Each repetition raises the stamps it
+    an event that lost to an *earlier* one writes again until none does. Each repetition raises the stamps it
     touches, hence it ends; with today's numpy the first pass already is right.
 
     Args:

@@ -27,7 +27,7 @@ from crossdraft.files import atomic_path
 EVENTGPT_SENSOR = (640, 480)  # DSEC's, on which EventGPT was trained
 MAX_OPERATIONS = 100_000  # of a pickle
 COLUMNS = {"t": "<i8", "x": "<u2", "y": "<u2", "p": "|u1"}
-SCANNED_EVENTS = 1 << 18  # looked at together: 6 MB
+SCANNED_EVENTS = 1 << 18  # values compared in one step: 6 MB
 
 
 def read_eventgpt(

@@ -14,7 +14,7 @@ from crossdraft.events.stream import LAST_US, Columns, Events, Sensor, Window, w
 if TYPE_CHECKING:
     import h5py
 
-FIRST_EVENTS = 1 << 17  # of the first chunk: whoever only wants to know where a recording begins reads no more
+FIRST_EVENTS = 1 << 17  # of the first chunk: a caller that only wants to know where a recording begins reads no more
 CHUNK_EVENTS = 1 << 20  # of the others: 14 MB in memory
 _PROBE_EVENTS = 65_536  # a binary search stops here and reads the rest at once
 Times = NDArray[np.int64] | NDArray[np.float64]

@@ -15,7 +15,7 @@ class MediaBudget:
 
     def __init__(self, most: int) -> None:
         self.most, self.held = most, 0
-        self.holders = Counter[Hashable]()  # of each value, which counts once
+        self.holders = Counter[Hashable]()  # requests that hold each value, which counts once
 
 
 class MediaShare:

@@ -79,7 +79,7 @@ class MediaDecoder:
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="decode")
         # Apart from those: jobs that wait for a worker may hold all threads of the first pool.
         self._starters = ThreadPoolExecutor(workers, thread_name_prefix="decode-start")
-        self._idle: LifoQueue[DecodeProcess | None] = LifoQueue()  # so that not all of them are worn out at a time
+        self._idle: LifoQueue[DecodeProcess | None] = LifoQueue()  # last in, first out: not all wear out at a time
         for _ in range(workers):
             self._idle.put(None)
         self._lock, self._failing = threading.Lock(), False  # the last worker that was to start did not, as is logged
@@ -218,7 +218,7 @@ class MediaDecoder:
         """Start a worker, in a thread of the starters."""
         worker: DecodeProcess | None = None
         try:
-            with suppress(ApiError):  # as is logged; whoever comes next tries again
+            with suppress(ApiError):  # logged already; the next job tries again
                 worker = self._new()
         finally:
             self._idle.put(worker)
@@ -256,7 +256,7 @@ class MediaDecoder:
 
 async def _ended(reply: "asyncio.Future[Any]", job: DecodeJob) -> None:
     """Wait for the end of a job that nobody wants: a short one ends by itself, and keeps its worker."""
-    reply.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else asks for it
+    reply.add_done_callback(lambda done: done.cancelled() or done.exception())  # else asyncio warns of it
     try:
         if job.runs:
             await asyncio.wait([reply], timeout=UNWANTED_S)

@@ -159,10 +159,10 @@ class DecodeProcess:
     def kill(self) -> None:
         """End the process and its child, whatever they do; whoever waits for the reply learns that it is lost.
 
-        From any thread.
+        May be called from any thread.
         """
         if self._process.returncode is None:  # else its number may be another's
-            with suppress(ProcessLookupError, PermissionError):  # it has ended, and its own child
+            with suppress(ProcessLookupError, PermissionError):  # it and its child have ended already
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:

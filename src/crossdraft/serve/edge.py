@@ -53,7 +53,7 @@ router = APIRouter()
 
 PING_S = 1.0  # between pings while a question is answered; at other times WebSocket's own pings keep the connection
 SILENT_S = 20.0  # after which, meanwhile, an edge that answers no ping is gone
-MOST_PINGS = 64  # that are not answered
+MOST_PINGS = 64  # pings without an answer that are remembered
 MOST_REFUSED = 8  # refused questions, after which a connection ends: checking a question costs time
 
 
@@ -113,7 +113,7 @@ class EdgeConnection:
                 await asyncio.wait(waited, timeout=left, return_when=asyncio.FIRST_COMPLETED)
                 if self._writing is not None and self._writing.done() and not receiving.done():
                     writing, self._writing = self._writing, None
-                    writing.result()  # what went wrong, if something did
+                    writing.result()  # raises the writer's error, if there is one
             return receiving.result()
         finally:
             receiving.cancel()
@@ -145,7 +145,7 @@ class EdgeConnection:
         match frame:
             case DraftFrame():
                 self._estimate.came(nbytes, 1e-6 * frame.sent_us, self._received_s)
-                if self._session is not None:  # else it is of an answer that is whole already
+                if self._session is not None:  # else the draft is for an answer that is whole already
                     self._session.received(frame, nbytes)
             case Pong():
                 self._came_back(frame.at)
@@ -153,7 +153,7 @@ class EdgeConnection:
                 await self._ask(frame)
             case Resume():
                 self._resume(frame)
-            case End():  # nobody wants it, or all of it is there
+            case End():  # the edge wants no more, or has all of the answer
                 self._let_go(whole=True)
             case _:
                 raise FrameError(f"A frame of the kind {frame.kind} is the cloud's; an edge does not send it.")
@@ -297,7 +297,7 @@ def _note_end(writing: "asyncio.Task[None]") -> None:
 def _draws(spec: str, rule: str | None) -> str:
     """The word of `DRAWS` for how an edge of this spec drafts a sampled answer.
 
-    Where the rule's answers follow from the seed alone, so do its drafts. Else the edge may be believed.
+    If the rule's answers follow from the seed alone, so do the drafts; else the spec says if the edge is believed.
 
     >>> _draws("union:edge,memory", None), _draws("edge", "rejection"), _draws("(edge:draws=yes)", "rejection")
     ('seeded', 'likeliest', 'own')

@@ -189,7 +189,7 @@ class EdgeSessions:
     """
 
     def __init__(self, settings: ServerSettings) -> None:
-        self.fingerprint: bytes | None = None  # of the target's vocabulary, if anything drafts at an edge
+        self.fingerprint: bytes | None = None  # the target's vocabulary's, if a drafter needs an edge
         if settings.drafter not in ("auto", "none") and "edge" in read_spec(settings.drafter).names:
             self.fingerprint = fingerprint_of(tokenizer_of(settings.target).get_vocab())  # seconds, of a large one
         self._connected = Counter[str]()  # edges of each client

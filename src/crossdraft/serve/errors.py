@@ -42,8 +42,8 @@ FIELDS = {
     "min_new_tokens": "min_tokens",
 }  # fmt: skip
 FIELD = re.compile(rf"\b(?:{'|'.join(FIELDS)})\b")
-OPEN = re.compile(r"(?<=\w)=…")  # of a keyword whose value is the reader's
-READ = ["GET", "HEAD"]  # methods of a route that a health check, a proxy or a player may ask for its headers alone
+OPEN = re.compile(r"(?<=\w)=…")  # the end of a keyword whose value is left open
+READ = ["GET", "HEAD"]  # for routes of which a health check, a proxy or a player may want the headers alone
 MOST_NAME = 64  # characters of a name that an error repeats
 MOST_NAMES = 5
 MOST_SENTENCE = 1000

@@ -226,8 +226,8 @@ class Gate:
     def _check_origin(self, headers: Headers) -> None:
         """Refuse pages of other origins, whose requests a browser may send without asking; and foreign host names.
 
-        The latter is for a server that trusts whoever reaches it: a page whose own name leads there (DNS rebinding) is
-        of the same origin, for the browser. An address as the host is no page's name.
+        Host names matter to a server that asks for no keys: a page whose own name leads there (DNS rebinding) is of the
+        same origin, for the browser. An address as the host is no page's name.
 
         Raises:
             ApiError: it is one.

@@ -129,7 +129,7 @@ def _records(path: Path) -> list[KeyRecord]:
         raise CrossdraftError(f"{path} is no YAML; write a list of keys, as `crossdraft serve new-key` does.") from None
     if mode & 0o022:
         raise CrossdraftError(f"Others may write {path}, and so add keys; run: chmod go-w {path}")
-    given = [] if given is None else given  # of a file that is empty, or has nothing but comments
+    given = [] if given is None else given  # the file is empty, or holds only comments
     if not isinstance(given, list):
         raise CrossdraftError(f"{path} holds no list; write a list of keys, as `crossdraft serve new-key` does.")
     try:

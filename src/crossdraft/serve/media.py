@@ -145,7 +145,7 @@ class MediaLoader:
 
             @asynccontextmanager
             async def window(part: object) -> AsyncIterator[object]:
-                with self._scope(client, self._sampling) as own:  # of a long recording one window after another
+                with self._scope(client, self._sampling) as own:  # a long recording is decoded window by window
                     yield await self._recordings.decoded(found, part, own) if isinstance(part, Excerpt) else part
 
             yield ReplayedMedia(video, found.shown(video.seconds), window)
@@ -251,7 +251,7 @@ class MediaLoader:
         sampling = _sampled(visual, asked, scope, param)
 
         async def decode() -> DecodedVideo:
-            if not paths:  # what it was is known, but its frames are not kept any more
+            if not paths:  # known by its name, but its frames are not kept any more
                 raise _unknown(uuid, param)
             if kind == IMAGE:
                 return DecodedVideo(await self.decoder.image(paths[0], param))

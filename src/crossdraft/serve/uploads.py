@@ -75,7 +75,7 @@ class Uploads:
     def __init__(self, folder: Path, most: int, quota: int, seconds: float) -> None:
         self._folder, self._most, self._quota, self._seconds = folder, most, quota, seconds
         self._files: dict[str, Upload] = {}
-        self._lock = threading.Lock()  # of the files
+        self._lock = threading.Lock()  # guards the files
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if folder.stat().st_mode & 0o077:
@@ -86,7 +86,7 @@ class Uploads:
             ) from None
         self._held = ExitStack()
         self._held.enter_context(only_process(folder))
-        for path in folder.iterdir():  # of a server that was killed
+        for path in folder.iterdir():  # left by a server that was killed
             if ID.match(path.name) and (path.is_symlink() or not path.is_dir()):
                 path.unlink()
         self._closed = threading.Event()

@@ -27,8 +27,8 @@ class Windowing:
     """The windows of a stream: one each `every_s`, the first as soon as the stream is `length_s` long.
 
     Window j has a frame for each of `frames` times, `length_s / frames` apart, the last at `length_s + j * every_s`:
-    the first one at or after it. Where `every_s` is no multiple of that step, the window is earlier by less than a
-    step, such that all windows lie on one grid (`WindowGrid`): those that overlap share frames.
+    the first frame at or after each. Where `every_s` is no multiple of that step, the window is earlier by less than a
+    step, such that all windows lie on one grid (`WindowGrid`): windows that overlap share frames.
 
     Args:
         every_s: from window to window.

@@ -129,7 +129,7 @@ def _resize_axis(pixels: Tensor, size: tuple[int, int], resample: str) -> Tensor
         return pixels
     # torch's 8-bit kernel is ten times as fast, but its weights are too coarse where single pixels weigh much.
     fine = math.prod(size) > math.prod(pixels.shape[-2:]) / 2
-    if fine and pixels.numel() > LARGE and pixels.shape[1] > 1:  # of a photo, a channel at a time
+    if fine and pixels.numel() > LARGE and pixels.shape[1] > 1:  # a photo: one channel at a time
         return torch.cat([_resize_axis(channel, size, resample) for channel in pixels.split(1, 1)], 1)
     source = pixels.double() if fine else pixels
     out = F.interpolate(source, size=size, mode=resample, antialias=True, align_corners=False)
@@ -214,7 +214,7 @@ def _weighted(bands: Sequence[tuple[Tensor, int, int]], source: Tensor) -> Tenso
 def vertical_first(sides: tuple[int, int], size: tuple[int, int]) -> bool:
     """True if the vertical pass comes first.
 
-    The order shows only where the first pass overshoots 0 or 255. It is Pillow 13's; before, and in
+    The order shows only where the first pass overshoots 0 or 255. This order is Pillow 13's; before, and in
     torchvision, the horizontal pass always comes first.
     """
     return sides[0] - size[0] > 2 * max(sides[1] - size[1], 0)

@@ -196,7 +196,7 @@ def video_settings(folder: str | os.PathLike[str]) -> tuple[Path, Mapping[str, A
 
 def _squeeze(settings: Mapping[str, Any]) -> tuple[int, int] | None:
     """Second resize of SmolVLM's frames, to the size that an image without tiles gets."""
-    found = None if "merge_size" in settings else settings.get("max_image_size")  # of GLM a limit that nothing reads
+    found = None if "merge_size" in settings else settings.get("max_image_size")  # GLM's is a limit that nothing reads
     return _pair(int(found["longest_edge"])) if found else None
 
 

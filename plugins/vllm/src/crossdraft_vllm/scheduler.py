@@ -25,8 +25,8 @@ from crossdraft_vllm.settings import LONGEST, HostSettings
 class DraftScheduler(HiddenDrafts, Scheduler):
     """vLLM's scheduler with drafts of ours; see `scheduling`.
 
-    With `"method": "custom_class"` all drafts are ours; with `ngram` those of vLLM fill in where there is none. With a
-    head's method, `eagle3` for example, only the first one of each answer is ours, made while the prompt was read.
+    With `"method": "custom_class"` all drafts are ours; with `ngram` vLLM's drafts fill in where we have none. With a
+    head's method, `eagle3` for example, only the first draft of each answer is ours, made while the prompt was read.
 
     Raises:
         CrossdraftError: vLLM is configured in a way that cannot take them.

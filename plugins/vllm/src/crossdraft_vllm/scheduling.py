@@ -29,7 +29,7 @@ class HiddenDrafts:
     def host(self, drafts: HostedDrafts, reader: RequestReader, *, draws: bool = True) -> None:
         """Take drafts from `drafts`, for requests as `reader` reads them.
 
-        `draws`: whether drafts of answers that are drawn are verified exactly; else they get none.
+        `draws`: whether drafts of answers that are drawn are verified exactly; else such answers get no drafts.
         """
         self.drafts = drafts
         self._reader, self._draws = reader, draws
