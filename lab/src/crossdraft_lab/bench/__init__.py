@@ -1,4 +1,4 @@
-"""Measuring: how fast, against what, and is it still the same text.
+"""Measurements: speed, comparison with other methods, and equality of the text.
 
 Nothing is imported here: `scale` must start where only the engine's own needs are installed.
 """

@@ -19,7 +19,7 @@ DRAFTERS = ("event", "blind")
 
 
 def acceptance_study(models: Models, work: Workload, specs: Sequence[str] = DRAFTERS, nodes: int = 8) -> Study:
-    """Every pair with every drafter, each offering a tree of at most `nodes` in every round, the first included.
+    """Study of every pair with every drafter; each round, the first included, offers a tree of at most `nodes`.
 
     Nothing adapts, and the ride-along's draft is as long as any other, so that τ depends on the drafter alone.
 

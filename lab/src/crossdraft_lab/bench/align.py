@@ -140,7 +140,7 @@ class AlignBench:
     def feature_drafter(self) -> str | None:
         """Drafter whose feature the target's head reads unchanged, as a control: first adapter, else first EventGPT.
 
-        Of adapters those that translate features, and no tokens.
+        Adapters count if they translate features; adapters that translate tokens do not.
         """
         adapters = [spec for spec in self.drafters if _translates_features(spec_of(spec))]
         models = [spec for spec in self.drafters if method_in(spec_of(spec)).name in EVENT_MODELS]
@@ -178,7 +178,7 @@ def check_drafters(drafters: Sequence[str]) -> None:
 
 
 def _translates_features(spec: Spec) -> bool:
-    """True if it is an adapter between features, which are there without it, too."""
+    """True if a spec is an adapter between features, which exist without the adapter, too."""
     if spec.name != "aligned" or "dir" not in spec.settings:
         return False
     network = read_config(Path(spec.settings["dir"])).network
@@ -240,7 +240,7 @@ class _AlignRun:
     _features: dict[str, list[Tensor]] = field(default_factory=dict)
 
     def features(self, wordings: str) -> list[Tensor]:
-        """[A, H] of each answer, the target's own; read once, and only if a row asks for them."""
+        """The target's own features [A, H] of each answer; computed once, and only if a row asks for them."""
         if wordings not in self._features:
             self._features[wordings] = [target_features(self.target, pair) for pair in self.tests[wordings]]
         return self._features[wordings]
@@ -268,7 +268,7 @@ class _AlignRun:
         return found
 
     def identity(self, wordings: str) -> Json:
-        """The target's own feature offered as a prediction of itself; it drafts nothing."""
+        """Row of the target's own feature offered as a prediction of itself; nothing is drafted."""
         if (known := self.kept.row(IDENTITY, wordings)) is not None:
             return known
         figures = identity_figures(self.target, self.tests[wordings], self.features(wordings))
@@ -400,7 +400,7 @@ def taught_questions(
 
 
 def scene_tests(clips: int, each: int, max_new_tokens: int) -> tuple[dict[str, Sequence[Item]], Mapping[str, object]]:
-    """Test scenes in both wordings, and what they are."""
+    """Test scenes in both wordings, and their description as plain values."""
     questions = scene_questions(Workload(clips * each, max_new_tokens=max_new_tokens, questions=each), 1)
     return {name: list(items) for name, items in questions.tests.items()}, questions.about
 

@@ -72,7 +72,7 @@ def target_features(target: Target, pair: ReferenceAnswer) -> Tensor:
 
 @torch.inference_mode()
 def aligned_features(drafter: AlignedDrafter, pair: ReferenceAnswer, own: Tensor) -> Tensor:
-    """[A, H] what the adapter has for these, the drafter having read the same tokens; on the CPU.
+    """Adapter's predictions [A, H] of these features after the drafter has read the same tokens; on the CPU.
 
     One that reads the target's features has `own` [A, H], each one position late.
     """

@@ -79,7 +79,7 @@ class KeptRows:
         return None if known is None else [tuple(answer) for answer in known]
 
     def add_answers(self, wordings: str, answers: Sequence[Sequence[int]]) -> None:
-        """Keep them."""
+        """Keep the target's answers to a set of questions."""
         self._found["answers"][wordings] = [list(answer) for answer in answers]
         self._write()
 
@@ -94,7 +94,7 @@ class KeptRows:
         return row
 
     def remove(self) -> None:
-        """Take the file away, once its rows stand elsewhere."""
+        """Remove the file once its rows are kept elsewhere."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
@@ -140,7 +140,7 @@ def _interval(found: Any, digits: int = 2) -> str:
 
 
 def _column(head: str, of: str, *wordings: str) -> FigureColumn:
-    """A figure of rows in those wordings; in held-out ones, where there are any, if none is named."""
+    """Column of a figure in given wordings; without given wordings, in held-out ones where there are any."""
 
     def figure(by_wordings: Mapping[str, Json], name: str) -> Any:
         row = _first(by_wordings) if not wordings else by_wordings.get(wordings[0])
@@ -170,7 +170,7 @@ COLUMNS = (
 
 
 def results_table(results: Results) -> FigureTable:
-    """All figures; those after it and of features are of held-out wordings, where there are any."""
+    """Table of all figures; τ and figures of features are of held-out wordings, where there are any."""
     held_out = any(HELD_OUT in by_wordings for by_wordings in results.values())
     wordings = "held-out wordings" if held_out else "the wordings of the training: no question was held out"
     title = f"tokens of the hidden draft that the target accepts, on test clips in {wordings}; and its features"
@@ -205,7 +205,7 @@ def _tokens_more(more: Interval) -> str:
 
 
 def compare(name: str, than: str, rows: Mapping[str, Json]) -> Interval:
-    """Mean of accepted tokens that one row has more than another, question by question; drawn over clips."""
+    """Mean number of accepted tokens by which one row exceeds another, question by question; drawn over clips."""
     own, other = rows[name], rows[than]
     more = [one - two for one, two in zip(own["prefixes"], other["prefixes"], strict=True)]
     return ratio_by(own["clips"], more, [1] * len(more))

@@ -157,7 +157,7 @@ class HFBaseline:
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **cast}
 
     def config(self, request: Request, prompt: int) -> GenerationConfig:
-        """The settings of `generate` that say what our engine goes by for the resolved request."""
+        """Settings of `generate` equal to those that our engine uses for the resolved request."""
         limit = request.max_new_tokens or self.target.defaults.limit(prompt, self.target.context)
         config = generation_config(request.sampling, sorted(self.target.eos), prompt, limit)
         config.stop_strings = list(request.stops) or None
@@ -172,7 +172,7 @@ class HFBaseline:
 
 @contextmanager
 def saying_nothing(model: Any) -> Iterator[None]:
-    """A model without settings of its own: `generate` would fill whatever a request leaves out from the checkpoint."""
+    """Remove a model's own settings: `generate` would take from them whatever a request leaves out."""
     own, model.generation_config = model.generation_config, GenerationConfig()
     try:
         yield

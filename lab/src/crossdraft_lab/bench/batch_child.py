@@ -23,7 +23,7 @@ class Asked:
 
 
 def keep_stdout() -> TextIO:
-    """Standard output for the answers alone: what libraries print goes to standard error. Call it before they load."""
+    """Reserve standard output for answers: libraries' prints go to standard error. Call it before libraries load."""
     kept = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return kept
@@ -32,7 +32,7 @@ def keep_stdout() -> TextIO:
 def serve(
     out: TextIO, about: Mapping[str, object], answer: Callable[[Sequence[Asked]], Sequence[Mapping[str, object]]]
 ) -> None:
-    """Say what it is, then answer a batch for every line, until there are no more.
+    """Write `about`, then answer a batch for every line of standard input, until its end.
 
     Args:
         out: as `keep_stdout` returns it.

@@ -1,4 +1,4 @@
-"""Closed batches that a process of its own answers: what cannot share ours. It stands still while it is not asked.
+"""Closed batches answered in another process, for what cannot share ours; the process is stopped between batches.
 
 That is another environment's packages, or a loop in a thread of its own, whose OpenMP threads would count against those
 of every other contestant (see `EngineMethod`). The child's side is `batch_child`. Its messages are kept in a file, of
@@ -89,7 +89,7 @@ class ChildBatches:
         return BatchRun(tuple(Served(tuple(one["tokens"]), one["ttft_s"], one["total_s"]) for one in served))
 
     def close(self) -> None:
-        """End it."""
+        """End the child."""
         self._rest.close()
         self._process.kill()
         self._process.communicate()
@@ -115,7 +115,7 @@ class ChildBatches:
 
 
 def _path(python: Path | None) -> dict[str, str]:
-    """Our packages for another environment, unless they lie among others of this one, which that must not see."""
+    """Path of our packages for another environment; empty if other packages lie beside them, which it must not see."""
     if python is None or any((Path(folder) / "torch").exists() for folder in SOURCES):
         return {}
     return {"PYTHONPATH": os.pathsep.join(SOURCES)}

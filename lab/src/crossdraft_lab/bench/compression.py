@@ -50,7 +50,7 @@ def compression_study(
     budgets: Sequence[float] = (),
     check: float = 0.25,
 ) -> Study:
-    """Every pair on every target, alone and drafted for, interleaved; nothing adapts but thresholds.
+    """Study of every pair on every target, alone and with the drafter, interleaved; only thresholds adapt.
 
     Args:
         models: the target, and the pair's drafters.
@@ -101,13 +101,13 @@ def compression_study(
 
 
 def _columns(rows: dict[str, tuple[Variant, str, str | None]]) -> tuple[FigureColumn, ...]:
-    """The figures of each row, of which target it is and what drafts for it."""
+    """Columns of the figures; `rows` give each row's target and drafter."""
 
     def tens(share: Interval | None) -> str:
         return "–" if share is None else share.percent()
 
     def own(found: Answers, name: str) -> dict[str, int] | None:
-        """Answers that are this target's own; `None` of the target alone, whose answers these are."""
+        """Number of answers equal to those of the row's target alone; `None` for the target alone itself."""
         _, target, drafter = rows[name]
         return None if drafter is None else dict(zip(("equal", "total"), found.equal(name, target), strict=True))
 
@@ -213,7 +213,7 @@ class CheckedMethod(EngineMethod):
         self.controller = cast("PrefillController", speculative(target).controller)
 
     def answer(self, item: Item) -> Run:
-        """The run that was given, with the time of all that was done for it.
+        """Return the run whose answer was given, with the time of all work done for it.
 
         Of an item without a namespace, a warm-up, both ways are gone, and nothing is learned.
         """

@@ -162,7 +162,7 @@ def synthetic_window(rate_mev_s: float = RATE_MEV_S, seed: int = 0) -> Events:
 
 
 def repeated(window: Events, seconds: float) -> Iterator[Events]:
-    """The window again and again, each time 50 ms later."""
+    """Repeat the window for some seconds, each time 50 ms later."""
     for i in range(round(seconds * 1e6 / WINDOW_US)):
         yield Events(window.x, window.y, window.t + i * WINDOW_US, window.p, window.width, window.height)
 
@@ -240,7 +240,7 @@ def time_in_process(path: Path, runs: int) -> dict[str, Any]:
 
 
 def write_plain_dsec(path: Path, chunks: Iterable[Events]) -> None:
-    """DSEC's layout as others write it: h5py's own chunk sizes, no attributes, an index of milliseconds."""
+    """Write DSEC's layout as other programs do: h5py's chunk sizes, no attributes, an index of milliseconds."""
     import h5py
     import hdf5plugin
 

@@ -1,4 +1,4 @@
-"""Drafters' processes as forks of one that has imported torch and transformers, which takes a fresh one seconds.
+"""Drafters' processes as forks of a process that has imported torch and transformers: a fresh import takes seconds.
 
 On Linux without CUDA only: a fork cannot use a device that the process it was made of has opened, and elsewhere the
 system's libraries do not bear a fork.

@@ -33,7 +33,7 @@ class GpuSample(NamedTuple):
 
 
 def gpu_use(name: str, samples: Sequence[GpuSample]) -> dict[str, Any]:
-    """Readings of one GPU, which follow one another too closely for an interval: means and largest ones.
+    """Means and maxima of one GPU's readings; successive readings are too dependent for an interval.
 
     `watts` and `most_watts` are `None` where the GPU does not say.
     """

@@ -1,4 +1,4 @@
-"""`crossdraft bench heads`: every trained drafter on the same questions; what it costs, and what it is worth.
+"""`crossdraft bench heads`: every trained drafter on the same questions; its costs, and its acceptance.
 
 The report is plain values, as its JSON has them; tables, sentences and the picture are made of those.
 """
@@ -115,7 +115,7 @@ class HeadsBench:
 
     @property
     def draft_settings(self) -> tuple[DraftSetting, ...]:
-        """In the order of the report: the first stands for a drafter where one figure must."""
+        """Settings in the order of the report; the first stands for a drafter where only one figure is shown."""
         trees = [DraftSetting("tree", self.nodes, temperature) for temperature in sorted(self.temperatures)]
         chains = [DraftSetting("chain", self.chain, 0.0)] if self.chain and 0 in self.temperatures else []
         return (*trees[:1], *chains, *trees[1:])
@@ -207,7 +207,7 @@ def _answers(
 def _divergences(
     target: Target, known: Sequence[ReferenceAnswer], answers: Sequence[tuple[int, ...]]
 ) -> list[Divergence | None]:
-    """Greedy answers beside the target's own."""
+    """Compare greedy answers with the target's own."""
     pairs = zip(known, answers, strict=True)
     return [find_divergence(target, pair.item, pair.tokens, tokens) for pair, tokens in pairs]
 
@@ -280,7 +280,7 @@ def setting_names(report: Json) -> list[str]:
 
 
 def lines(report: Json, labels: Mapping[str, str]) -> list[str]:
-    """The papers' order, and what a reader must know of the tables.
+    """Lines on the drafters' order in the papers, and on what a reader must know of the tables.
 
     Args:
         report: of `run_heads`.

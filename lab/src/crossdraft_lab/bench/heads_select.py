@@ -69,7 +69,7 @@ def as_chain(spec: Spec) -> Spec:
 
 
 def short_labels(drafters: Mapping[str, Spec]) -> dict[str, str]:
-    """For tables and pictures: the specs without their folders, where they still differ.
+    """Labels for tables and pictures: specs without their folders where labels still differ.
 
     >>> from crossdraft.specs import parse
     >>> short_labels({text: parse(text) for text in ("eagle2:dir=a", "hydra:dir=b", "hydra:dir=c")})
@@ -146,7 +146,7 @@ def _heads(spec: Spec) -> Iterator[tuple[Spec, str, Path]]:
 
 
 def _networks(spec: Spec, target: str) -> Iterator[tuple[Path, tuple[str, ...]]]:
-    """Everything that runs: a folder of weights, and which of its modules; none named = all."""
+    """Networks that run: each a folder of weights and names of its modules; no names = all modules."""
     yield from ((folder, ()) for _, _, folder in _heads(replace(spec, parts=())))
     method = method_in(spec)
     if method.model == "target":

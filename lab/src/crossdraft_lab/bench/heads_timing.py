@@ -67,7 +67,7 @@ class _DraftTimer:
         self.drafted: dict[str, list[int]] = {name: [] for name in drafters}
 
     def walk(self, pair: ReferenceAnswer) -> None:
-        """Through one answer."""
+        """Time the drafters along one answer."""
         states = {name: drafter.begin([pair.item.request]) for name, drafter in self.drafters.items()}
         forced = _TeacherForced(self.target, pair.item.request, pair.tokens, self.nodes, self.needs)
         commits: dict[str, float] = {}
@@ -134,7 +134,7 @@ class _TargetStep:
     prompt: PromptFeatures | None = None
 
     def output_for(self, needs: Needs, draft: Draft | None, behind: Tensor | None) -> VerifyOutput:
-        """For a drafter with these needs, whose own draft was verified; `behind` [m, V]: logits of its probes."""
+        """Output for a drafter with these needs and its own draft; `behind` [m, V] are logits of its probes."""
         path = () if draft is None else tuple(draft.tree.follow(self.tokens[:-1]))
         prompt = None
         if self.prompt is not None and not needs.nothing:
@@ -179,7 +179,7 @@ class _TeacherForced:
         self._try(DraftTree.chain([self.tokens[self.done]] * nodes))
 
     def probe(self, draft: Draft) -> Tensor:
-        """[m, V] what the target says after a draft's probes."""
+        """[m, V] logits of the target after a draft's probes."""
         return self._try(draft.input_tree, draft.probe_embeds)[1 + len(draft.tree) :]
 
     def _step(self) -> _TargetStep:

@@ -36,7 +36,7 @@ class ClipEmbedding(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """Weight of the tokens: what a model calls its input embeddings."""
+        """Weight of the token embeddings, under the name that models expect."""
         return self.tokens.weight
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class ContinuousBatches:
 
     @torch.inference_mode()
     def _prompts(self, asked: Sequence[Asked]) -> list[list[int]]:
-        """Token ids of each prompt, the clip's being those of its features, which the embedding then knows."""
+        """Token ids of each prompt; the clip's ids are rows of its features, which the embedding then holds."""
         from crossdraft.engine.request import Request
 
         prompts = [self.target.prepare(Request(one.prompt, one.video)) for one in asked]

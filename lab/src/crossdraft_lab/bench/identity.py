@@ -1,4 +1,4 @@
-"""`crossdraft bench identity`: is it the same text? Every placement, and batches that join and leave; no timing."""
+"""`crossdraft bench identity`: checks that every placement, and batches that join and leave, give the same text."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -79,7 +79,7 @@ CACHED_CONFIGS = tuple(  # with prefix caches: of everything, and so small that 
 
 
 def configs_of(spec: str) -> tuple[RunConfig, ...]:
-    """For any drafter: as it is used, in this process, and in batches of every size."""
+    """Ways to run any drafter: as users do, in this process, and in batches of every size."""
     return (
         RunConfig(f"{spec}, process", spec, ((PROCESS, 1),)),
         RunConfig(f"{spec}, inline", spec, (("beside", 1),), adaptive=False),
@@ -143,7 +143,7 @@ class IdentityCheck:
 
     @property
     def remark(self) -> str:
-        """For people: how close the calls were where it parted, and what the engine wanted to be known."""
+        """Remark for people: how near the logits were where answers diverged, and the engine's notes."""
         known = [f"{self.known} prompts were known."] if self.known else []
         return " ".join([*known, *gaps_in_words(self.divergences), *sorted(self.notes)])
 
@@ -191,7 +191,7 @@ def run_identity(
 def open_configs(
     target: Target, models: Models, cores: Cores | None, configs: Sequence[RunConfig], bytes_of_clip: int = 0
 ) -> Iterator[list[tuple[DecodeLoop, ...]]]:
-    """For each way a decoder for each placement. Ways of the same drafter share its process, and its inline one.
+    """Open a decoder for each placement of each way. Ways of one drafter share its process and its inline runner.
 
     `bytes_of_clip` is what the target's prefix cache holds of a clip; a drafter's has as much room.
     """

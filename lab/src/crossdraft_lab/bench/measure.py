@@ -1,4 +1,4 @@
-"""Run methods interleaved, in one process, in balanced order; and where their answers part from the target's."""
+"""Interleaved runs of methods in one process, in balanced order; and divergences from the target's answers."""
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
@@ -181,6 +181,6 @@ def find_divergence(target: Target, item: Item, expected: Sequence[int], found: 
 
 
 def gaps_in_words(divergences: Sequence[Divergence]) -> list[str]:
-    """For people, no more than can be read: how close the calls were; the JSON has them all."""
+    """Describe for people how near the logits were at some divergences; the JSON has them all."""
     gaps = ", ".join(f"{divergence['top2_gap']:.2g}" for divergence in divergences[:MOST_GAPS])
     return [f"top-2 logit gaps at divergences: {gaps}"] if gaps else []

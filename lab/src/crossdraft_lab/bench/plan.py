@@ -210,7 +210,7 @@ class Advice:
         return min(self.strategies, key=lambda strategy: strategy.total)
 
     def strategy(self, name: str) -> Strategy:
-        """One of them by its name."""
+        """Strategy of a given name."""
         return next(strategy for strategy in self.strategies if strategy.name == name)
 
     @property
@@ -220,7 +220,7 @@ class Advice:
 
 
 def advise(stages: Stages, *, measured: bool = False) -> Advice:
-    """Every way at its best budget, and what each must reach to pay."""
+    """Compute every strategy at its best budget, and what each must reach to pay."""
     budget = best_budget(stages)
     strategies = (
         _strategy(stages, ALONE, 0, 0),
@@ -346,7 +346,7 @@ def figures(advice: Advice) -> list[tuple[str, str]]:
 
 
 def sentence(advice: Advice) -> str:
-    """Draft or do not draft, and why."""
+    """Advice in a sentence: draft or do not draft, and why."""
     best, alone = advice.best, advice.alone
     if best.name == ALONE:
         rival = min(advice.strategies[1:], key=lambda strategy: strategy.total)

@@ -66,7 +66,7 @@ class SharedMethod(EngineMethod):
     """An engine whose drafter serves others, too: whoever made it closes it."""
 
     def close(self) -> None:
-        """Leave everything as it is."""
+        """Do nothing: the drafter is closed by whoever made it."""
 
 
 def speed(found: Answers, name: str, against: str = ALONE) -> Interval:

@@ -63,7 +63,7 @@ def questions_study(
 
 
 def fastest(found: Answers, baseline: str) -> str:
-    """The fastest of a baseline's ways, all of a scene as one time."""
+    """The fastest of a baseline's ways, with all answers about a scene as one time."""
     ran = [name for name in BASELINES[baseline] if name in found.names]
     return min(ran, key=lambda name: sum(found.results.seconds(name)))
 

@@ -1,4 +1,4 @@
-"""`crossdraft bench recordings`: what event drafters make of recordings longer than the second they were trained on.
+"""`crossdraft bench recordings`: event drafters on recordings longer than the second that they were trained on.
 
 A scene's second fills a recording of some seconds in two ways (`scenes.Pace`): spread over all of it, or at its own
 speed somewhere in it, all else standing still. The target sees eight frames of the whole. Measured is the accepted

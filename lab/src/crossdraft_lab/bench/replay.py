@@ -61,7 +61,7 @@ class StageCosts:
             raise CrossdraftError(f"A question of {self.question_tokens} tokens is none; give between 1 and 4096.")
 
     def of(self, trace: Trace) -> tuple[float, float] | None:
-        """Milliseconds of prefill and step for a trace, or nothing."""
+        """Milliseconds of prefill and step for a trace; `None` where they are unknown."""
         own = trace.measured
         if own is not None:
             return own
@@ -290,5 +290,5 @@ def worth_it(draft: Draft, costs: StageCosts) -> DraftTree:
 
 
 def _clip(trace: Trace) -> str:
-    """A name that no file has; absolute, for `memory` resolves it, and drafts the same in every working directory."""
+    """Name of a trace's clip, which is no file; absolute, so that `memory` drafts alike in every working directory."""
     return f"/scene {trace.scene}"

@@ -174,7 +174,7 @@ def plan(
 
 
 def _refuse_mixture(ctx: typer.Context, measure: bool) -> None:
-    """Refuse numbers that are typed in beside `--measure`: half of them would be ignored."""
+    """Refuse options that the chosen way, typed numbers or a measured pair, would ignore."""
     unread = {option.name for option in fields(TypedStages if measure else MeasuredPair)}
     for option in ctx.command.params:
         source = ctx.get_parameter_source(option.name or "")

@@ -53,7 +53,7 @@ class Easd:
         return walk(aligned(tree, probs), probs, Dice(generator), self.confident_child)
 
     def confident_child(self, tree: DraftTree, parent: int, p: Tensor, chance: Chance) -> tuple[int, Tensor]:
-        """The child that `rejection` accepts, unless both models are unsure there; then p without its token."""
+        """Return the child that `rejection` accepts, or none, and p without its token, if both models are unsure."""
         found, left = try_children(tree, parent, p, chance)
         if found == ROOT or not self.both_unsure(p, draft_probs(tree, found, (), p)):
             return found, left

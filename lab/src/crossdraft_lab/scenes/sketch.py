@@ -69,7 +69,7 @@ class Sketch:
         return slice(start, self._count)
 
     def painting(self) -> Painting:
-        """Everything projected. Numpy calls, not points, cost the time: hence one call for all points."""
+        """Project everything in one call for all points: the number of NumPy calls, not of points, costs the time."""
         space = np.zeros((self.camera.count, self._count, 3), dtype=np.float32)
         for span, points, track in self._bodies:
             np.add(points, track[:, None, :], out=space[:, span])

@@ -1,4 +1,4 @@
-"""A slow network in this process: a TCP proxy that delays what passes, bounds how much does, and cuts connections."""
+"""A slow network in this process: a TCP proxy that delays packets, limits their rate, and cuts connections."""
 
 import asyncio
 import random

@@ -134,7 +134,7 @@ class EdgePlan:
 
     @property
     def networks(self) -> tuple[Network, ...]:
-        """All of them."""
+        """All networks of the measurement."""
         return tuple(Network(rtt, self.jitter * rtt, 1e6 * rate) for rate in self.mbits for rtt in self.rtts_s)
 
     @property
@@ -260,7 +260,7 @@ def _over(
 
 
 class _EdgeLink:
-    """An edge, the network, and a server on that port."""
+    """An edge connected through a slow network to the server on a port."""
 
     def __init__(self, stack: ExitStack, port: int, plan: EdgePlan) -> None:
         self.proxy = stack.enter_context(DelayingProxy(("127.0.0.1", port), seed=plan.seed))

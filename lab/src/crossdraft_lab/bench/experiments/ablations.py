@@ -168,7 +168,7 @@ class AblationsConfig:
 
 
 def studies(config: AblationsConfig, folder: Path | None = None) -> list[Study]:
-    """One for each group."""
+    """One study for each group."""
     found = []
     for name in config.groups:
         group = GROUPS[name]

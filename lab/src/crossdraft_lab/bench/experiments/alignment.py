@@ -121,7 +121,7 @@ class AlignmentConfig:
 
 
 def watched(rung: str) -> str:
-    """The figure that keeps a rung's best weights: what counts, the accepted prefix of a hidden draft.
+    """Figure that chooses a rung's best weights: the accepted prefix of a hidden draft, which the rows compare.
 
     Of what reads the target's features along an answer there is none: there, the tokens right in a row from anywhere.
     """
@@ -129,7 +129,7 @@ def watched(rung: str) -> str:
 
 
 def training(rung: str) -> str:
-    """The key of its unit."""
+    """Key of the unit that trains a rung."""
     return f"train {rung}"
 
 
@@ -297,7 +297,7 @@ def units(config: AlignmentConfig) -> list[str]:
 
 
 def measure(config: AlignmentConfig, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
-    """In that order: later ones read what earlier ones left in the folder for work."""
+    """Run the units of the keys in their order: later units read what earlier ones left in the work folder."""
     folder = setting.work.resolve()
     if CAPTURE in keys:
         yield UnitResult(CAPTURE, config.seeds(CAPTURE), _captured(config, folder))
@@ -337,7 +337,7 @@ def _captured(config: AlignmentConfig, folder: Path) -> dict[str, Any]:
 
 
 def _trainings(config: AlignmentConfig, folder: Path, rungs: Sequence[str]) -> Iterator[UnitResult]:
-    """A core each, some at once, as they end; networks of this size gain little by a second core.
+    """Train rungs side by side, a core each; yield a rung when it ends. A second core gains little at this size.
 
     The last rungs take longest, so they begin first.
     """

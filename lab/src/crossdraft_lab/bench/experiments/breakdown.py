@@ -1,4 +1,4 @@
-"""Experiment 2: where the time of an answer goes, stage by stage, and what two cores save over one after the other."""
+"""Experiment 2: where the time of an answer goes, stage by stage, and what two cores save against sequential work."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ class BreakdownConfig:
 
 
 def studies(config: BreakdownConfig, folder: Path | None = None) -> list[Study]:
-    """All methods; each block has the share of loading in the time that the target prepares its clips, too."""
+    """Study of all methods; each block also measures the share of loading in the target's preparation of clips."""
     work = Workload(config.pairs, max_new_tokens=config.max_new_tokens, files=folder and folder / "clips")
     variants = tuple(map(variant_of, config.methods))
     study = Study(variants, work, (), config.block, config.repeats, config.warm_ups)
@@ -66,7 +66,7 @@ def variant_of(name: str) -> Variant:
 
 
 def loading_share(work: Workload, target: Target) -> float:
-    """The part of preparing a clip that is gone when its frames are in memory already."""
+    """Share of a clip's preparation that is saved when its frames are in memory already."""
     decoded = items(replace(work, files=None))
     clocked = [
         (_prepare_s(target, item.request), _prepare_s(target, shown.request))
@@ -77,7 +77,7 @@ def loading_share(work: Workload, target: Target) -> float:
 
 
 def _prepare_s(target: Target, request: Any) -> float:
-    """Seconds, the least of several."""
+    """Least of several times in seconds to prepare a request."""
     least = float("inf")
     for _ in range(CLOCKED):
         start = time.perf_counter()
@@ -94,7 +94,7 @@ def stages_ms(found: Answers, name: str, loading: float) -> dict[str, Interval]:
 
 
 def overlap(found: Answers, name: str) -> dict[str, Interval]:
-    """Mean milliseconds of an answer: of work on each lane, one after the other, of the wall, and at least hidden.
+    """Mean milliseconds of an answer: work summed over both lanes, wall time, and the least time that was hidden.
 
     Hidden is work of one lane that passed while the other one worked.
     """
@@ -114,7 +114,7 @@ def overlap(found: Answers, name: str) -> dict[str, Interval]:
 
 
 def summarise(config: BreakdownConfig, units: Sequence[UnitResult]) -> Findings:
-    """Stages, and sequential sums beside walls."""
+    """Summarise the stages, and sums of sequential work beside wall times."""
     (study,) = studies(config)
     found, shares = study.pooled(units), [unit.found["loading"] for unit in units]
     loading = ratio(shares, [1.0] * len(shares))

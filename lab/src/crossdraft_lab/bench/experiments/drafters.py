@@ -68,7 +68,7 @@ class DraftersConfig:
 
 
 def studies(config: DraftersConfig, folder: Path | None = None) -> list[Study]:
-    """One for each group; clips are read from files inside the clock."""
+    """One study for each group; clips are read from files within the measured time."""
     work = Workload(config.pairs, max_new_tokens=config.max_new_tokens, files=folder and folder / "clips")
     groups = [config.methods[at : at + config.group] for at in range(0, len(config.methods), config.group)]
     return [

@@ -1,4 +1,4 @@
-"""Experiments as Markdown: the page of one, and the report's twin."""
+"""Experiments as Markdown: the page of an experiment, and the report."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +17,7 @@ def cell(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """A text that brings along no markup.
+    """A text with its markup escaped.
 
     >>> prose("a|b <i>")
     'a|b &lt;i&gt;'
@@ -38,7 +38,7 @@ def table_lines(table: FigureTable) -> Iterator[str]:
 
 
 def outcome_lines(found: ExperimentOutcome, level: int = 1, machines: Sequence[str] = ()) -> Iterator[str]:
-    """One experiment: what was asked, found, and how sure; its tables; on which of the machines."""
+    """Lines of an experiment: question, findings, certainty, tables, and machines."""
     experiment, summary = found.experiment, found.summary
     yield f"{'#' * level} {experiment.number}. {experiment.title}"
     yield from ("", f"**Asked.** {prose(experiment.asked)}")

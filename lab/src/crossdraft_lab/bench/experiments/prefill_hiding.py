@@ -76,7 +76,7 @@ def lengthen(longest: int, method: BenchMethod) -> None:
 
 
 def studies(config: PrefillConfig, folder: Path | None = None) -> list[Study]:
-    """One for each number of frames, of clips that are decoded beforehand; compressed targets have all cores."""
+    """One study for each number of frames, with clips decoded beforehand; compressed targets have all cores."""
     compressed = (Variant(spec, ALL, spec) for spec in config.compressions)
     variants = (Variant(OWN), Variant(ALL), *map(Variant, config.drafters), *compressed)
     return [

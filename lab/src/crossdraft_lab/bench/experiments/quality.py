@@ -1,4 +1,4 @@
-"""Experiment 5: what answers are worth: lossless rows must be equal to the target's, lossy ones lie on a curve."""
+"""Experiment 5: quality of answers. Lossless rows must equal the target's answers; lossy ones lie on a curve."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -69,7 +69,7 @@ def _table(name: str, traces: Sequence[Trace], costs: Mapping[float, StageCosts]
 
 
 def _rows(drafter: str, traces: Sequence[Trace], costs: Mapping[float, StageCosts]) -> Iterator[tuple[str, ...]]:
-    """One for all questions, and one for each where there are several."""
+    """One row for all questions, and one for each question where there are several."""
     recorded = Method(RECORDED, "what was recorded", "crossdraft", lambda *_: RecordedDrafter(traces))
     made = build(drafter, DrafterContext(target=None, methods={RECORDED: recorded}))
     config = ReplayConfig()

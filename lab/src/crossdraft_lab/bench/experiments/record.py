@@ -141,7 +141,7 @@ class Experiment(Generic[C]):
 
 @dataclass(frozen=True, slots=True)
 class ExperimentOutcome:
-    """An experiment's summary with what it is the summary of.
+    """An experiment's summary, with the experiment, its configuration and its machines.
 
     Args:
         experiment: the record.
@@ -166,7 +166,7 @@ class ExperimentOutcome:
 
     @property
     def command(self) -> str:
-        """Command that repeats it."""
+        """Command that repeats the experiment."""
         return f"crossdraft experiment {self.experiment.name}{' --quick' if self.quick else ''} --out results"
 
     @property

@@ -1,4 +1,4 @@
-"""The report: one HTML page that holds all it shows, its Markdown twin, and the leaderboard of drafters."""
+"""The report: one self-contained HTML page, the same in Markdown, and the leaderboard of drafters."""
 
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
@@ -126,7 +126,7 @@ def write_real_pair(page: tuple[str, Sequence[FigureTable]], out: Path) -> list[
 
 
 def html_report(found: Sequence[ExperimentOutcome], left_out: Sequence[str] = ()) -> str:
-    """The page; every text is escaped, and nothing is loaded from elsewhere."""
+    """HTML page of the report; every text is escaped, and nothing is loaded from elsewhere."""
     machines = machines_of(found)
     drafters = next((outcome for outcome in found if outcome.experiment.name == DRAFTERS), None)
     return _templates().get_template("report.html.j2").render(
@@ -188,7 +188,7 @@ def negative_results(found: Sequence[ExperimentOutcome]) -> Iterator[str]:
 
 
 def sort_key(text: str) -> float | str:
-    """By what a cell sorts: its first number, else the text.
+    """Sort key of a cell: its first number, else the text.
 
     >>> sort_key("1.98 [1.77, 2.21]"), sort_key("glance"), sort_key("32/32")
     (1.98, 'glance', 32.0)

@@ -36,7 +36,7 @@ class MachinePeak:
         return {name: round(value, 2) for name, value in asdict(self).items()}
 
     def raised(self, work: "PassWork", seconds: float) -> "MachinePeak":
-        """At least what a pass reached: one that is faster than what was measured for a peak is the peak itself."""
+        """Raise the peaks to a pass's own rates where the pass was faster than the measured peaks."""
         return replace(
             self,
             gflops=max(self.gflops, work.flops / seconds / 1e9),
@@ -86,7 +86,7 @@ def machine_peak(weights: int, layers: Sequence[tuple[int, int]] = (), repeats: 
 
 
 def _products(layers: Sequence[tuple[int, int]]) -> Iterator[tuple[float, Callable[[], object]]]:
-    """FLOPs, and what computes them: plain matrices, and packed weights as the engine multiplies by them."""
+    """FLOPs and functions that compute them: with plain matrices, and with packed weights as the engine does."""
     a, b, product = torch.randn(SIDE, SIDE), torch.randn(SIDE, SIDE), torch.empty(SIDE, SIDE)
     yield 2.0 * SIDE**3, lambda: torch.mm(a, b, out=product)
     for width, features in layers:

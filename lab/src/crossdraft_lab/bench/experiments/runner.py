@@ -103,7 +103,7 @@ def _run(
 
 
 def _remove_results(folder: Path) -> None:
-    """Remove the results of an earlier run: they are no results of one that is cut off."""
+    """Remove the results of an earlier run, so that an interrupted run does not show them as its own."""
     for name in (SUMMARY, TABLE, *PICTURES):
         (folder / name).unlink(missing_ok=True)
 

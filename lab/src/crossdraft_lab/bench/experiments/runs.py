@@ -20,7 +20,7 @@ LARGEST = 1 << 28  # bytes of a file that is read
 
 @dataclass(frozen=True, slots=True)
 class RunLine:
-    """A line: a unit's result, of which configuration it is, and where and how long it took."""
+    """Line of the file: a unit's result, its configuration, its machine and its time."""
 
     experiment: str
     key: str
@@ -32,7 +32,7 @@ class RunLine:
 
     @property
     def result(self) -> UnitResult:
-        """The unit's own part."""
+        """Result of the unit."""
         return UnitResult(self.key, tuple(self.seeds), self.found)
 
 

@@ -134,7 +134,7 @@ class StreamingConfig:
     rate_seconds: int = 4
 
     def bench(self, setting: Setting | None = None) -> StreamBench:
-        """All questions."""
+        """Bench with all questions."""
         cores = None if setting is None else setting.cores
         made = StreamBench(
             MODELS,
@@ -157,7 +157,7 @@ def units(config: StreamingConfig) -> list[str]:
 
 
 def measure(config: StreamingConfig, keys: Sequence[str], setting: Setting) -> Iterator[UnitResult]:
-    """Question after question."""
+    """Measure the units of the keys, question after question."""
     plan = config.bench(setting)
     for key in keys:
         if key.startswith(RATES):
@@ -171,7 +171,7 @@ def measure(config: StreamingConfig, keys: Sequence[str], setting: Setting) -> I
 
 
 def _rate_windowing(config: StreamingConfig) -> Windowing:
-    """The windows of which a rate is tried."""
+    """Windows whose highest rate is sought."""
     return Windowing(config.rate_every_s, config.window_s)
 
 

@@ -40,7 +40,7 @@ class UtilisationConfig:
 
 
 def studies(config: UtilisationConfig, folder: Path | None = None) -> list[Study]:
-    """All methods; each block has the machine's peaks and a timeline of each method's first answer, too."""
+    """Study of all methods; each block also has the machine's peaks and a timeline of each method's first answer."""
     work = Workload(config.pairs, max_new_tokens=config.max_new_tokens)
     variants = tuple(map(Variant, config.methods))
     study = Study(variants, work, (), config.block, config.repeats, config.warm_ups)
@@ -69,7 +69,7 @@ def machine_peaks(target: Target, shape: ModelShape, cores: Mapping[str, Cores |
 
 
 def _spans(method: BenchMethod, item: Item) -> list[list[Any]]:
-    """Lane, name, start and end in milliseconds since the request, tokens."""
+    """Spans of an answer: lane, name, start and end in milliseconds since the request, tokens."""
     if not isinstance(method, EngineMethod):
         return []
     with pinned(None if method.cores is None else method.cores.target):

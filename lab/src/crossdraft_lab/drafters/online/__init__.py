@@ -26,7 +26,7 @@ class OnlineSettings:
 
 
 def check(spec: Spec, settings: OnlineSettings, target: str | None) -> None:
-    """Check that the head can learn, and that its folder can be written to."""
+    """Check that one head is named, and that its weights are saved in a folder."""
     if spec.parts[0].name not in HEADS:
         raise CrossdraftError(f"'{spec}' must name one head that is to learn, such as online:eagle2.")
     if settings.save is not None and settings.save.exists() and not settings.save.is_dir():

@@ -75,7 +75,7 @@ class ReferenceRun:
 
     @property
     def answers(self) -> Path:
-        """Named after the target's weights, so that no drafter learns an earlier target's answers."""
+        """File of answers, named after the target's weights so that no drafter learns an earlier target's answers."""
         return self.out / "answers" / f"target-{self.weights_sha256('target')[:12]}.jsonl"
 
     def target_answers(self) -> list[ClipAnswer]:
