@@ -118,7 +118,7 @@ class Engine:
 
     @property
     def closed(self) -> bool:
-        """True if it answers nothing any more."""
+        """True once the engine answers nothing any more."""
         return self._scheduler.closed
 
     @property
@@ -228,7 +228,7 @@ class Engine:
         options: Options,
         release: Callable[[], None] = lambda: None,
     ) -> Self:
-        """Make the pair; `context` knows the target by name."""
+        """Load the target, assemble the drafter, and make the engine of both; `context` describes the target."""
         options, cost = decided(options, drafter if isinstance(drafter, Spec) else None), CostModel()
         # The OpenMP threads of this thread would count against those of the loop; see `alone`.
         with one_thread():

@@ -88,8 +88,8 @@ def cache_bytes(options: Options, device: torch.device) -> int:
 def located(spec: Spec, placement: str) -> Spec:
     """The spec, with `@process` at the parts that run in a process of their own.
 
-    Under `process` the whole drafter runs so, unless a part of it looks into the target: then every other part that
-    runs a network does.
+    Under `process` that is the whole drafter, unless a part of it looks into the target: then it is every other part
+    that runs a network.
 
     >>> from crossdraft.specs import parse
     >>> texts = "union:event,memory", "union:glance,eagle2,memory", "eagle2", "phased:event@process,memory"

@@ -60,7 +60,7 @@ def plain_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def byte_level(token: str) -> bytes | None:
-    """The bytes of a token of a byte-level vocabulary; `None` if it is none."""
+    """The bytes of a token of a byte-level vocabulary; `None` if the token is of no such vocabulary."""
     try:
         return bytes(BYTE_OF[mark] for mark in token)
     except KeyError:

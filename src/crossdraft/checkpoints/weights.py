@@ -44,7 +44,7 @@ DeviceMap = str | Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A checkpoint against its model.
+    """Comparison of a checkpoint's tensors with those of its model.
 
     Args:
         report: missing, unexpected and misshapen tensors, in the form of transformers' loading report.
@@ -179,7 +179,7 @@ def _nothing(module: nn.Module) -> None:
 
 
 def _compare(kind: Any, folder: Path, stored: Mapping[str, StoredTensor]) -> Comparison:
-    """Compare names and shapes.
+    """Compare names and shapes of a checkpoint's tensors with its model's.
 
     Raises:
         CrossdraftError: the configuration describes no model.

@@ -129,9 +129,9 @@ class ReportOptions:
         return console_for(as_json=self.as_json)
 
     def lines(self, lines: Sequence[str]) -> None:
-        """Sentences as they are: brackets and numbers are no markup."""
+        """Print sentences unchanged: brackets and numbers are no markup."""
         self.console.print(*lines, sep="\n", markup=False, highlight=False, soft_wrap=True)
 
     def write(self, report: Mapping[str, object]) -> None:
-        """The JSON."""
+        """Write the JSON."""
         write_json(report, self.json_out, stdout=self.as_json)

@@ -58,7 +58,7 @@ def save_drawing(drawing: Drawing, path: str | os.PathLike[str]) -> None:
 
 
 def to_png(drawing: Drawing) -> bytes:
-    """The whole file.
+    """The bytes of a drawing as a PNG file.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed (it comes with the extra `plots`).

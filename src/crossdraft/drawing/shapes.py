@@ -50,7 +50,7 @@ class TextLine:
 
     @property
     def text(self) -> str:
-        """All characters."""
+        """The characters of all runs."""
         return "".join(run.text for run in self.runs)
 
 

@@ -8,7 +8,7 @@ FACES = "ui-monospace,SFMono-Regular,Menlo,Consolas,DejaVu Sans Mono,monospace"
 
 
 def to_svg(drawing: Drawing) -> str:
-    """The whole file. The card has a ground of its own, so that text contrasts with it wherever it is shown."""
+    """The text of a drawing as an SVG file. The card has a ground of its own, so that text contrasts on any page."""
     width, height = drawing.width, drawing.height
     size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">'

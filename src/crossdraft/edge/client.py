@@ -60,7 +60,7 @@ class AnswerLostError(CrossdraftError):
 
 @dataclass
 class EdgeAnswer:
-    """An answer as it came here.
+    """An answer as the edge received it.
 
     Args:
         tokens, text, finish: as the cloud sent them.

@@ -24,7 +24,7 @@ from crossdraft.errors import CrossdraftError
 
 @dataclass(frozen=True, slots=True)
 class HeldNode:
-    """A node.
+    """A node of a draft that the cloud holds.
 
     Args:
         token, parent: as in `DraftTree`, numbered from the draft's beginning.
@@ -43,7 +43,7 @@ class HeldDraft:
     """A draft that came, perhaps in several frames, and how far the committed text has followed it.
 
     Args:
-        frame: the first of them.
+        frame: the draft's first frame.
 
     Raises:
         CrossdraftError: a parent does not precede its child.

@@ -9,7 +9,7 @@ from crossdraft.errors import CrossdraftError
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """PEM files.
+    """PEM files for TLS at the edge.
 
     Args:
         ca: authorities that a server's certificate may be of; `None` = those of the system.

@@ -132,7 +132,7 @@ def _listed(value: object) -> NDArray[Any] | None:
 
 
 def _load(path: Path, limits: EventLimits) -> Mapping[str, ArrayLike]:
-    """Columns by name.
+    """Read the columns by name.
 
     Raises:
         CrossdraftError: not a numpy file, cut off, of another content, too large a pickle, or a forbidden one.

@@ -99,7 +99,7 @@ class ResidualConvolutions(nn.Module):
 
 
 class E2vidNetwork(nn.Module):
-    """The U-Net, skips added.
+    """E2VID's recurrent U-Net, whose skip connections are added.
 
     Args:
         bins: of the voxel grid, the input's channels.

@@ -66,7 +66,7 @@ class MediaShare:
         budget.held += more
 
     def close(self) -> None:
-        """Hold nothing more."""
+        """Release all bytes that the request holds."""
         for key, size in self._sizes.items():
             self._budget.holders[key] -= 1
             if not self._budget.holders[key]:

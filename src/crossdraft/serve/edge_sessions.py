@@ -246,7 +246,7 @@ class EdgeSessions:
 
 
 def _whole(answer: Answer | None) -> Answer:
-    """The answer.
+    """Return the whole answer.
 
     Raises:
         ApiError: there is none.

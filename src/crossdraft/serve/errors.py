@@ -149,7 +149,7 @@ def in_fields(sentence: str) -> str:
 
 
 def too_long(error: ContextLengthError) -> ApiError:
-    """400 as OpenAI says it, by which its clients know that they are to send less."""
+    """The error 400 in OpenAI's form, by which clients know that they are to send less."""
     most = f"This model's maximum context length is {error.context} tokens."
     if error.prompt is None:
         rest = in_fields(str(error))

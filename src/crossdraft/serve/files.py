@@ -91,14 +91,14 @@ async def listed(
 
 @router.get("/v1/files/{found}")
 async def described(request: Request, found: str) -> Response:
-    """An upload."""
+    """Describe an upload."""
     service, owner = service_of(request), asked_by(request).client.name
     return JSONResponse(service.uploads.get(found, owner).to_json())
 
 
 @router.api_route("/v1/files/{found}/content", methods=READ)
 async def content(request: Request, found: str) -> Response:
-    """An upload's bytes."""
+    """Send an upload's bytes."""
     service, owner = service_of(request), asked_by(request).client.name
     return sent(service.uploads.get(found, owner).path)
 

@@ -43,7 +43,7 @@ ALWAYS = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
 
 @dataclass(slots=True)
 class RequestInfo:
-    """A request on its way.
+    """The gate's record of one request.
 
     Args:
         request_id: the client's own `X-Request-Id`, else a new one.

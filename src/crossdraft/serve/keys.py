@@ -102,7 +102,7 @@ class Keys:
         }
 
     def client(self, key: str) -> Client | None:
-        """The client whose key it is; `None` if nobody's."""
+        """The client that a key belongs to; `None` if there is none."""
         given, found = digest_of(key), None
         for known, client in self._clients.items():
             if hmac.compare_digest(known, given):

@@ -19,7 +19,7 @@ EVENTS = (".h5", ".hdf5", ".npy", ".npz", ".txt", ".csv", ".zip", ".aedat", ".ae
 
 
 class LocalFiles:
-    """The files below a folder.
+    """Finds the files below a folder.
 
     Every part of a path is opened without following links, one within the other, so neither `..` nor a link leads out.
     Whatever is wrong, the answer is the same: it does not tell which files exist. The path is opened again to be read:

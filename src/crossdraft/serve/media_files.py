@@ -40,7 +40,7 @@ class Decoded(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it holds."""
+        """Bytes that the decoded medium takes."""
         ...
 
 

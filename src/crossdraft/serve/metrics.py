@@ -151,7 +151,7 @@ class Metrics:
         self._of(self._failed, status).inc()
 
     def text(self) -> bytes:
-        """Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def _of(self, counter: Counter, label: object) -> Counter:

@@ -190,7 +190,7 @@ class Service:
 
     @property
     def active(self) -> int:
-        """Answers that run."""
+        """Number of answers that run."""
         return self.limits.active
 
     def stop(self) -> None:
@@ -199,7 +199,7 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """True if it takes requests."""
+        """True if the server takes requests."""
         return not (self.draining or self.engine.closed)
 
     def longest(self, client: Client) -> int:

@@ -290,7 +290,7 @@ def group_of(setting: FieldInfo) -> str:
 
 
 def read_settings(file: Path | None, flags: Mapping[str, Any]) -> ServerSettings:
-    """The settings.
+    """Read the server's settings.
 
     Args:
         file: YAML (so JSON, too), a mapping from names to values.

@@ -15,12 +15,12 @@ DONE = b"data: [DONE]\n\n"
 
 
 def data(body: Mapping[str, object]) -> bytes:
-    """A chunk."""
+    """A chunk as a server-sent event."""
     return b"data: " + json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
 
 
 def comment(body: Mapping[str, object]) -> bytes:
-    """News for our own clients: a comment, by the specification ignored."""
+    """News for our own clients as a comment, which other clients ignore by the specification."""
     return b": crossdraft " + json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
 
 

@@ -31,7 +31,7 @@ async def ready(request: Request) -> Response:
 
 @router.api_route("/metrics", methods=READ)
 async def metrics(request: Request) -> Response:
-    """Prometheus' text format."""
+    """Answer with all metrics in Prometheus' text format."""
     return Response(service_of(request).metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -43,7 +43,7 @@ async def models(request: Request) -> Response:
 
 @router.api_route("/v1/models/{name:path}", methods=READ)
 async def model(request: Request, name: str) -> Response:
-    """The model, by its name."""
+    """Describe the model, by its name."""
     service = service_of(request)
     if name != service.settings.model:
         raise ApiError(404, f"There is no model {short(name)!r} here.", "model_not_found", "model")

@@ -98,7 +98,7 @@ class DecodedClip:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its frames."""
+        """Bytes of the clip's frames."""
         return int(self.frames.pixels.nbytes)
 
 

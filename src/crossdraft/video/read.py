@@ -168,7 +168,7 @@ def _damage(path: object, count: int, claimed: int) -> tuple[str, ...]:
 def _timed(
     path: object, frames: Iterable["VideoFrame"], fps: float, limits: VideoLimits
 ) -> Iterator[tuple[float, "VideoFrame"]]:
-    """Every frame with its time, held to the limits."""
+    """Yield every frame with its time, and check the limits."""
     size, first, time_s, pixels = None, 0.0, 0.0, 0
     for index, (stamp, frame) in enumerate(_in_stamp_order(frames, fps)):
         if index == 0:

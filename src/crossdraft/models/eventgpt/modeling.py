@@ -35,7 +35,7 @@ class EventGPTProjector(nn.Module):
         self.linear_2 = nn.Linear(hidden, hidden)
 
     def forward(self, features: Tensor) -> Tensor:
-        """[..., d] to [..., h]."""
+        """Project features [..., d] to [..., h]."""
         return self.linear_2(self.act(self.linear_1(features)))
 
 
