@@ -70,7 +70,7 @@ PACKAGE_OF = {
 FLAGS = {"start_us": "--start", "end_us": "--end", "windows": "--events-windows"}
 PLAIN = frozenset(("temperature", "seed"))
 SUBJECT = re.compile(r"(?:^|(?<= and )|(?<=^Unknown ))\w+(?= is | exclude | and \w+ (?:is|exclude) | ')")
-# A keyword with its value, or … for one of the reader's own; not what a spec sets, as in event:windows=3.
+# A keyword with its value, or with … for a value of the reader's; not a spec's setting, as in event:windows=3.
 KEYWORD = re.compile(
     r"(?<![\w:,.])(num_frames|fps|sensor|format|clock|start_us|end_us|windows|dtype|quantize|cache_bytes|drafter)=(…|\w+)"
 )

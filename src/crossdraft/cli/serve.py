@@ -93,7 +93,7 @@ def serve(
     settings = read_settings(config, ctx.meta.get(FLAGS, {}))
     if (unknown := unknown_variables(os.environ)) is not None:
         typer.echo(f"crossdraft: {unknown}", err=True)
-    # Until it serves, which has handlers of its own, SIGTERM interrupts it, and what it has begun is ended.
+    # Until the server runs, with handlers of its own, SIGTERM interrupts the start, and what was begun is ended.
     with suppress(Terminated), handled(after_imports(terminate), signal.SIGTERM):
         _serve(settings)
 

@@ -44,7 +44,7 @@ class Recording:
 def chunks_of(recording: Recording, window: Window, path: Path, limits: EventLimits) -> Iterator[Events]:
     """The events inside the window, CHUNK_EVENTS at a time; one empty chunk when there is none."""
     unchecked = recording.times
-    # A search among times that are no numbers would end somewhere, and nothing would be said of them.
+    # A search among times that are no numbers would end anywhere, without an error.
     recording = replace(recording, times=lambda i, j: whole_times(unchecked(i, j), path))
     first = 0 if window.start_us is None else first_at(recording, window.start_us)
     last = recording.count if window.end_us is None else max(first, first_at(recording, window.end_us))

@@ -77,7 +77,7 @@ class MediaDecoder:
     def __init__(self, workers: int, memory: int, seconds: float) -> None:
         self._workers, self._memory, self._seconds = workers, memory, seconds
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="decode")
-        # Apart from those: jobs that wait for a worker may hold all threads of the first pool.
+        # Starting has a pool of its own: jobs that wait for a worker may hold all threads of the first one.
         self._starters = ThreadPoolExecutor(workers, thread_name_prefix="decode-start")
         self._idle: LifoQueue[DecodeProcess | None] = LifoQueue()  # last in, first out: not all wear out at a time
         for _ in range(workers):

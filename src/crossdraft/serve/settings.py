@@ -74,7 +74,7 @@ EngineSettings = create_model("EngineSettings", __base__=BaseSettings, **_engine
 class ServerSettings(EngineSettings):
     """All settings of a server, those of the engine among them."""
 
-    # A variable that is there and empty is how `${NAME:-}` writes one that is not set.
+    # `${NAME:-}` in a compose file or a shell makes a variable that is not set an empty one.
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
 
     host: str = _setting("Network", "127.0.0.1", "address to listen on")
