@@ -40,7 +40,7 @@ class PredictedSettings:
 
 
 def check_aligned(spec: Spec, settings: AlignedSettings, target: str | None) -> None:
-    """An adapter between an event model and the target."""
+    """Check that the spec names an adapter between an event model and the target."""
     if settings.dir is None:
         raise CrossdraftError(f"The drafter '{spec.name}' needs the folder of an adapter; write aligned:dir=FOLDER.")
     found = head_json(settings.dir)["network"]
@@ -71,7 +71,7 @@ def build_aligned(spec: Spec, settings: AlignedSettings, context: DrafterContext
 
 
 def check_predicted(spec: Spec, settings: PredictedSettings, target: str | None) -> None:
-    """An adapter on the vision side."""
+    """Check that the spec names an adapter on the vision side."""
     if settings.dir is not None:
         found = head_json(settings.dir)["network"]
         if found not in VISION_ADAPTERS:

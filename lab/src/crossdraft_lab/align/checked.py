@@ -116,7 +116,7 @@ class PrefillController:
             return read
 
     def count_unpredictable(self) -> None:
-        """A request cannot be predicted, and is read whole: nothing follows of it."""
+        """Count a request that cannot be predicted and is read whole; the threshold stays unchanged."""
         with self._lock:
             self._unpredictable += 1
 
@@ -129,7 +129,7 @@ class PrefillController:
         return Read.PREDICTED if confidence >= self._level else Read.WHOLE
 
     def learn(self, loss: float) -> None:
-        """A check has ended: what predicted tokens would have lost, 0..1."""
+        """Move the threshold after a check; `loss` is what predicted tokens would have lost, 0..1."""
         with self._lock:
             self._compared, self._loss = self._compared + 1, self._loss + loss
             self._move(loss, 1.0)

@@ -29,7 +29,7 @@ from crossdraft_lab.align.networks.base import Adapter, Past
 
 @dataclass(eq=False)
 class AlignedState(IndependentState):
-    """One answer. `past` and `outputs` are the adapter's: of all that was fed; of what stands behind `logits`, [n, H].
+    """One answer. The adapter's `past` covers all fed tokens; its `outputs` [n, H] are those that give `logits`.
 
     `text` counts the prompt's tokens after the events, where the adapter begins.
     """
@@ -109,7 +109,7 @@ class AlignedDrafter(IndependentDrafter):
         state.fed = written
 
     def _read(self, state: AlignedState, out: TargetOut, tokens: Sequence[int]) -> None:
-        """The adapter after a pass of the model over `tokens`, the last of which are candidates."""
+        """Run the adapter after a pass of the model over `tokens`, the last of which are candidates."""
         source = self.source_of(out)
         ids = torch.tensor(tokens, device=source.device)
         past = first_positions(state.past, state.text + len(state.fed))
@@ -120,11 +120,11 @@ class AlignedDrafter(IndependentDrafter):
         """Take up what the adapter sees besides what the model reads: by default nothing."""
 
     def _align(self, state: AlignedState, source: Tensor, tokens: Tensor, past: Past) -> tuple[Tensor, Past]:
-        """See `Adapter.align`."""
+        """Run the adapter; see `Adapter.align`."""
         return self.adapter.align(source, tokens, past)
 
     def source_of(self, out: TargetOut) -> Tensor:
-        """[n, S · layers] what the adapter reads of a pass of the model."""
+        """[n, S · layers] features that the adapter reads of a pass of the model."""
         hidden = dict(zip(self.capture, out.hidden[0], strict=True))
         return self.adapter.source(hidden).to(self.adapter.embeddings)
 
@@ -200,7 +200,7 @@ class FusedDrafter(AlignedDrafter):
             self.needs = Needs(hidden_layers=(self.layer,), hides=True)
 
     def _read(self, state: AlignedState, out: TargetOut, tokens: Sequence[int]) -> None:
-        """After the prompt, whose tokens these are, or after what `feed` fed and its candidates."""
+        """Run the adapter after the prompt's tokens, or after the tokens that `feed` fed and its candidates."""
         state = cast("FusedState", state)
         source = self.source_of(out)
         ids = torch.tensor(tokens, device=source.device)

@@ -1,4 +1,4 @@
-"""The gate of a speculative prefill: how far will an answer be the target's own if it reads predicted visual tokens?
+"""The gate of a speculative prefill: predicts how much of an answer stays the target's own after predicted tokens.
 
 It looks at the event encoder's features alone. What an adapter predicts could be compared with the target's features,
 but their computing is what is to be saved.
@@ -64,7 +64,7 @@ class PrefillGate(nn.Module):
 
     @torch.no_grad()
     def begin_at(self, pooled: Tensor, share: Tensor) -> None:
-        """Take the units of these features [n, 2·T·S]; at first it says the mean of the shares [n]."""
+        """Take units from features [n, 2·T·S], and start with the mean of the shares [n] as every prediction."""
         self.mean.copy_(pooled.mean(0))
         self.scale.copy_(pooled.std(0, correction=0).clamp_min(1e-6))
         self.out.weight.zero_()
@@ -98,7 +98,7 @@ class PrefillGate(nn.Module):
 
 
 def save_gate(gate: PrefillGate, folder: Path) -> None:
-    """Write it beside its adapter."""
+    """Write the gate beside its adapter."""
     save_file({name: value.contiguous() for name, value in gate.state_dict().items()}, folder / GATE)
 
 

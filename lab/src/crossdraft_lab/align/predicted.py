@@ -61,7 +61,7 @@ class PredictedPrompt:
         return Prompt(ids, seen.features, seen.notes, positions=lambda _: positions)
 
     def ids(self, request: Request) -> Tensor:
-        """[L] its tokens alone; of what earlier messages showed nothing is predicted."""
+        """Token ids [L] of the prompt alone; visual content of earlier messages is not predicted."""
         clip = ClipText(placeholder_of(self.config, self.kind), self.count, self.kind)
         *before, last = request.conversation
         said = [Message(one.role, (Part("text", one.text),)) for one in before]
@@ -145,7 +145,7 @@ def visual_kind(target: Target) -> str:
 
 
 def encoder_features(events: Target, prompt: Prompt) -> Tensor:
-    """[T, P, S] what the event encoder makes of a prompt's events, before they are projected and pooled."""
+    """[T, P, S] features of a prompt's events by the event encoder, before projection and pooling."""
     return cast("Any", events.encode(prompt))["video"].last_hidden_state
 
 

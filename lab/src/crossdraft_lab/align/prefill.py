@@ -104,10 +104,10 @@ class PrefillSettings:
 
 
 class Checker(Protocol):
-    """Sees to the check of one request, whose `extras` have it as `CHECK`."""
+    """Runs the check of one request; the request's `extras` hold it under `CHECK`."""
 
     def start(self, prepared: Request) -> None:
-        """The request is chosen for a check: to be called once, while its prompt is prepared."""
+        """Start the check of a chosen request; called once, while the prompt is prepared."""
 
 
 class SpeculativePrefill:
@@ -204,18 +204,18 @@ class SpeculativePrefill:
         return f"its clip gives {found} frames, and the adapter learned of {self._clip_frames}"
 
     def _read_unpredictable(self, request: Request, why: str, *notes: str) -> Prompt:
-        """The prompt of a request of which nothing can be predicted."""
+        """The prompt of a request for which nothing can be predicted."""
         if self.controller is not None and _counts(request):
             self.controller.count_unpredictable()
         return self._read_whole(request, why, *notes)
 
     def _read_whole(self, request: Request, why: str, *notes: str) -> Prompt:
-        """The prompt with the whole clip, which says why."""
+        """The prompt with the whole clip, and with the reason for reading it whole."""
         prompt = self._whole(request)
         return replace(prompt, notes=(*prompt.notes, f"{READ_WHOLE}: {why}.", *notes))
 
     def _whole_because(self, request: Request) -> str | None:
-        """Why the whole clip of a request is read whose events are encoded; `None`: it is not."""
+        """Reason to read a request's whole clip, known after its events are encoded; `None` to predict."""
         controller, least, asker = self.controller, self.settings.confidence, request.extras.get(CHECK)
         if isinstance(asker, Read) or (controller is None and not least):
             return CHECKED if asker is Read.WHOLE else None
@@ -228,7 +228,7 @@ class SpeculativePrefill:
         return {Read.PREDICTED: None, Read.CHECKED: CHECKED, Read.WHOLE: NOT_CONFIDENT}[read]
 
     def _event_features(self, request: Request) -> Tensor:
-        """[T, P, S] what the event encoder makes of a request's events."""
+        """[T, P, S] features of a request's events by the event encoder."""
         if (known := request.extras.get(EVENTS)) is not None:
             return cast("Tensor", known)
         events = self.predicting.events

@@ -1,4 +1,4 @@
-"""The check of a speculative prefill: what would a request have been answered after predicted tokens?
+"""The check of a speculative prefill: compares a request's answer with the answer after predicted tokens.
 
     the request           reads the whole clip; its pieces go out as they are written, and are the target's own
     a shadow request      reads the predicted tokens, in the same batch; nobody sees its answer
@@ -50,7 +50,7 @@ class PrefillCheck:
         self._max_time: float | None = None  # of the request
 
     def start(self, prepared: Request) -> None:
-        """The request is chosen, and read whole; `prepared` is that request, with what the gate read of its events."""
+        """Start the check of a request that is read whole; `prepared` also holds the gate's features of its events."""
         shadow = replace(self._request, namespace=None, logprobs=False, top_logprobs=0)
         greedy = prepared.sampling.greedy
         if not greedy:
@@ -75,7 +75,7 @@ class PrefillCheck:
             one.cancel()
 
     def settle(self, result: Answer | BaseException, hand_over: HandOver) -> None:
-        """The answer is written: it is handed over once it has been compared."""
+        """Hand a finished answer over once it has been compared."""
         with self._lock:
             chosen, wanted, self._over = bool(self._shadows), not self._over, True
         if not chosen or not isinstance(result, Answer):

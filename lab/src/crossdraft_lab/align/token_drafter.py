@@ -51,7 +51,7 @@ class TokenState:
 
 
 class TokenDrafter(PerRequestDrafter[TokenState]):
-    """See the module's text.
+    """Drafter with an adapter `token`; see the module's text.
 
     Args:
         model: the event model behind the adapter of models, with its own LM head.
@@ -82,7 +82,7 @@ class TokenDrafter(PerRequestDrafter[TokenState]):
         return state
 
     def own_answer(self, request: Request) -> tuple[list[int], list[int]]:
-        """The prompt's tokens after the events, and what the event model says by itself, greedily."""
+        """Return the prompt's tokens after the events, and the event model's own greedy answer."""
         return self.own_words(request)[:2]
 
     def own_words(self, request: Request) -> tuple[list[int], list[int], list[Tensor]]:
@@ -170,7 +170,7 @@ class OwnAnswerDrafter(TokenDrafter):
         return OwnAnswerState(request.sampling, draws, [*question, *own], logits=rows[:1], rows=rows)
 
     def _rows(self, own: list[int], features: list[Tensor]) -> Tensor:
-        """[n, V] of its tokens and the features that each came from."""
+        """Logits [n, V] from the answer's tokens and the features that each came from."""
         if not own:
             return torch.empty(0, self.model.vocab_size)
         states, tokens = torch.stack(features[: len(own)])[None], torch.tensor([own], device=features[0].device)

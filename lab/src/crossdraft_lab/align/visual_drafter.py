@@ -12,7 +12,7 @@ from crossdraft_lab.align.networks.visual import VisualAdapter
 
 
 class VisualDrafter(AlignedDrafter):
-    """See the module's text; arguments and errors as in `AlignedDrafter`.
+    """Drafter with the adapter `l4v`; arguments and errors as in `AlignedDrafter`.
 
     Outside the target's process the features of the frames come with the request, see `Needs.visual`.
     """

@@ -406,7 +406,7 @@ def scene_tests(clips: int, each: int, max_new_tokens: int) -> tuple[dict[str, S
 
 
 def list_tests(requests: Iterable[Request], known: Iterable[str]) -> dict[str, Sequence[Item]]:
-    """Questions of a test list: those that no captured clip was asked, and the others; what is empty is left out.
+    """Questions of a test list: those that no captured clip was asked, and the others; empty sets are left out.
 
     Two questions that differ in capitals, stops or blanks are one, here and for the control that knows an answer to
     each.

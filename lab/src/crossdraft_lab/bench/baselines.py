@@ -172,7 +172,7 @@ class HFBaseline:
 
 @contextmanager
 def saying_nothing(model: Any) -> Iterator[None]:
-    """Remove a model's own settings: `generate` would take from them whatever a request leaves out."""
+    """Remove a model's own settings for a while: `generate` would take from them whatever a request leaves out."""
     own, model.generation_config = model.generation_config, GenerationConfig()
     try:
         yield

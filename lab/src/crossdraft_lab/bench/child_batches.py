@@ -1,6 +1,6 @@
 """Closed batches answered in another process, for what cannot share ours; the process is stopped between batches.
 
-That is another environment's packages, or a loop in a thread of its own, whose OpenMP threads would count against those
+Examples: another environment's packages; a loop in a thread of its own, whose OpenMP threads would count against those
 of every other contestant (see `EngineMethod`). The child's side is `batch_child`. Its messages are kept in a file, of
 which the end is shown when it dies.
 """

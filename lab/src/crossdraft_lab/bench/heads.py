@@ -193,7 +193,7 @@ def _run(heads: HeadsBench, tick: Tick) -> Json:
 def _answers(
     heads: HeadsBench, target: Target, spec: Spec, known: Sequence[ReferenceAnswer]
 ) -> Iterator[tuple[DraftSetting, list[Answer]]]:
-    """At every setting, each with a drafter made anew: what one learns in a setting must not help it in the next."""
+    """Answers at every setting, each with a new drafter: what a drafter learns must not help it in the next setting."""
     pairs = with_events(known, blank_window(heads.models.blind)) if is_blind(spec) else known
     for setting in heads.draft_settings:
         drafter = heads.models.build(as_chain(spec) if setting.shape == "chain" else spec, target)

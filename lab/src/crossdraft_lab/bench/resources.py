@@ -1,4 +1,4 @@
-"""Resources of a process and its children: resident memory, threads, processes, files. By /proc; elsewhere nothing."""
+"""Resources of a process and its children: resident memory, threads, processes, files. Read from /proc only."""
 
 import os
 import signal
@@ -138,7 +138,7 @@ def flatness(values: Sequence[float]) -> float:
 
 
 def part_medians(values: Sequence[float]) -> list[float]:
-    """The median of each of `PARTS` parts of values in the order of time; of fewer values, these.
+    """Medians of `PARTS` successive parts of values in the order of time; fewer values are returned unchanged.
 
     >>> part_medians([*range(16)])
     [0.5, 2.5, 4.5, 6.5, 8.5, 10.5, 12.5, 14.5]

@@ -31,7 +31,7 @@ COLUMNS = (
 def rules_study(
     models: Models, work: Workload, rules: Sequence[str] | None = None, drafter: str = "event", nodes: int = 8
 ) -> Study:
-    """Every pair by every rule, interleaved; nothing adapts, so that τ depends on rule and drafter alone.
+    """Study of every pair under every rule, interleaved; nothing adapts, so that τ depends on rule and drafter alone.
 
     Args:
         models: the pair.

@@ -157,7 +157,7 @@ def _small_video_llava() -> VideoLlavaConfig:
 
 
 def _tiny_video_llava() -> VideoLlavaConfig:
-    """One vision layer more than is read; heads of 64, as the converter expects."""
+    """Smallest Video-LLaVA: one vision layer more than is read; heads of 64, as the converter expects."""
     vision, text = clip(64, 3, 14, 32, 28, 128), small_llama(128, 2, 512, 256)
     return VideoLlavaConfig(vision_config=vision, text_config=text, image_token_index=TINY, video_token_index=TINY + 1)
 
@@ -251,7 +251,7 @@ def _write_eventgpt(folder: Path, config: EventGPTConfig) -> None:
 
 
 def _llama_fields(text: LlamaConfig) -> dict[str, object]:
-    """Vicuna's configuration, of this size."""
+    """Vicuna's configuration with the sizes of `text`."""
     sizes = (
         "hidden_size", "intermediate_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers",
         "num_key_value_heads", "vocab_size",

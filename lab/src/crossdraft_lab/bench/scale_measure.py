@@ -58,7 +58,7 @@ def sample(action: Callable[[], float], budget_s: float) -> Quartiles:
 
 
 def clocked(device: torch.device, action: Callable[[], object]) -> float:
-    """Seconds until the device is done with `action`."""
+    """Seconds until the device has finished `action`."""
     settle(device)
     start = time.perf_counter()
     action()
@@ -67,7 +67,7 @@ def clocked(device: torch.device, action: Callable[[], object]) -> float:
 
 
 def settle(device: torch.device) -> None:
-    """Wait for a GPU; a CPU is always done."""
+    """Wait until a GPU has finished its work; on a CPU return at once."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -1,4 +1,4 @@
-"""Shapes of any size with random weights: what a pass costs does not depend on what the weights say."""
+"""Models of any size with random weights: the cost of a pass does not depend on the weights' values."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Is a difference real? Paired comparisons over scenes: test, effect size, what could have been seen at all.
+"""Paired comparisons over scenes: significance test, effect size, and the smallest detectable difference.
 
 All of it is about pairs of one scene, of which repeated runs are summed first: they are no independent evidence. Times
 are compared by the logarithm of their ratio, so that half as fast and twice as fast are equally far from the same.
@@ -73,7 +73,7 @@ class PairedCosts:
 
 
 def comparison_cells(found: PairedComparison | None) -> tuple[str, ...]:
-    """Under `COMPARISON_HEADS`; dashes where nothing could be tested."""
+    """Cells under `COMPARISON_HEADS`; dashes where nothing could be tested."""
     if found is None:
         return ("–",) * len(COMPARISON_HEADS)
     return f"{found.adjusted_p:.2g}", f"{found.effect:.2f}", f"{found.detectable:.1%}"
@@ -134,7 +134,7 @@ def compare_together(pairs: Mapping[str, PairedCosts]) -> dict[str, PairedCompar
 
 
 def least_scenes(methods: int) -> int:
-    """Fewer cannot reach p < 0.05 in a signed-rank test, 2 / 2^n at least, corrected for so many methods.
+    """Fewest scenes that can reach p < 0.05 in a signed-rank test (p ≥ 2 / 2^n) corrected for so many methods.
 
     >>> least_scenes(1), least_scenes(2), least_scenes(40)
     (6, 7, 11)

@@ -25,7 +25,7 @@ class Quartiles:
     q3: float
 
     def ms(self) -> dict[str, float]:
-        """Seconds as milliseconds, in plain values."""
+        """Quartiles in seconds as milliseconds, in plain values."""
         return {name: round(getattr(self, name) * 1e3, 4) for name in ("median", "q1", "q3")}
 
 
@@ -98,7 +98,7 @@ class Interval:
 
     @property
     def below_one(self) -> bool:
-        """True if a ratio lies below 1, interval and all; of one alone that cannot be said.
+        """True if a ratio and its whole interval lie below 1; false for n = 1, which has no interval.
 
         >>> Interval(0.9, 0.8, 0.95, 4).below_one, Interval(0.9, 0.9, 0.9, 1).below_one
         (True, False)
@@ -106,7 +106,7 @@ class Interval:
         return self.n > 1 and self.high < 1
 
     def percent(self) -> str:
-        """A share.
+        """Format a share as per cent.
 
         >>> Interval(0.5, 0.25, 0.625, 40).percent()
         '50.0 % [25.0, 62.5; n=40]'

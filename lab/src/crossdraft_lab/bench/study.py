@@ -1,4 +1,4 @@
-"""One record for a comparison: what answers (variants), which questions (workload), what is said of each (columns).
+"""One record for a comparison: what answers (variants), the questions (workload), the figures of each (columns).
 
 A study runs in blocks: some pairs, answered by all variants in turn, so that whatever disturbs the machine falls on all
 of them. Its table, its JSON and its faults are made here, of the columns, for every bench and every experiment.
@@ -39,7 +39,7 @@ READING = ("prepare", "encode", "prefill", "ride-along")
 
 
 def shown(value: Any) -> str:
-    """A figure as a table shows it.
+    """Format a figure for a table.
 
     >>> shown(None), shown(True), shown(2.345), shown((3, 4)), shown(Interval(1.444, 1.4, 1.49, 40))
     ('–', 'yes', '2.35', '3/4', '1.44 [1.40, 1.49; n=40]')
@@ -216,7 +216,7 @@ class Study:
     def answer_block(
         self, key: str, made: Mapping[str, BenchMethod], target: Target, warm: Sequence[Item], tick: Tick
     ) -> UnitResult:
-        """One block."""
+        """Answer the pairs of one block by all methods in turn."""
         asked = list(self.asked(self.work_of(key)))
         results = measure(made, asked, self.repeats, warm, tick, before=self.first_of(key) * self.repeats)
         pairs = [
@@ -235,7 +235,7 @@ class Study:
         return UnitResult(key, tuple(item.seed for item in asked), found)
 
     def run(self, target: Target | None = None, cores: "Cores | None" = None, tick: Tick = lambda _: None) -> "Answers":
-        """Answer all pairs, by a target that is loaded or is now."""
+        """Answer all pairs with a given target, or with one that is loaded for it."""
         return self.pooled(list(self.measure(self.keys, Setting(cores, Path(), tick), target)))
 
     def pooled(self, units: Sequence[UnitResult]) -> "Answers":
@@ -251,7 +251,7 @@ class Study:
         return [rows_json(self.columns, found, name) for name in found.names]
 
     def unequal(self, found: "Answers") -> tuple[str, ...]:
-        """Variants of ours that must give the target's own tokens, and did not; of sampled answers none must."""
+        """Variants of ours that must give the target's own tokens and did not; none for sampled answers."""
         if self.work.temperature > 0:
             return ()
         ours = [one.name for one in self.variants if one.lossless and one.drafts not in HUGGING_FACE]
@@ -401,13 +401,13 @@ def pooled(units: Sequence[UnitResult]) -> Answers:
 
 
 def run_of(found: Mapping[str, Any]) -> Run:
-    """A run that was a line."""
+    """Read a run from its plain values."""
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
     return Run(**values)
 
 
 def same_tokens(*, per_token: bool = False) -> Callable[[Answers, str], str]:
-    """Make what shows how many answers are the target's own."""
+    """Make the function that shows, for a row, how many answers are the target's own."""
 
     def cell(found: Answers, name: str) -> str:
         lossy = any(run.lossy for run in found.results.of(name))
@@ -427,7 +427,7 @@ def name_column(head: str = "", key: str = "") -> FigureColumn:
 
 
 def speed_columns(head: str, *, per_token: bool = False) -> tuple[FigureColumn, ...]:
-    """Equality, τ, times (means over runs) and the speed-up, under its own head."""
+    """Columns of equality, τ, times (means over runs) and the speed-up, which has its own head."""
     return (
         FigureColumn("", "same tokens", same_tokens(per_token=per_token)),
         FigureColumn("equal", "", Answers.equal),

@@ -217,7 +217,7 @@ def measure_footprints(
 
 
 def _footprint(name: str, models: Models, cores: Cores | None, item: Item) -> dict[str, float | None]:
-    """Runs in the fresh process; see `summary.HOW`."""
+    """Measure a method's footprint in the fresh process; see `summary.HOW`."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()

@@ -168,7 +168,7 @@ def method_json(row: Row) -> Row:
 
 
 def tables(report: BenchReport) -> list[Table]:
-    """For the terminal: how fast each is and what it takes; how that comes about; the ratios to other baselines."""
+    """Tables for the terminal: speed and cost of each method; their causes; ratios to the other baselines."""
     work, first = report.workload, report.methods[0]
     title = f"{work['pairs']} held-out pairs × {work['repeats']}, answers of {work['mean_tokens']} tokens on average"
     heads = ["cores", "identical", "provisional", "TTFT ms", "total ms", "MiB"]

@@ -135,7 +135,7 @@ class SizeResults:
         return ratio(self.tokens(name), self.seconds(name))
 
     def faster(self, baseline: str) -> str:
-        """On one core or on all, whichever yields more."""
+        """Name of a baseline's faster form, on one core or on all."""
         return max(
             (name for name in (baseline, baseline + ALL) if name in self.runs),
             key=lambda name: self.tokens_per_s(name).value,
@@ -209,7 +209,7 @@ def _measure(
 
 
 def _methods(plan: Throughput, target: Target) -> Iterator[tuple[str, BatchMethod]]:
-    """By name, in the order of `names`."""
+    """Make the contestants by name, in the order of `names`."""
     plain = plan.models.load_target(packed=False)
     for name in plan.names:
         own = None if plan.cores is None else Cores(plan.cores.pair if name.endswith(ALL) else plan.cores.target)
@@ -252,13 +252,13 @@ def _options(plan: Throughput, cores: Cores | None) -> Options:
 
 
 def _hf_continuous(plan: Throughput, target: Target, own: Cores | None) -> list[str]:
-    """The module, and its arguments: our target's device and dtype."""
+    """Module of Hugging Face's continuous batching, and its arguments: our target, its device and its dtype."""
     arguments = [plan.models.target, str(target.device), dtype_name(target.model.dtype)]
     return ["crossdraft_lab.bench.hf_continuous", *arguments, *([] if own is None else [_listed(own)])]
 
 
 def _vllm(plan: Throughput, target: Target, name: str, own: Cores | None) -> ChildBatches:
-    """vLLM with our target's dtype; on which device is a matter of its build."""
+    """Start vLLM in a child process with our target's dtype; its build determines the device."""
     variables = {"VLLM_CPU_KVCACHE_SPACE": str(VLLM_GIB)}
     if own is not None:
         variables["VLLM_CPU_OMP_THREADS_BIND"] = _listed(own)

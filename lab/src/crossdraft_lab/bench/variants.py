@@ -1,4 +1,4 @@
-"""A method: the target alone, or with a drafter, compressed or not, under options of its own."""
+"""Variants of a method: the target alone or with a drafter, compressed or not, under options of its own."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -52,7 +52,7 @@ class Variant:
 
 
 def fixed(name: str, drafts: str, nodes: int, compress: str | None = None, **options: object) -> Variant:
-    """A variant that drafts `nodes` in every round, the first included, in the target's process; nothing adapts."""
+    """Variant that drafts `nodes` tokens in every round, the first too, in the target's process; nothing adapts."""
     same = {"adaptive": False, "nodes": nodes, "hidden_nodes": nodes, "placement": "inline", "hidden": "before"}
     return Variant(name, drafts, compress, {**same, **options})
 

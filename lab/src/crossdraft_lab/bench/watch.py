@@ -198,7 +198,7 @@ def watch_once(
     namespace: str,
     most: int | None = None,
 ) -> StreamRun:
-    """One run; nothing that is learned from it helps in one of another namespace."""
+    """Run a method once; nothing that the run teaches helps runs of another namespace."""
     video, events = files
     windows = SlidingWindows(plan.windowing, RecordedEvents(Excerpt(events, 0)))
     request = Request(question, max_new_tokens=plan.max_new_tokens, namespace=namespace)
@@ -366,7 +366,7 @@ class RateSearch:
         return None if self._low == self._high else self.rates[(self._low + self._high) // 2]
 
     def note(self, run: StreamRun) -> None:
-        """Record the run at `next`."""
+        """Record the run at the rate `next`."""
         at = (self._low + self._high) // 2
         self.tries.append((self.rates[at], run))
         if not run.summary.dropped:

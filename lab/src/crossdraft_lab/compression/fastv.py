@@ -127,7 +127,7 @@ class FastVDecoder(FastDecoder):
         bias: Tensor | None,
         segment: Segment,
     ) -> Tensor:
-        """[m, h] a layer of the tokens `seen` [m] among [n, h]; the others are remembered as unseen."""
+        """Run a layer on the tokens `seen` [m] of [n, h]: [m, h]; mark the other tokens' keys as unseen."""
         attention = layer.self_attn
         own = stream[seen]
         normed = rms_norm(layer.input_layernorm, own)

@@ -65,7 +65,7 @@ class TokenPackerConfig(HeadConfig):
 
 
 class TokenPacker(Head):
-    """See the module's text."""
+    """TokenPacker's network: packs each frame's patches into fewer tokens; see the module's text."""
 
     config_class = TokenPackerConfig
     config: TokenPackerConfig

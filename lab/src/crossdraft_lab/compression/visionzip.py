@@ -67,7 +67,7 @@ class VisionZipSettings:
 
 
 def zipped(states: Tensor, attention: Tensor, keys: Tensor, dominant: int, contextual: int) -> tuple[Tensor, Tensor]:
-    """The tokens of frames that are left, in the order of their places, and these.
+    """The tokens of frames that are left, in the order of their places, and their places.
 
     Args:
         states: [F, P, S] features; the class token is the first.
@@ -99,12 +99,12 @@ def zipped(states: Tensor, attention: Tensor, keys: Tensor, dominant: int, conte
 
 
 def _rows(values: Tensor, at: Tensor) -> Tensor:
-    """[F, n, …] these rows [F, n] of each frame's."""
+    """Rows [F, n, …] of each frame, selected by `at` [F, n]."""
     return values.gather(1, at[..., None].expand(-1, -1, values.shape[-1]))
 
 
 class ZippedFeatures(BaseModelOutputWithPooling):
-    """Visual features, and beside them where they stand among all of the clip's tokens, which no model reads."""
+    """Visual features, and their places among all of the clip's tokens; no model reads the places."""
 
     places: Tensor
 

@@ -131,7 +131,7 @@ class AutoregressiveAdapter(AttentionAdapter):
         return self._step(self.project(source), tokens, past)
 
     def go_on(self, features: Tensor, tokens: Tensor, past: Past) -> tuple[Tensor, Past]:
-        """The target's next feature without the drafter.
+        """Predict the target's next feature without the drafter.
 
         Args:
             features: [B, 1, H] its own output at the position before.

@@ -58,7 +58,7 @@ class AdapterConfig(HeadConfig):
 
 
 class Adapter(Head):
-    """See the module's text. Networks fill in `align`."""
+    """Adapter from a drafter's features to the target's; see the module's text. Subclasses define `align`."""
 
     config_class = AdapterConfig
     config: AdapterConfig

@@ -43,7 +43,7 @@ class OwnAnswer:
 
     @property
     def valid(self) -> Tensor:
-        """[B, n] true at its tokens."""
+        """Mask [B, n] that is true at the answer's tokens and false at padding."""
         return torch.arange(self.tokens.shape[1], device=self.tokens.device) < self.lengths[:, None]
 
 
@@ -56,7 +56,7 @@ class IndexedBatch(TrainBatch):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnAnswerConfig(AdapterConfig):
-    """Settings of both.
+    """Settings of both adapters.
 
     Args:
         width: of the MLP.
@@ -68,7 +68,7 @@ class OwnAnswerConfig(AdapterConfig):
 
 
 class OwnAnswerAdapter(Adapter):
-    """See the module's text. Networks fill in `translate`."""
+    """Adapter from the drafter's own answer to the target's. Subclasses define `translate`."""
 
     config_class = OwnAnswerConfig
     config: OwnAnswerConfig  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -64,7 +64,7 @@ class MLPAdapter(Adapter):
 
 
 class FusedAdapter(MLPAdapter):
-    """`levels`: the same from several layers of the drafter side by side (EAGLE-3: Li et al. 2025)."""
+    """`levels`: `MLPAdapter` on several layers of the drafter side by side (EAGLE-3: Li et al. 2025)."""
 
     fuses = True
 

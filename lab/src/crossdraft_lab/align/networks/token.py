@@ -38,7 +38,7 @@ class TokenConfig(AttentionConfig):
 
 
 class TokenAdapter(Adapter):
-    """See the module's text. A causal decoder on the target's token embeddings."""
+    """Causal decoder on the target's token embeddings; see the module's text."""
 
     config_class = TokenConfig
     config: TokenConfig  # pyright: ignore[reportIncompatibleVariableOverride]

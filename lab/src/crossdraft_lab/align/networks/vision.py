@@ -85,7 +85,7 @@ class VisionAdapter(Head):
 
     @torch.no_grad()
     def begin_at(self, tokens: Tensor) -> None:
-        """Let `mean` be that of the target's visual tokens [clips, K, H] of some clips."""
+        """Set `mean` to the mean of the target's visual tokens [clips, K, H] of some clips."""
         self.mean.copy_(tokens.mean(0) / self.config.scale)
 
     def predict(self, source: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ class LinearVision(VisionAdapter):
 
 @dataclass(frozen=True, kw_only=True)
 class VisionWidthConfig(VisionConfig):
-    """With an inner layer of that width."""
+    """Settings of an adapter with an inner layer of `width`."""
 
     width: Count
 
@@ -139,7 +139,7 @@ class MLPVision(LinearVision):
 
 @dataclass(frozen=True, kw_only=True)
 class QueriesConfig(VisionWidthConfig):
-    """Learned queries, of that width, in so many layers.
+    """Width and number of layers of the learned queries.
 
     Raises:
         CrossdraftError: as `HeadConfig`, or the width is no multiple of 64.

@@ -58,7 +58,7 @@ class VisualConfig(AttentionConfig):
 
 
 class VisualAdapter(AttentionAdapter):
-    """See the module's text. The cross-attention is the identity at first."""
+    """`l4` behind cross-attention to visual features; the cross-attention is the identity at first."""
 
     config_class = VisualConfig
     extras = ("contrastive",)

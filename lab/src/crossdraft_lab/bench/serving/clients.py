@@ -16,7 +16,7 @@ from crossdraft_lab.bench.serving.process import PerThread
 
 
 def main(port: int, count: int) -> None:
-    """See the module's text."""
+    """Answer standard input until it ends, as the module's text describes."""
     bodies = [body.encode() for body in json.loads(sys.stdin.readline())]
     connections = PerThread(port)
 

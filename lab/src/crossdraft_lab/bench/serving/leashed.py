@@ -1,4 +1,4 @@
-"""`crossdraft` in a process that ends with the one that started it: whoever is killed leaves no server behind.
+"""`crossdraft` in a process that ends with its parent, so that a killed parent leaves no server behind.
 
 Its standard input is a pipe whose other end the parent holds, and the system closes that when the parent is gone.
 """

@@ -52,7 +52,7 @@ LOGGER = logging.getLogger("crossdraft.serve")
 
 
 class _Clients:
-    """Threads that ask until they are told to stop, and what they got."""
+    """Threads that ask until they are told to stop, and the replies that they got."""
 
     def __init__(self, server: ServerProcess, asked: Sequence[Question]) -> None:
         self._server, self._asked = server, asked
@@ -137,7 +137,7 @@ def most_wait_ms(plan: ServePlan, answered: int) -> float:
 
 
 def cancels(plan: ServePlan, server: ServerProcess, asked: Sequence[Question], tick: Tick) -> dict[str, Any]:
-    """Streams that are left at once, or after a few bytes: nothing of them may stay."""
+    """Leave streams at once or after a few bytes; check that nothing of them stays."""
     draw = random.Random(plan.seed)  # noqa: S311 - no secret
     with server.connection() as connection:
         for one in asked:  # so that the recordings that are kept are there
@@ -177,7 +177,7 @@ def _left(server: ServerProcess, kept: int | None) -> dict[str, int]:
 
 
 def kills(plan: ServePlan, server: ServerProcess, asked: Sequence[Question], tick: Tick) -> dict[str, Any]:
-    """The drafter is killed now and then while clients ask: no answer may be wrong or lost."""
+    """Kill the drafter now and then while clients ask; check that no answer is wrong or lost."""
     clients, killed, start = _Clients(server, asked), [0], time.monotonic()
 
     def watch() -> None:
@@ -200,7 +200,7 @@ def kills(plan: ServePlan, server: ServerProcess, asked: Sequence[Question], tic
 
 
 def overhead(server: ServerProcess, engine: Engine, asked: Sequence[Question], tick: Tick) -> dict[str, Any]:
-    """Each question twice by each way, in turn: about a clip that is new, and then known.
+    """Ask each question twice by each way, in turn: first about a new clip, then about the known clip.
 
     A way's own time is what passes for whoever asks, less what the engine says that it took, queue included: so that
     answers which are drafted otherwise do not disturb the comparison. That is fair of a known clip alone. A new one is
@@ -284,7 +284,7 @@ class HostedServer:
 
 
 def throughput(plan: ServePlan, asked: Sequence[Question], tick: Tick) -> dict[str, Any]:
-    """Clients ask all questions by either way in turn, of a server that is started anew for each of the repeats.
+    """Let clients ask all questions by either way in turn; the server is started anew for each repeat.
 
     Clips are known by the time that counts.
 

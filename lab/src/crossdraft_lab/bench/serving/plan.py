@@ -115,7 +115,7 @@ def question(plan: ServePlan, item: Item) -> Question:
 
 
 def percentiles_ms(seconds: Sequence[float]) -> dict[str, float]:
-    """Percentiles in ms; nothing of nothing."""
+    """Percentiles in milliseconds; an empty dict for no values."""
     if not seconds:
         return {}
     values = np.percentile(np.asarray(seconds) * 1e3, [50, 95, 99, 100])

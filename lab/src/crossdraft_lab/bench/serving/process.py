@@ -1,4 +1,4 @@
-"""A server in a process of its own, as `crossdraft serve` starts it, and the plainest client for it.
+"""A server in a process of its own, as `crossdraft serve` starts it, and a plain client for it.
 
 The client reads and writes bytes on a socket: what a client library costs is not the server's.
 """
@@ -91,7 +91,7 @@ class Connection:
         self._socket.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
 
     def send_raw(self, sent: bytes) -> None:
-        """Send bytes as they are."""
+        """Send bytes unchanged, without making a request of them."""
         self._socket.sendall(sent)
 
     def until_silent(self, seconds: float, whole: Callable[[bytes], bool]) -> bytes:
@@ -120,7 +120,7 @@ class Connection:
         return self._socket.recv(CHUNK)
 
     def _reply(self) -> Reply:
-        """A response whose length is said, which is every one but a stream's."""
+        """Read a response with a content length: every response except a stream."""
         found = b""
         while b"\r\n\r\n" not in found:
             found += self._more()
@@ -188,7 +188,7 @@ class ServerProcess:
         return {name: float(value) for name, value in found}
 
     def logged_errors(self) -> int:
-        """Failures of its own that it has logged, threads' and children's among them; all, once it has ended."""
+        """Failures that the server and its threads and children have logged; complete once the server has ended."""
         return len(LOGGED_ERROR.findall(self.log.read_text(encoding="utf-8", errors="replace")))
 
     def spooled(self) -> int:

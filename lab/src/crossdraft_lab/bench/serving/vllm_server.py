@@ -1,4 +1,4 @@
-"""vLLM's own server with the same target, beside ours: the same questions from the same clients, in turn.
+"""vLLM's own server and ours with one target: both get the same questions from the same clients, in turn.
 
 Its environment: docs/many_requests.md. Both decode the clip, keep what they like of clips and prompts, and run on all
 cores of this process. Every clip is new to both.
@@ -201,7 +201,7 @@ def vllm_serving(target: str, python: Path, clips: Path, folder: Path) -> Iterat
 
 
 def _known_to_vllm(folder: Path) -> Path:
-    """A folder that tells of the plug-in's entry point, as pip does: vLLM finds our Video-LLaVA so."""
+    """Folder with the plug-in's entry point as pip writes it, by which vLLM finds our Video-LLaVA."""
     known = folder / "packages" / f"crossdraft_vllm-{crossdraft.__version__}.dist-info"
     known.mkdir(parents=True)
     known.joinpath("METADATA").write_text(

@@ -1,4 +1,4 @@
-"""Do two sets of clips share one? What is learned from must not be what decides which weights are kept, or is measured.
+"""Refusal of splits that share a clip: clips to learn from must neither choose weights nor be measured on.
 
 Two clips are the same if they are the same scene, name files of the same content, or are parts of one sequence that
 overlap in time (a list's `sequence`, `start_s`, `end_s`, as `crossdraft data pairs` writes them).
@@ -57,7 +57,7 @@ class _Line:
 
 
 def _refuse_scenes(sources: Mapping[str, SceneSource]) -> None:
-    """Refuse two that hold the same scenes of a split."""
+    """Refuse two sets that hold the same scenes of a split."""
     for split in {source.split for source in sources.values()}:
         held = sorted((one.first, one.first + len(one), name) for name, one in sources.items() if one.split == split)
         for (_, end, one), (first, _, other) in pairwise(held):
@@ -83,7 +83,7 @@ def _refuse_files(lines: list[_Line]) -> None:
 
 
 def _ends(path: Path) -> str:
-    """Tells most files from others, whatever their names: the size, beginning and end.
+    """Size, beginning and end of a file, which distinguish most files whatever their names.
 
     Raises:
         CrossdraftError: it cannot be read.

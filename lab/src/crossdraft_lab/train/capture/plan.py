@@ -51,7 +51,7 @@ def canonical(layers: Iterable[int], depth: int) -> tuple[int, ...]:
 
 
 def default_layers(depth: int) -> tuple[int, ...]:
-    """All that our heads read: EAGLE-3's three levels, what enters the last layer, and what leaves it."""
+    """Layers that our heads read: EAGLE-3's three levels, the last layer's input, and its output."""
     wanted = {2, depth // 2, depth - 3, depth - 1, depth}
     return tuple(sorted(layer for layer in wanted if 0 <= layer <= depth))
 
@@ -287,7 +287,7 @@ class DiskEstimate:
     free: int
 
     def sentence(self) -> str:
-        """For people."""
+        """Sentence for people."""
         if self.done == self.clips:
             return f"{self.folder} holds all {self.clips} clips."
         before = f", {self.done} of {self.clips} clips are there" if self.done else ""
@@ -310,7 +310,7 @@ class DiskEstimate:
 
 
 def estimate_disk(folder: Path, plan: CapturePlan, index: CaptureIndex) -> DiskEstimate:
-    """From the shards that are there, if any, else from the lengths of the first clip's prompts."""
+    """Estimate the disk from existing shards, else from the lengths of the first clip's prompts."""
     left = max(0, len(plan.source) - index.done)
     each = index.bytes / index.done if index.done else (_first_clip(plan) if left else 0)
     nearest = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
@@ -318,7 +318,7 @@ def estimate_disk(folder: Path, plan: CapturePlan, index: CaptureIndex) -> DiskE
 
 
 def _first_clip(plan: CapturePlan) -> float:
-    """Bytes of the average clip, as far as the first one tells."""
+    """Bytes of the average clip, estimated from the first one."""
     spec, width = plan.spec, plan.info.hidden_size
     clip = plan.source.read(0)
     prompts = [plan.target.prepare(request) for request in clip.requests(spec.max_new_tokens)]

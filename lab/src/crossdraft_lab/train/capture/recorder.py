@@ -40,7 +40,7 @@ class _Prefix:
     stores: list[tuple[Tensor, Tensor]]
 
     def serves(self, chunk: Chunk, layers: Sequence[int]) -> bool:
-        """True if reading `chunk` would give the same; `encode` returns one object for the same pixels."""
+        """True if reading `chunk` would give the same result; `encode` returns one object for equal pixels."""
         if chunk.encoded is not self.chunk.encoded or self.layers != tuple(layers):
             return False
         same = torch.equal(chunk.tokens, self.chunk.tokens)
@@ -102,7 +102,7 @@ class CaptureReader:
 
 
 def capture_target(target: Target, spec: CaptureSpec) -> Target:
-    """A target that answers greedily, and reads as a `CaptureReader` has it."""
+    """A target that answers greedily, and reads clips through a `CaptureReader`."""
     reader = CaptureReader(target, spec)
     made = target.reading(reader.prepare, reader.encode, reader.extend)
     made.defaults = GenerationDefaults(eos=tuple(sorted(target.eos)))
@@ -110,7 +110,7 @@ def capture_target(target: Target, spec: CaptureSpec) -> Target:
 
 
 def _same_features(one: Prompt, other: Prompt) -> bool:
-    """True if two prompts show the same, to the last pixel."""
+    """True if two prompts have equal visual inputs, to the last pixel."""
     names = one.features.keys() - {SPANNING}
     if names != other.features.keys() - {SPANNING}:
         return False

@@ -45,7 +45,7 @@ class CaptureReport:
 
     @property
     def answers_per_s(self) -> float:
-        """Over all of the time."""
+        """Answers a second over the whole run."""
         return self.answers / self.seconds if self.seconds else 0.0
 
     def to_json(self) -> dict[str, object]:
@@ -119,7 +119,7 @@ def prefetch(source: ClipSource, indices: Iterable[int], workers: int) -> Genera
 
 
 class _Timed:
-    """Clips, and how long they were waited for."""
+    """Iterator over clips that measures how long they were waited for."""
 
     def __init__(self, clips: Iterator[PromptedClip]) -> None:
         self.clips = clips
@@ -154,7 +154,7 @@ def shard_name(number: int) -> str:
 
 
 def write_counted(path: Path, name: str, clips: int, answers: Sequence[CapturedAnswer], spec: CaptureSpec) -> ShardInfo:
-    """Write a shard to `path`; what the index is to say of it as `name`."""
+    """Write a shard to `path`; return its entry for the index, under `name`."""
     write_shard(path, answers, spec)
     tokens = sum(len(answer.tokens) for answer in answers)
     answer_tokens = tokens - sum(answer.start for answer in answers)

@@ -86,7 +86,7 @@ class CapturedAnswer:
     visual: Mapping[int, Tensor] = field(default_factory=dict)
 
     def same_piece(self, other: "CapturedAnswer") -> bool:
-        """True if both stand after the same first piece, ids and features."""
+        """True if two answers follow the same first piece, with equal ids and features."""
         if not torch.equal(self.visual_ids, other.visual_ids):
             return False
         return all(torch.equal(features, other.visual[layer]) for layer, features in self.visual.items())

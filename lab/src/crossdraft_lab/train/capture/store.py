@@ -132,7 +132,7 @@ class CaptureStore:
         return text, visual
 
     def require_finite(self, layers: Sequence[int], visual_layers: Sequence[int] = ()) -> None:
-        """See that every feature of these layers is a number: all of them is read, a part at a time, and once.
+        """Check that every feature of these layers is finite; all are read, a part at a time and only once.
 
         Raises:
             CrossdraftError: a feature is NaN or infinite, or a layer has not been captured.
