@@ -229,12 +229,13 @@ def test_the_timelines_go_on_while_an_answer_is_on_its_way(server, opened, monke
     asked = {
         "min_tokens": 100,  # longer than a draft
         "max_tokens": 100,
-        "media_io_kwargs": {"video": {"num_frames": 7}},  # nothing is known of them, so the target reads
+        "media_io_kwargs": {"video": {"num_frames": 9}},
     }
     page.route(
         "**/v1/chat/completions",
         lambda route: route.continue_(post_data=json.dumps(route.request.post_data_json | asked)),
     )
+    page.fill("#question", "Which side of the road is free?")  # no other test's: nothing is known, the target reads
     with ExitStack() as holding:
         holding.callback(read.set)
         page.click("#ask")
