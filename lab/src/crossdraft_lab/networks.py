@@ -53,7 +53,7 @@ ANSWER_ADAPTERS: Mapping[str, HeadRecord] = {
         ),
     )
 }  # fmt: skip
-"""Adapters from what a drafter says by itself, likewise."""
+"""Adapters from a drafter's own answer to the target's words."""
 
 ALIGNED: Mapping[str, HeadRecord] = {**ADAPTERS, **ANSWER_ADAPTERS}
 

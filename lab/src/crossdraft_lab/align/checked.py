@@ -31,7 +31,7 @@ class Read(StrEnum):
     """Way to prefill a request that could be predicted."""
 
     PREDICTED = "predicted"
-    CHECKED = "checked"  # whole, and compared with what predicted tokens would have led to
+    CHECKED = "checked"  # read whole; the answer is compared with the one after predicted tokens
     WHOLE = "whole"
 
 
@@ -79,11 +79,11 @@ class PrefillController:
         if not 0 <= threshold <= 1:
             raise CrossdraftError(f"A threshold of confidence is a number from 0 to 1; {threshold} is none.")
         self.budget = budget
-        self._level = threshold  # above 1 by what is owed
+        self._level = threshold  # above 1: the excess is owed
         self._chance = np.random.default_rng(budget.seed)
         self._reads, self._unpredictable = Counter[Read](), 0
         self._compared, self._loss = 0, 0.0
-        self._lock = threading.Lock()  # of all these
+        self._lock = threading.Lock()  # guards all attributes above
 
     @property
     def threshold(self) -> float:
@@ -149,7 +149,7 @@ def rouge_l(found: Sequence[Hashable], wanted: Sequence[Hashable]) -> float:
     """
     if not found and not wanted:
         return 1.0
-    masks: dict[Hashable, int] = {}  # of each token, where it stands
+    masks: dict[Hashable, int] = {}  # token -> bits of its positions in `wanted`
     for at, token in enumerate(wanted):
         masks[token] = masks.get(token, 0) | 1 << at
     ones = bits = (1 << len(wanted)) - 1

@@ -135,7 +135,7 @@ class AlignedDrafter(IndependentDrafter):
 
     def _write(self, state: IndependentState, most: int) -> list[int]:
         state, new = cast("AlignedState", state), super()._write(state, most)
-        state.outputs = state.outputs[len(new) - 1 :]  # as `logits`: after the last candidate that held
+        state.outputs = state.outputs[len(new) - 1 :]  # as for `logits`: after the last accepted candidate
         if self.alone:
             new += self._go_on(state, min(self.alone, most - len(new)))
         return new
@@ -233,4 +233,4 @@ class FusedDrafter(AlignedDrafter):
         if rows is not None:
             question = len(output.prompt.tokens) - 1 if output.prompt is not None else 0
             new = torch.cat((state.target, rows[question:].to(state.aligned)))
-            state.target = new[: len(state.committed)]  # of an answer that was cut short there is one more
+            state.target = new[: len(state.committed)]  # an answer that was cut short has one feature more

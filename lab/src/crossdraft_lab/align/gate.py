@@ -92,7 +92,7 @@ class PrefillGate(nn.Module):
         within = [
             float(one)
             for index, (one, risk) in enumerate(zip(sure, risks, strict=True))
-            if risk <= loss and (index + 1 == len(sure) or sure[index + 1] < one)  # as sure: together or not at all
+            if risk <= loss and (index + 1 == len(sure) or sure[index + 1] < one)  # equally sure clips: all or none
         ]
         return within[-1] if within else min(1.0, math.nextafter(float(sure[0]), math.inf))
 

@@ -181,7 +181,7 @@ class SpeculativePrefill:
             return self._read_unpredictable(request, why)
         try:
             request = replace(request, extras={**request.extras, EVENTS: self._event_features(request)})
-        except CrossdraftError as error:  # may name a file, which a server keeps for itself: a note of its own
+        except CrossdraftError as error:  # its text may name a file, which a server hides: a separate note
             return self._read_unpredictable(request, UNREADABLE, str(error))
         if (why := self._whole_because(request)) is not None:
             return self._read_whole(request, why)
@@ -191,7 +191,7 @@ class SpeculativePrefill:
         return Prompt(ids, {ROWS: rows, **shown}, positions=lambda _: positions)
 
     def _unpredictable_because(self, request: Request) -> str | None:
-        """Why nothing can be predicted of a request, before its events are read; `None`: it may be."""
+        """Reason that nothing can be predicted for a request, before its events are read; `None` if there is none."""
         if not _predictable(request):
             return NOT_PREDICTABLE
         if isinstance(request.events, EdgeEvents):

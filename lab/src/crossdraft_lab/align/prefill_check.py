@@ -26,7 +26,7 @@ from crossdraft_lab.align.checked import PrefillController, Read, rouge_l
 
 log = logging.getLogger(__name__)
 
-ENDED = frozenset((Finish.EOS, Finish.LENGTH, Finish.STOP))  # an answer that ended so is all of it
+ENDED = frozenset((Finish.EOS, Finish.LENGTH, Finish.STOP))  # ends of complete answers
 NOT_ENDED = "The check did not end, and nothing was learned of it."
 
 
@@ -44,10 +44,10 @@ class PrefillCheck:
     ) -> None:
         self.controller = controller
         self._request, self._ask = request, ask
-        self._shadows: list[PendingAnswer] = []  # a single one's answer is compared with the request's own
+        self._shadows: list[PendingAnswer] = []  # with one shadow, its answer is compared with the request's
         self._lock = threading.Lock()
-        self._over = False  # nothing more is begun
-        self._max_time: float | None = None  # of the request
+        self._over = False  # true: no further shadow begins
+        self._max_time: float | None = None  # the request's
 
     def start(self, prepared: Request) -> None:
         """Start the check of a request that is read whole; `prepared` also holds the gate's features of its events."""

@@ -226,7 +226,7 @@ def _answered(
 
 @dataclass(frozen=True, eq=False)
 class _AlignRun:
-    """One measurement.
+    """Run of one measurement.
 
     Args:
         tests: questions by their wordings, with the target's own answers. Others as of `run_align`.

@@ -208,7 +208,7 @@ def cores_of(name: str, cores: Cores | None) -> Cores | None:
 def options_of(name: str, models: Models, cores: Cores | None, *, process: bool = True) -> Options:
     """Options of our engine under that name: a policy of parallel drafting that is named is kept to, everywhere."""
     own = cores_of(name, cores)
-    with pinned(None if cores is None else cores.pair):  # whoever is pinned to the target's may name the drafter's, too
+    with pinned(None if cores is None else cores.pair):  # a thread on the target's cores may name the drafter's
         return Options(
             placement="process" if process else "inline",
             parallel=POLICIES.get(name, "auto"),

@@ -57,7 +57,7 @@ class BatchMethod(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop whatever runs."""
+        """Stop the method's processes and threads."""
         ...
 
 
@@ -76,7 +76,7 @@ class EngineBatch:
         self.drafter = drafter
         self._loops: dict[int, DecodeLoop] = {}
         self._make = partial(new_loop, target, drafter)
-        # Cores are checked against those of the thread, which by then has its own alone.
+        # Cores would be checked against the thread's cores, which by then are only this method's own.
         self._options = replace(options, target_cores=None, draft_cores=None)
         self._cost, self._batches = CostModel(), 0
 
@@ -144,7 +144,7 @@ class PaddedBatch:
         longest = inputs["input_ids"].shape[1]
         config = self._settings.config(self.target.defaults.resolve(items[0].request), longest)
         eos = sorted(self.target.eos)
-        config.pad_token_id = eos[0]  # what an answer that is over goes on with; it is cut off
+        config.pad_token_id = eos[0]  # finished answers are padded with it; `until_end` cuts it off
         times, model = TokenTimes(), self.target.model
         with saying_nothing(model):
             generate: Any = model.generate

@@ -25,7 +25,7 @@ from crossdraft_lab.bench.batches import BatchRun, Served
 from crossdraft_lab.bench.resources import halted
 from crossdraft_lab.bench.workload import Item
 
-LINES = 12  # of its messages that are shown
+LINES = 12  # of the child's messages, shown when it dies
 SOURCES = [str(Path(str(package.__file__)).parents[1]) for package in (crossdraft, crossdraft_lab)]
 
 
@@ -52,12 +52,12 @@ class ChildBatches:
         variables: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
-        self.cores: Cores | None = None  # of its thread here, which only waits
+        self.cores: Cores | None = None  # any: the thread in this process only waits
         threads = {} if cores is None else {"OMP_NUM_THREADS": str(len(cores))}
         settings = {**os.environ, **threads, **(variables or {}), **_path(python)}
         command = [str(python or sys.executable), "-m", *module]
         self._messages = TemporaryFile()  # noqa: SIM115 - `close` ends it with the process
-        self._rest = ExitStack()  # while it is not asked
+        self._rest = ExitStack()  # open while the child is stopped between batches
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._messages, env=settings

@@ -26,7 +26,7 @@ from crossdraft_lab.bench.statistics import Interval, median_ratio, quartiles
 
 WIDTHS = (1, 8, 16, 32)
 WARM_UPS = 3
-TOKENS = 460  # in the reference target's cache: a clip and a question
+TOKENS = 460  # a clip and a question, as in the reference target's cache
 
 
 @torch.inference_mode()

@@ -111,7 +111,7 @@ class HeadsBench:
         if not self.temperatures or len(set(self.temperatures)) != len(self.temperatures):
             raise CrossdraftError("Name each temperature once, and at least one, such as --temperatures 0,1.")
         for temperature in self.temperatures:
-            Sampling(temperature=temperature)  # refuses what no request may have, before anything is loaded
+            Sampling(temperature=temperature)  # refuses an invalid temperature before anything is loaded
 
     @property
     def draft_settings(self) -> tuple[DraftSetting, ...]:

@@ -133,9 +133,7 @@ def _check_here(spec: Spec) -> None:
 def _heads(spec: Spec) -> Iterator[tuple[Spec, str, Path]]:
     """Every folder of trained weights that is read for it: whose, which setting names it, and where it lies."""
     method, settings = method_in(spec), spec.settings
-    theirs = (
-        settings.get("model", method.model) != method.model
-    )  # then further shipped heads, the shipped model's, are not
+    theirs = settings.get("model", method.model) != method.model  # then the shipped model's further heads are not used
     for setting, shipped in method.weights.items():
         if setting in settings:
             yield spec, setting, Path(settings[setting])

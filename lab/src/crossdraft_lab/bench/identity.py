@@ -30,7 +30,7 @@ from crossdraft_lab.bench.specs import POLICIES, is_blind, spec_of
 from crossdraft_lab.bench.workload import Item
 
 WAVE = 12  # requests in a queue at a time
-PROCESS = "process"  # every other placement is an inline one's hidden mode
+PROCESS = "process"  # every other placement is inline, and names its hidden mode
 ALL = "all"
 # What `all` stands for: every example of every drafter of ours, and every policy of parallel drafting.
 ALL_SPECS = (*(spec for method in METHODS.values() for spec in method.examples or ()), *POLICIES)
@@ -201,7 +201,7 @@ def open_configs(
         @cache
         def runner(spec: str, cache_bytes: int) -> DraftRunner[Any]:
             """Drafter's runner as users have it; drafting is parallel even if drafter and target share a core."""
-            with pinned(None if cores is None else cores.pair):  # of which this process may have the target's only
+            with pinned(None if cores is None else cores.pair):  # this process may be pinned to the target's cores
                 options = Options(
                     placement="process",
                     parallel=POLICIES.get(spec, BEST),
@@ -284,7 +284,7 @@ def check_config(
 ) -> None:
     """Answer every pair, a wave with each decoder in turn, and compare; the result is left in the check."""
     rng = np.random.default_rng(0)
-    size = min(WAVE, ceil(len(known) / len(decoders)))  # few pairs, yet every decoder has its turn
+    size = min(WAVE, ceil(len(known) / len(decoders)))  # smaller for few pairs: every decoder has its turn
     waves = [known[start : start + size] for start in range(0, len(known), size)]
     for turn, wave in enumerate(waves):
         _run_wave(target, check, decoders[turn % len(decoders)], wave, rng)

@@ -77,7 +77,7 @@ class BenchMethod(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop whatever runs."""
+        """Stop the method's processes and threads."""
         ...
 
 

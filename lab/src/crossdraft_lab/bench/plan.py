@@ -108,7 +108,7 @@ class Stages:
         return (self.acceptance + (0.0,) * depth)[:depth]
 
     def verify(self, n: int) -> float:
-        """V(n).
+        """V(n), the time of a target pass over n tokens.
 
         >>> Stages(300, 10, 2, (0.8,), 50, passes=((3, 14),)).verify(5)
         18.0

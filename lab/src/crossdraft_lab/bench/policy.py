@@ -91,7 +91,7 @@ def policy_studies(
     loads: Sequence[str] = tuple(LOADS),
     budgets: Sequence[tuple[int, int]] = BUDGETS,
 ) -> dict[str, Study]:
-    """One for each load, of the target alone, the fixed budgets and the policy, whose drafters are still to be made.
+    """One study for each load, of the target alone, the fixed budgets and the policy; drafters are not made yet.
 
     Raises:
         CrossdraftError: an unknown load, or a number that is too small; so that nothing is loaded for nothing.

@@ -15,7 +15,7 @@ from statistics import median
 from crossdraft_lab.bench.environment import MIB
 
 PROC, SHARED = Path("/proc"), Path("/dev/shm")  # noqa: S108 - looked at, never written to
-MOST_GROWTH = 0.03  # of memory that is flat: `flatness` of its `part_medians`
+MOST_GROWTH = 0.03  # largest `flatness` of `part_medians` of flat memory
 SETTLED = 0.2  # memory is judged after this share of what is asked
 PARTS = 8  # of the samples: within one, memory swings by what requests hold
 PATIENCE_S = 10.0  # for processes and threads that are ending

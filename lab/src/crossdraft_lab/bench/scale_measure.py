@@ -78,7 +78,7 @@ def bandwidth(device: torch.device, budget_s: float) -> float:
     source = torch.ones(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     times = sample(lambda: clocked(device, lambda: target.copy_(source)), budget_s)
-    return 2 * size / times.q1  # the better runs: others were disturbed
+    return 2 * size / times.q1  # first quartile: slower runs were disturbed
 
 
 @torch.inference_mode()

@@ -10,7 +10,7 @@ from crossdraft_lab.bench.common import check_each_once, check_names
 
 ALONE = ("target", "target-all")  # the target without a drafter: on its own share of the pair's cores, and on all
 ON_ALL_CORES = frozenset(("target-all", "hf-all"))
-ON_TARGETS_CORES = frozenset(("target", "hf"))  # and not on all of the pair's, as those above are
+ON_TARGETS_CORES = frozenset(("target", "hf"))  # unlike the methods above, which use all of the pair's
 HUGGING_FACE = frozenset(("hf", "hf-all", "hf-lookup", "hf-assisted"))
 ALWAYS = ("target", "target-all", "hf", "hf-all", "hf-lookup", "blind")  # what every comparison should hold
 METHODS = (

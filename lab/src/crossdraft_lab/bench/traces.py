@@ -16,7 +16,7 @@ STAGES = ("load", "preprocess", "encode", "prefill", "decode")  # of `target_sta
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One answer.
+    """A recorded answer.
 
     Args:
         scene: which clip it is about.
@@ -42,7 +42,7 @@ class Trace:
         return encode + prefill, decode / (len(self.target_tokens) - 1)
 
     def to_json(self) -> dict[str, object]:
-        """One line's content."""
+        """Content of the answer's line."""
         line: dict[str, object] = {
             "scene": self.scene,
             "question": self.question,

@@ -352,8 +352,8 @@ class RateSearch:
 
     rates: Sequence[float]
     tries: list[RateTry] = field(default_factory=list[RateTry])
-    _low: int = 0  # so many of the lowest hold
-    _high: int = field(init=False)  # so many may
+    _low: int = 0  # number of lowest rates that are known to hold
+    _high: int = field(init=False)  # number of lowest rates that may still hold
 
     def __post_init__(self) -> None:
         if not self.rates or list(self.rates) != sorted({rate for rate in self.rates if rate > 0}):

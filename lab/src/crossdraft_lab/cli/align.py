@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
-SCENES = "scenes"  # in place of a list
+SCENES = "scenes"  # stands for scenes where a list may be named
 TUNINGS = ("lora", "qlora", "full")
 CLIPS, VALIDATION_CLIPS, TEST_CLIPS, PROMPTS = 1200, 64, 48, 4  # of scenes
 REPORT, ROWS = "align.json", "rows.json"  # the report, and rows of it before it is whole
@@ -286,7 +286,7 @@ def _measured(
         known = questions_of(splits.train) | questions_of(splits.validation)
         tests, about = list_tests(requests, known), {"list": str(splits.test.path)}
     aligned, named = str(out / DRAFTER), _rows(drafter, out, store.folder)
-    blind = "blind" if settings.target == "reference" else aligned  # where there is no twin, itself, shown nothing
+    blind = "blind" if settings.target == "reference" else aligned  # without a twin: the drafter without events
     models = Models(
         settings.target, blind=blind, device=settings.device, dtype=settings.dtype, quantize=settings.quantize
     )

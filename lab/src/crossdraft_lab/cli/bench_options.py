@@ -74,7 +74,7 @@ class BenchModels:
         frames: int | None = None,
         quantize: str | None = None,
     ) -> "Models":
-        """All of them.
+        """Checkpoints and devices of the pair, and of the blind twin.
 
         Raises:
             CrossdraftError: one is not there.

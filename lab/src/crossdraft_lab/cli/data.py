@@ -171,7 +171,7 @@ def split(
         files = {name: folder / f"{name}.jsonl" for name in SPLITS if counts.samples.get(name)}
         for name, path in files.items():
             export(index, path, name)
-        for name in set(SPLITS) - set(files):  # of an earlier split, whose clips may be in another one now
+        for name in set(SPLITS) - set(files):  # files of an earlier split, whose clips may have moved
             (folder / f"{name}.jsonl").unlink(missing_ok=True)
     lines = [
         f"{name}: {counted(counts.samples[name], 'question')}, {counted(counts.groups[name], 'group')}: {files[name]}"

@@ -81,7 +81,7 @@ def zipped(states: Tensor, attention: Tensor, keys: Tensor, dominant: int, conte
     kept = torch.zeros(attention.shape, dtype=torch.bool, device=attention.device)
     kept[:, 0] = True
     kept.scatter_(1, attention[:, 1:].topk(dominant - 1, 1).indices + 1, value=True)
-    order = kept.logical_not().int().argsort(dim=1, stable=True)  # those that are kept, then the others
+    order = kept.logical_not().int().argsort(dim=1, stable=True)  # kept tokens first, then the others
     first, others = order[:, :dominant], order[:, dominant:]
     rest, alike = _rows(states, others), F.normalize(_rows(keys, others), dim=-1)
 

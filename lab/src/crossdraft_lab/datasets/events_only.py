@@ -54,7 +54,7 @@ class EventSequence:
 
     @property
     def group(self) -> str:
-        """The recording itself."""
+        """Name of the recording, which is a group of its own."""
         return self._path.stem
 
     @property

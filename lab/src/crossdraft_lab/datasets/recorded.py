@@ -77,7 +77,7 @@ class FrameSequence(Protocol):
 
     @property
     def events(self) -> Excerpt:
-        """All its events."""
+        """All events of the recording."""
         ...
 
     @property

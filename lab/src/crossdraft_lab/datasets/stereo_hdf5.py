@@ -111,7 +111,7 @@ SUFFIX: Mapping[str, str] = {"mvsec": "_data.hdf5", "m3ed": "_data.h5"}
 
 
 def sequence_name(path: Path) -> str:
-    """`indoor_flying1` of `indoor_flying1_data.hdf5`."""
+    """Name of a file's sequence, such as `indoor_flying1` for `indoor_flying1_data.hdf5`."""
     return re.sub(r"_data$", "", path.stem)
 
 

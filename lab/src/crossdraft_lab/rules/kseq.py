@@ -41,7 +41,7 @@ def try_groups(tree: DraftTree, parent: int, p: Tensor, chance: Chance) -> tuple
         q = draft_probs(tree, group[0], (), p)
         rho = divisor(p, q, len(group))
         tokens = to_device(torch.tensor([tree.tokens[child] for child in group]), p.device)
-        chances = (p[tokens] / (rho * q[tokens])).tolist()  # of all at once: each answer of the device is waited for
+        chances = (p[tokens] / (rho * q[tokens])).tolist()  # all at once: each transfer from the device blocks
         for child, ratio in zip(group, chances, strict=True):
             if chance.happens(ratio):
                 return child, p

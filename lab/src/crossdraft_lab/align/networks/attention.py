@@ -45,7 +45,7 @@ class AttentionConfig(AdapterConfig, DecoderConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class AutoregressiveConfig(AttentionConfig):
-    """`l5`.
+    """Settings of `l5`.
 
     Args:
         reads_tokens: add the target's embedding of the token at each position.
@@ -62,7 +62,7 @@ class AutoregressiveConfig(AttentionConfig):
 
 
 class Unrotated(Rotary):
-    """No rotary positions: heads are returned as they are."""
+    """No rotary positions: heads are returned unchanged."""
 
     def __init__(self) -> None:
         super().__init__(2, 1.0, 1)

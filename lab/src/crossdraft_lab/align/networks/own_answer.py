@@ -114,7 +114,7 @@ class TokenProjection(OwnAnswerAdapter):
 
 @dataclass(frozen=True, kw_only=True)
 class LogitConfig(OwnAnswerConfig):
-    """`logit_alignment`.
+    """Settings of `logit_alignment`.
 
     Args:
         top: K, how many of the drafter's likeliest tokens are read.

@@ -28,7 +28,7 @@ class NoAdapter(Adapter):
 
 
 class LinearAdapter(Adapter):
-    """W·h + b."""
+    """Linear map W·h + b of the drafter's feature h."""
 
     def align(self, source: Tensor, tokens: Tensor, past: Past = ()) -> tuple[Tensor, Past]:
         return self.project(source), ()

@@ -24,7 +24,7 @@ from crossdraft_lab.align.networks.base import Adapter, Past
 
 @dataclass(frozen=True, kw_only=True)
 class TokenConfig(AttentionConfig):
-    """`token`.
+    """Settings of `token`.
 
     Args:
         layers: of the decoder.

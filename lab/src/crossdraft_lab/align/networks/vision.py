@@ -93,7 +93,7 @@ class VisionAdapter(Head):
         return self.config.scale * (self.mean + self.deviation(source))
 
     def deviation(self, source: Tensor) -> Tensor:
-        """[B, T, P, S] -> [B, K, H], see the class."""
+        """Return f(X) of the class's formula: [B, T, P, S] -> [B, K, H]."""
         raise NotImplementedError
 
 

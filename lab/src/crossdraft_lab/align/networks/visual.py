@@ -25,7 +25,7 @@ from crossdraft_lab.align.networks.base import TARGET, Past
 
 @dataclass(frozen=True, kw_only=True)
 class VisualConfig(AttentionConfig):
-    """`l4v`.
+    """Settings of `l4v`.
 
     Args:
         visual_size: E, of the target's visual features.

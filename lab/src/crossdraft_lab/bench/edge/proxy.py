@@ -39,7 +39,7 @@ class DelayingProxy:
 
     def __init__(self, upstream: tuple[str, int], network: Network | None = None, seed: int = 0) -> None:
         self.network = network or Network()
-        self.connections = 0  # that were ever made
+        self.connections = 0  # number of connections made so far
         self.cut_after: int | None = None  # bytes from upstream after which all connections are cut, once
         self.upstream, self._random = upstream, random.Random(seed)  # noqa: S311 - a jitter is no secret
         self._loop = asyncio.new_event_loop()
@@ -115,7 +115,7 @@ class DelayingProxy:
         """Pass on what is read, each packet when it is due."""
         queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         sending = self._begin(self._send(queue, writer, down))
-        free = due = 0.0  # when the line has room again, and when the last packet is through
+        free = due = 0.0  # times at which the line is free again, and the last packet has arrived
         with suppress(OSError):
             while data := await reader.read(CHUNK):
                 network, now = self.network, self._loop.time()

@@ -190,7 +190,7 @@ def _way(answers: Sequence[EdgeAnswer], alone: Sequence[float]) -> Json:
         "hidden_accepted": mean(lambda one: one.report["metrics"]["hidden_accepted_tokens"]),
         "tokens": mean(lambda one: len(one.tokens)),
         "policies": dict(Counter(answer.report["edge"]["policy"] for answer in answers)),
-        "link": answers[-1].report["edge"],  # as it was known in the end
+        "link": answers[-1].report["edge"],  # last known state
     }
 
 
@@ -240,7 +240,7 @@ def _over(
     """All questions over one network, each with the engine's own answer."""
     chance = random.Random(plan.seed)  # noqa: S311 - an order is no secret
     for link in links.values():
-        link.renew(network)  # what is known of a connection is known of one network
+        link.renew(network)  # measurements of a connection hold for one network only
     answers: dict[str, list[EdgeAnswer]] = {name: [] for name in plan.ways}
     for item, _ in asked:
         for name in chance.sample(list(plan.ways), len(plan.ways)):

@@ -32,14 +32,14 @@ from crossdraft_lab.bench.variants import Variant
 from crossdraft_lab.bench.workload import Workload
 from crossdraft_lab.scenes import split_seeds
 
-FOREIGN = "foreign"  # nobody aligned it
+FOREIGN = "foreign"  # an event model that was never aligned with the target
 DISTILLED = "event"  # distilled from the target's answers from the beginning; shipped
 CAPTURE, ACCEPTANCE, TIMES = "capture", "acceptance", "times, pairs"  # keys of units, the last with a number after it
 SEED = 0  # of every training
 
 WHOLE = ("rank=0", "optim.learning_rate=1.5e-3")
 FEATURES = "loss={mse: 1.0, cosine: 0.5, cross_entropy: 0.5, kl: 0.5}"  # the adapters' losses
-# rung: the recipe of `crossdraft train`, and what of it differs
+# rung: the recipe of `crossdraft train`, and the settings that differ from it
 LADDER: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
     {
         **{name: (name, ()) for name in ("linear", "mlp", "l1", "l2", "l3", "levels", "l4")},
@@ -286,8 +286,8 @@ def _steps_table(steps: Sequence[Mapping[str, Any]]) -> FigureTable:
     )
 
 
-ROWS = "rows.json"  # of the acceptance, until all are there
-LONGEST_S = 24 * 3600.0  # of a command
+ROWS = "rows.json"  # file of acceptance rows, until all are measured
+LONGEST_S = 24 * 3600.0  # limit for a command
 AT_ONCE = 16  # trainings: each needs a core and up to two gigabytes
 
 

@@ -58,7 +58,7 @@ class PassWork:
 
     @property
     def intensity(self) -> float:
-        """FLOPs a byte."""
+        """Arithmetic intensity, FLOPs per byte."""
         return self.flops / self.bytes
 
     def least_s(self, peak: MachinePeak, *, cached: bool = True) -> float:

@@ -38,7 +38,7 @@ from crossdraft_lab.bench.serving.plan import CACHE_BYTES, CHAT, Question, Serve
 from crossdraft_lab.bench.serving.process import Connection, ServerProcess
 from crossdraft_lab.bench.statistics import Interval, bootstrap, median_added, ratio_per_token
 
-MOST_WAITS = 3.0  # times the mean time of an answer, for p99
+MOST_WAITS = 3.0  # largest p99, as a multiple of an answer's mean time
 INTERVAL_S = 0.5
 KILL_EVERY_S = 4.0
 SOON_S = 10.0
@@ -140,7 +140,7 @@ def cancels(plan: ServePlan, server: ServerProcess, asked: Sequence[Question], t
     """Leave streams at once or after a few bytes; check that nothing of them stays."""
     draw = random.Random(plan.seed)  # noqa: S311 - no secret
     with server.connection() as connection:
-        for one in asked:  # so that the recordings that are kept are there
+        for one in asked:  # decodes the recordings that the server will keep
             connection.request("POST", CHAT, one.body)
     kept = server.recordings()
     for one in itertools.islice(itertools.cycle(asked), plan.cancels):

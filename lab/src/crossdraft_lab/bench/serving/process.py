@@ -40,7 +40,7 @@ class Reply:
 
     @property
     def json(self) -> Any:
-        """The body."""
+        """Body of the response, parsed as JSON."""
         return json.loads(self.body)
 
 
@@ -155,7 +155,7 @@ class PerThread:
         return self._local.connection
 
     def close(self) -> None:
-        """Close all."""
+        """Close the connections of all threads."""
         for one in self._all:
             one.__exit__()
 
@@ -192,11 +192,11 @@ class ServerProcess:
         return len(LOGGED_ERROR.findall(self.log.read_text(encoding="utf-8", errors="replace")))
 
     def spooled(self) -> int:
-        """Files of requests."""
+        """Number of files that hold bodies of requests."""
         return sum(1 for _ in self.temporary.glob("crossdraft-serve-*/spool/*"))
 
     def recordings(self) -> int:
-        """Files of decoded recordings: those of requests, and those that are kept for later ones."""
+        """Number of files of decoded recordings, those kept for later requests included."""
         return sum(1 for _ in self.temporary.glob("crossdraft-serve-*/recordings/*"))
 
     def resident_mib(self) -> float:

@@ -31,7 +31,7 @@ from crossdraft_lab.bench.workload import Workload, items
 
 PLUGIN = Path(__file__).parents[5] / "plugins/vllm/src"  # in a checkout; else it is installed beside vLLM
 
-LEAST_ALONE = 1.5  # how many times sooner an answer is asked to be there, with one client
+LEAST_ALONE = 1.5  # least ratio of vLLM's answer time to ours, with one client
 LEAST_SHARED = 1.0  # throughput over vLLM's, with the most clients
 LEAST_QUESTIONS = 12  # of a block
 START_S = 300.0

@@ -25,7 +25,7 @@ from crossdraft.heads.networks.train_batch import TrainBatch, pad_batch
 log = logging.getLogger(__name__)
 
 # ReplayBuffer
-HELD_OUT = 4  # every so many-th answer evaluates instead of training
+HELD_OUT = 4  # every fourth answer is for evaluation, not for training
 FEWEST = 2 * HELD_OUT
 # TimeBudget
 LARGEST = 1.0  # seconds a round

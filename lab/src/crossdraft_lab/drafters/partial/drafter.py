@@ -118,7 +118,7 @@ class PartialDrafter(IndependentDrafter):
 
     def _correct(self, state: PartialState, hidden: Mapping[int, Tensor]) -> None:
         """Replace keys and values of partial passes by the target's own, for the tokens that the target has read."""
-        count = len(state.committed) - 1 - state.exact  # the last one the target has not read yet
+        count = len(state.committed) - 1 - state.exact  # the target has not read the last token yet
         if count <= 0:
             return
         start = len(state.prompt) + state.cache.rope_deltas[0] + state.exact

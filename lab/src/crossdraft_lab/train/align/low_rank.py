@@ -40,12 +40,12 @@ class LowRankLinear(nn.Module):
 
     @property
     def down(self) -> Tensor:
-        """A, [rank, in]."""
+        """Matrix A [rank, in] of the addition."""
         return self.low_rank[0]
 
     @property
     def up(self) -> Tensor:
-        """B, [out, rank]."""
+        """Matrix B [out, rank] of the addition."""
         return self.low_rank[1]
 
     def forward(self, rows: Tensor) -> Tensor:

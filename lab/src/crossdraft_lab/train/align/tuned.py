@@ -222,7 +222,7 @@ def tune_drafter(inputs: TuneInputs, ranks: Distributed = SINGLE) -> dict[str, A
     plain, tuned = load_tuned(inputs.event, where, recipe.base, make, mesh)
     network, name = cast("nn.Module", plain.model), f"the drafter {event_folder(inputs.event)}"
     ranks.agree(lambda: require_finite(network, name))
-    del make  # and the target's head with it
+    del make  # also frees the target's head
 
     def answers_of(store: CaptureStore) -> PairedAnswers:
         return paired_answers(store, plain, inputs.event, recipe.seed, recipe.optim.clips)

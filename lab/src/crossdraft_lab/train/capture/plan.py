@@ -142,12 +142,12 @@ class CaptureIndex:
 
     @property
     def done(self) -> int:
-        """Clips captured."""
+        """Number of clips captured."""
         return sum(shard.clips for shard in self.shards)
 
     @property
     def answers(self) -> int:
-        """Answers captured."""
+        """Number of answers captured."""
         return sum(shard.answers for shard in self.shards)
 
     @property

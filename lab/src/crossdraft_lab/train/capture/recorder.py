@@ -184,7 +184,7 @@ class RecordingDrafter:
             torch.tensor(prompt.visual_tokens, dtype=torch.int64),
             {layer: prompt.visual.get(layer, nothing).bfloat16().cpu() for layer in self.spec.visual_layers},
         )
-        if self._last is not None and answer.same_piece(self._last):  # held in memory once
+        if self._last is not None and answer.same_piece(self._last):  # share the piece in memory
             answer = replace(answer, visual_ids=self._last.visual_ids, visual=self._last.visual)
         self._last = answer
         return answer
@@ -298,7 +298,7 @@ class CaptureComparison:
         return cls(round(captured, 3), round(turns.generated_s, 3), ratio, turns.identical, turns.answers)
 
     def sentence(self) -> str:
-        """For people."""
+        """Sentence for people."""
         return (
             f"Captured {self.ratio:.2f}x as fast as the target alone generates ({self.captured_s:.1f} s for "
             f"{self.answers} answers, {self.generated_s:.1f} s alone); {self.identical} of them are identical."

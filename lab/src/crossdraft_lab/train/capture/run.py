@@ -54,7 +54,7 @@ class CaptureReport:
         return {**figures, "answers_per_s": round(self.answers_per_s, 3)}
 
     def sentence(self) -> str:
-        """For people."""
+        """Sentence for people."""
         if not self.clips:
             return "Everything was there already."
         return (

@@ -99,7 +99,7 @@ class ClipSource(Protocol):
         ...
 
     def __len__(self) -> int:
-        """Clips."""
+        """Number of clips."""
         ...
 
     @property

@@ -61,11 +61,11 @@ class CaptureStore:
         return store
 
     def __len__(self) -> int:
-        """Answers."""
+        """Number of answers."""
         return self._ends[-1] if self._ends else 0
 
     def check(self) -> None:
-        """Read every byte.
+        """Read every byte of the shards.
 
         Raises:
             CrossdraftError: a shard is not what was written.

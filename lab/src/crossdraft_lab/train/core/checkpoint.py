@@ -32,7 +32,7 @@ def write_checkpoint(path: Path, state: Mapping[str, Any], ranks: Distributed = 
     if ranks.first:
         with atomic_path(path) as temporary:
             torch.save(gathered, temporary)
-    ranks.barrier()  # nobody reads what is not there yet
+    ranks.barrier()  # no rank may read the file before it exists
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

@@ -317,7 +317,7 @@ class Trainer:
             if self.early_stop.best_step == self.step:
                 best = {"modules": self.modules.state_dict(), "step": self.step}
                 write_checkpoint(self.stage.best, best, self.ranks)
-        self.save()  # once more, with this check in it
+        self.save()  # again, now with this check
 
     def _require_watched(self) -> None:
         """Refuse a watched figure that the checks do not give before the first step, not after many."""

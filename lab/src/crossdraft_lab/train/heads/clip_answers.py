@@ -159,7 +159,7 @@ def clip_answers(
         CrossdraftError: with `finite`, the target's last layer was not captured, or a feature of it is NaN or infinite.
     """
     if finite:
-        store.require_finite((store.index.owner.depth,))  # a step that comes to it would be the hundredth, and lost
+        store.require_finite((store.index.owner.depth,))  # else training might fail only after many steps
     by_clip: dict[int, list[int]] = {}
     for number in range(len(store)):
         by_clip.setdefault(source.locate(number)[0], []).append(number)

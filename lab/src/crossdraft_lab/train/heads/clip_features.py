@@ -126,7 +126,7 @@ def event_features(
     """
     if not isinstance(source, SceneSource):
         for clip in range(len(source)):
-            clip_events(source, clip)  # what is not there is missed now, and not when a step comes to it
+            clip_events(source, clip)  # raises now, not at the step that needs the events
 
     def of_clip(clip: int) -> Tensor:
         return encode(model, model.prepare(Request("?", events=clip_events(source, clip))))

@@ -104,7 +104,7 @@ class FeatureTask(HeadTask):
         layers = sorted({*head.reads, head.config.num_layers}), head.visual_reads
         batches = self._source(*layers)
         if self.inputs.questions:
-            methods_of(recipe.network)  # what cannot be measured is missed now, and not when all is learned
+            methods_of(recipe.network)  # raises before training, not after, if nothing can measure the network
         check: Check | None = None
         if validation is not None:
             held_out = self._stored(validation, *layers)
@@ -130,7 +130,7 @@ class FeatureTask(HeadTask):
         return OnlineBatches(self.host, scenes, layers, visual)
 
     def _stored(self, store: CaptureStore, layers: Sequence[int], visual: Sequence[int]) -> StoredBatches:
-        store.require_finite(layers, visual)  # what is not there is missed now, and not after the first steps
+        store.require_finite(layers, visual)  # raises before training, not after the first steps
         return StoredBatches(store, layers, visual, self.inputs.recipe.seed)
 
 

@@ -154,7 +154,7 @@ def lookahead_logits(target: Target, head: LookaheadEmbeddings, read: ReadAnswer
 
 
 def _draw_positions(length: int, anchors: int, rng: np.random.Generator) -> list[int]:
-    """Some of the positions after which there is at least one token to predict."""
+    """Draw positions after which there is at least one token to predict."""
     able = max(0, length - 1)
     return sorted(rng.permutation(able)[:anchors].tolist())
 

@@ -174,7 +174,7 @@ def _learn(name: str, head: Head) -> None:
     if isinstance(head, Adapter):
         predictions, tokens = head(_batch(head)), _tokens(head, LENGTH)
         loss = sum((F.cross_entropy(one.logits[0], tokens[0]) for one in predictions), torch.zeros(()))
-        if isinstance(head, OwnAnswerAdapter):  # its features are no way to its logits
+        if isinstance(head, OwnAnswerAdapter):  # its logits do not depend on its features
             loss = loss + sum(one.features.square().mean() for one in predictions if one.features is not None)
     else:
         loss = cast("VisionAdapter | TokenPacker", head).predict(_clip(head)).square().mean()

@@ -123,7 +123,7 @@ class JoinedLayer(nn.Module):
             _rotate(part, cos[:, :, clips[1] :], sin[:, :, clips[1] :]) for part in (own_query, own_key)
         )
         mixed = [attend_behind(own_query, key, value, own_key, own_value, joined.narrow)]
-        if last:  # of the prefix nothing more is needed
+        if last:  # the prefix's output is not needed
             stream = stream[sizes[0] :]
         else:
             mixed.insert(0, _attend(query, key, value, joined.wide))

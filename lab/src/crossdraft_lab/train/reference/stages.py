@@ -85,7 +85,7 @@ def run_answers(run: ReferenceRun) -> None:
     """Let the target answer questions about the drafter's training clips; resumes after what is already there."""
     recipe, path, section = run.recipe, run.answers, run.recipe.answers
     model = run.trained("target")
-    to_bf16(model.vlm.model)  # as it ships, and twice as fast
+    to_bf16(model.vlm.model)  # the shipped precision; it is also twice as fast
     by_clip = [
         clip_questions("train", clip, section.questions, np.random.default_rng([recipe.seed, clip, 2]))
         for clip in range(recipe.cache.event_clips)
