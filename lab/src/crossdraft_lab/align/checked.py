@@ -68,7 +68,7 @@ class PrefillController:
     """Says how each request is read, and learns from checks; see the module's text. For any number of threads.
 
     Args:
-        budget: see there.
+        budget: the limit, and its checks; see `QualityBudget`.
         threshold: with which it begins, 0..1, in the gate's own metric; see `PrefillGate.threshold`.
 
     Raises:

@@ -64,7 +64,7 @@ class AlignedDrafter(IndependentDrafter):
     Args:
         model: the event model behind the adapter of models, with its own `prepare`.
         adapter: on the model's device.
-        options: see there.
+        options: of the drafter; see `AlignedOptions`.
 
     Raises:
         CrossdraftError: the adapter reads another model's features, or cannot draft alone.

@@ -76,7 +76,7 @@ def load_aligned_drafter(
     Args:
         folder, target, event: as in `load_adapter`.
         device, dtype, vocabulary, packed, quantize: of the event model, as in `load_drafter`.
-        options: see there.
+        options: of the drafter; see `AlignedOptions`.
 
     Raises:
         CrossdraftError: as `load_adapter`, `load_drafter` and `AlignedDrafter`.

@@ -42,7 +42,7 @@ class PredictedPrompt:
         config, tokenizer: of the target.
         events: makes the event model's inputs.
         kind: of the target's visual features.
-        count: see above.
+        count: of the predicted visual tokens.
         length: tokens of the clip, among which these stand.
         visual: ids that stand for what is visual.
     """

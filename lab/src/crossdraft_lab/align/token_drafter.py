@@ -56,7 +56,7 @@ class TokenDrafter(PerRequestDrafter[TokenState]):
     Args:
         model: the event model behind the adapter of models, with its own LM head.
         adapter: on its device.
-        options: see there.
+        options: of the drafter; see `AlignedOptions`.
 
     Raises:
         CrossdraftError: the event model reads another vocabulary than the adapter, or it is told to draft alone.

@@ -79,7 +79,7 @@ class AlignQuestions:
         learned: answers about training clips, of which controls are made.
         learn: those answers; takes the pair, the target, nodes and a tick.
         about: the questions in plain values.
-        ticks: answers that are generated besides those of the rows.
+        ticks: number of answers that are generated besides the rows' own.
     """
 
     tests: Mapping[str, Iterable[Item]]

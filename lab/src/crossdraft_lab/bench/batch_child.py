@@ -36,7 +36,7 @@ def serve(
 
     Args:
         out: as `keep_stdout` returns it.
-        about: whatever the report should say of it.
+        about: plain values for the report.
         answer: a batch's answers as `served` makes them, in the order of the requests.
     """
     _write(out, about)

@@ -375,7 +375,7 @@ def report_of(
     Args:
         requests: how many were asked; of too few, memory is not judged.
         samples: of memory, in the order of time.
-        left: see there.
+        left: resources that were left over; see `Leftovers`.
         rows: of the engine's cache that were in use when nothing was asked any more.
         failed: answers that were wrong.
         more: further plain values.

@@ -62,7 +62,7 @@ def usual_methods(*, shipped: bool, more_cores: bool) -> tuple[str, ...]:
     """List the names of `METHODS` that can run and say something of their own.
 
     Args:
-        shipped: target and event drafter are those of the package, for which heads were trained.
+        shipped: true if target and event drafter are the package's own, for which heads were trained.
         more_cores: the pair has more cores than its target.
 
     >>> usual_methods(shipped=False, more_cores=False)

@@ -26,7 +26,7 @@ class Variant:
         name: of the row.
         method: `target`, `target-all`, or what drafts, as `bench --methods` takes it; default the name.
         compress: a compression of the target (lossy).
-        options: fields of `Options` that differ from those of the bench.
+        options: fields of `Options` that differ from the bench's own.
         one_core: drafter and target share the target's core.
         lends: whether the drafter's core serves the target while the drafter has nothing to do.
         make: makes the method of the target and the pair, where no option says what it is.

@@ -35,7 +35,7 @@ class Workload:
         first: index of the first scene within the split.
         frames: of each clip that is handed over in memory.
         questions: so many pairs, one after another, are about one scene.
-        trained_wordings: those of the training, in the test split too.
+        trained_wordings: ask in wordings of the training, in the test split too.
     """
 
     pairs: int = 40

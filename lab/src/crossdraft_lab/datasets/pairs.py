@@ -111,7 +111,7 @@ def check_dataset(
         watch: sees the parts pass by, as a progress bar does.
 
     Raises:
-        CrossdraftError: the folder holds no data set that is known, or nothing of it.
+        CrossdraftError: the folder holds no known data set, or none of its files.
     """
     dataset = dataset_in(root, name)
     record, reader = DATASETS[dataset], open_dataset(root, dataset, ClipPlan())

@@ -19,7 +19,7 @@ class DatasetSample:
         id: tells it from all others of its data set.
         sequence: the recording or video that the clip is part of.
         question: plain text, without a model's placeholders.
-        answers: those that count as right; none where the data set has none.
+        answers: right answers; empty where the data set has none.
         video, events: files of the clip; `None` where the data set has none of that kind.
         start_s, end_s: where the clip lies in its group, in seconds; `None` where the layout does not say.
         kind: of question, in the data set's own terms.

@@ -24,7 +24,7 @@ class SplitPlan:
 
     Args:
         validation, test: shares of the samples, 0 to 1; 0 = there is no such split.
-        questions: share of the wordings that only the test asks; 0 = it asks those of the training.
+        questions: share of the wordings that only the test asks; 0 = the test asks the training's wordings.
         seed: of the choice of groups and of wordings.
         by_part: divide by the names of the data set's own parts (train, val, test), instead of by shares.
 

@@ -63,7 +63,7 @@ def box_of(row: Mapping[str, Any], path: Path) -> str:
     """`[left, top, right, bottom]` of an object, in pixels.
 
     Raises:
-        CrossdraftError: it has none.
+        CrossdraftError: the row has no box.
     """
     box = row.get("bbox")
     try:

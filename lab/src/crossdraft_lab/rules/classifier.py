@@ -43,7 +43,7 @@ class LogitRow:
 
     Args:
         row: [V], in float64.
-        bias: see above.
+        bias: of the formula above.
         target: fingerprint of the target's weights (`files.fingerprint`).
     """
 

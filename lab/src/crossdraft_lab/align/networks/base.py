@@ -36,7 +36,7 @@ class AdapterConfig(HeadConfig):
 
     Args:
         drafter: fingerprint of the model whose features it reads.
-        source_size: width of these.
+        source_size: width of these features.
         source_layers: hidden states of the drafter that it reads, ascending; the last is after its final norm.
 
     Raises:

@@ -94,7 +94,7 @@ class OwnAnswerAdapter(Adapter):
 class TokenProjection(OwnAnswerAdapter):
     """`token_projection`: row o(i) of a map [V, D], at first the identity; and an MLP of h(i), [S] -> [H].
 
-    What is drafted is the map's: the features are predicted beside it, as there (MSE + 0.5 (1 - cos) of these, 0.1
+    The map gives the drafts; features are predicted beside it, as in that project (MSE + 0.5 (1 - cos) of them, 0.1
     cross-entropy of the map). There the map was [V, V]; here its columns are the draft vocabulary.
     """
 

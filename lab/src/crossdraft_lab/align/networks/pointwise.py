@@ -39,7 +39,7 @@ class WidthConfig(AdapterConfig):
     """An adapter with an inner layer.
 
     Args:
-        width: of that.
+        width: of the inner layer.
         blocks: how many follow one another.
     """
 

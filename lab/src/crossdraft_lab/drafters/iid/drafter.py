@@ -29,7 +29,7 @@ class IndependentChildrenDrafter(TreeDrafter):
     """Drafts trees whose siblings are independent draws, where the rule reads distributions; else as `TreeDrafter`.
 
     Args:
-        model, banned: as there.
+        model, banned: as in `TreeDrafter`.
         width: draws behind each node.
     """
 

@@ -24,7 +24,7 @@ class LowRankLinear(nn.Module):
     """x -> base(x) + scale · B A x; B is zero at first, so that nothing is added yet. B and A are float32.
 
     Args:
-        base: a linear layer; it is frozen by whoever makes this.
+        base: a linear layer; the caller freezes it.
         rank, scale: of the addition.
     """
 

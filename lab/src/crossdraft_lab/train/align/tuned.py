@@ -265,7 +265,7 @@ def saved_figures(inputs: TuneInputs) -> dict[str, Any] | None:
     """Figures of the finished drafter if the same recipe and answers made it; else `None`.
 
     Records of earlier versions do not say which validation answers there were, and are believed. The training's
-    checkpoint must be there, too: whoever removes it wants it trained again.
+    checkpoint must be there, too: removing it asks for a new training.
     """
     path = inputs.out / DRAFTER / PROVENANCE
     if not path.is_file() or not (inputs.out / f"{TRAINING}.ckpt").is_file():

@@ -100,7 +100,7 @@ def read_weight(source: Path, names: Collection[str]) -> Tensor:
     """The first weight of these names that a checkpoint has.
 
     Raises:
-        CrossdraftError: it has none of them.
+        CrossdraftError: the checkpoint has no weight of these names.
     """
     for name in names:
         for path in weight_files(source):

@@ -44,7 +44,7 @@ class CaptureSpec:
 
     Args:
         layers: hidden states of the text after the first piece, counted as `plan` says.
-        visual_layers: those of the first piece.
+        visual_layers: hidden states of the first piece.
         max_new_tokens: the longest answer.
     """
 

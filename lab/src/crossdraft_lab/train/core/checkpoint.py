@@ -57,7 +57,7 @@ def restore_weights(module: nn.Module, weights: Mapping[str, Tensor], path: Path
     """Load a checkpoint's weights into a module.
 
     Raises:
-        CrossdraftError: they are those of another network.
+        CrossdraftError: the weights are those of another network.
     """
     try:
         module.load_state_dict(shard_like(weights, module.state_dict()))
@@ -83,7 +83,7 @@ def restore_tensors(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor],
     """Copy a checkpoint's tensors into those of the same names.
 
     Raises:
-        CrossdraftError: it has none of that name or shape.
+        CrossdraftError: the checkpoint has no tensor of that name or shape.
     """
     try:
         for name, value in shard_like({name: values[name] for name in tensors}, tensors).items():

@@ -266,7 +266,7 @@ def shard_units(units: Iterable[nn.Module], mesh: DeviceMesh, fill: Callable[[nn
 def gradient_sync(module: nn.Module, last: bool) -> AbstractContextManager[object]:
     """With DDP, exchange gradients in the last micro-batch of a step only; those before it add up locally.
 
-    With FSDP in each: otherwise a rank would hold the whole gradient, and not its shard of it.
+    With FSDP, exchange them in every micro-batch: otherwise a rank would hold the whole gradient, not only its shard.
     """
     return module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext()
 

@@ -59,7 +59,7 @@ class Stage:
     """One training stage: its folder of checkpoints and log, and its optimiser settings.
 
     Args:
-        config: what decides the weights, by name: a checkpoint of another one is refused. `None` = whoever runs the
+        config: settings that decide the weights: a checkpoint with others is refused. `None` = whoever runs the
             stage knows whose its folder is.
         checked_on: what the weights are chosen by, where a figure is watched; likewise. Checkpoints of earlier versions
             do not say, and are believed.

@@ -67,7 +67,7 @@ class JointModel(nn.Module):
 
     Args:
         model: the target; it is changed in place, so load it for this.
-        head: reads the target's last feature and nothing else of it.
+        head: reads only the last feature of the target.
         objective: losses of the head's logits.
         visual_ids: ids that stand for something visual in prompts.
         rank: of the additions.

@@ -51,7 +51,7 @@ class NetworkCost:
         network: its name, or `LM_HEAD`, which turns what an adapter gives into logits.
         parameters: its own, those frozen included; what it shares with the target is not counted.
         stored_bytes: of its weights in a file.
-        seconds: processor time of a drafted token, its logits excluded; of a network that reads a clip once, of that.
+        seconds: processor time of a drafted token without its logits, or of a clip where a network reads a clip once.
         per: `token` or `clip`.
     """
 

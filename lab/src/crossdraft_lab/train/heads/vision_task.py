@@ -67,7 +67,7 @@ class FrozenDecoder:
     Args:
         llama: its decoder.
         before: [B] ids in front of the clip.
-        places: [K] where visual tokens stand among those of the whole clip.
+        places: [K] positions of the visual tokens among those of the whole clip.
         length: N, how many those are.
         rows: [D, H] of its LM head, of the draft vocabulary.
     """
