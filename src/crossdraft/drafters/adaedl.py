@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def join(parts: "Sequence[Drafter[Any]]", settings: AdaEDLSettings, context: DrafterContext) -> "Drafter[Any]":
-    """A model's drafts, ended early by entropy."""
+    """Give a model's drafter the rule that ends drafts early by entropy."""
     from crossdraft.drafters.independent import IndependentDrafter
 
     (drafter,) = parts

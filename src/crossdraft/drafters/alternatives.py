@@ -1,9 +1,9 @@
-"""Top-k alternatives: a tree from a chain whose drafter knows what else it might have said.
+"""Top-k alternatives: a tree from a chain and the other likely tokens at each of its positions.
 
-A chain breaks at the first wrong token, and what stood after it is lost, though mostly only that token was wrong: "a
+A chain breaks at the first wrong token, and the tokens after it are lost, though mostly only that token was wrong: "a
 red car ahead" for "a white car ahead". So every position keeps a few likely tokens, and a path through the tree takes
-one of each position in turn. What stands after a replaced token was drafted without it; its probability counts `HOLDS`
-times what the drafter gave it.
+one token of each position in turn. Tokens after a replaced token were drafted without it; their probability counts
+`HOLDS` times what the drafter gave it.
 
 Nodes are taken best first, as in EAGLE-2 (Li et al. 2024), but none costs the drafter a pass.
 """
@@ -27,7 +27,7 @@ _Leaf = tuple[float, int, int, int, int, bool]
 
 @dataclass(frozen=True, slots=True)
 class TokenAlternatives:
-    """One position of a drafted chain: likely tokens with their probabilities given the chain in front.
+    """One position of a drafted chain: likely tokens with their probabilities given the chain before it.
 
     Args:
         tokens: ids, the drafted one first.
@@ -89,7 +89,7 @@ def tree_from_topk(
 
 
 def alternatives_of(draft: Draft) -> list[TokenAlternatives]:
-    """The inverse for a drafted chain, as far as its outcomes name other tokens."""
+    """Alternatives at each position of a drafted chain, from its outcomes: the inverse of `tree_from_topk`."""
     chain = draft.tree.tokens
     others: list[dict[int, float]] = [{} for _ in chain]
     for outcome in draft.outcomes:

@@ -33,10 +33,10 @@ NO_PREFIXES = PrefixCache(0)  # keeps nothing
 
 
 class PerRequestDrafter(Generic[State]):
-    """A drafter that does not batch: it says `_begin`, `_propose` and `_commit`, each for one request."""
+    """A drafter that does not batch: subclasses define `_begin`, `_propose` and `_commit`, each for one request."""
 
     needs: Needs
-    prefixes: PrefixCache = NO_PREFIXES  # what its own model keeps of prompts; given to it where it is assembled
+    prefixes: PrefixCache = NO_PREFIXES  # prompts that its own model has read; set where the drafter is assembled
 
     @torch.inference_mode()
     def begin(self, requests: Sequence[Request]) -> list[State]:
@@ -56,7 +56,7 @@ class PerRequestDrafter(Generic[State]):
         return [self._fork(state) for state in states]
 
     def end(self, states: Sequence[State]) -> None:
-        """Free the states; by default there is nothing to free but themselves."""
+        """Free the states; by default they hold nothing that must be freed."""
 
     def _begin(self, request: Request) -> State:
         raise NotImplementedError
@@ -74,9 +74,9 @@ class PerRequestDrafter(Generic[State]):
 def fork_of(state: State) -> State:
     """A copy of a dataclass that changes independently of the original.
 
-    What is changed in place is copied: lists, dicts, the cache, an indexed text. Everything else, and what the lists
-    hold, is only ever replaced, and may be shared. The draws must be: were a random number drawn twice, it would be
-    known before its token is drawn, and the token would not follow the distribution that is reported.
+    Fields that are changed in place are copied: lists, dicts, the cache, an indexed text. All other fields, and the
+    lists' items, are only ever replaced, and may be shared. The draws must be shared: a random number drawn twice would
+    be known before its token is drawn, and the token would not follow the reported distribution.
     """
     return replace(state, **{field.name: _own(getattr(state, field.name)) for field in fields(state)})
 
@@ -122,10 +122,10 @@ def read_prompt(
     """The drafter's own prefill: the prompt, a cache with room for `spare` more tokens, and [1, V] logits after it.
 
     Args:
-        model, request: what is read, and by which model.
-        spare: see above.
+        model, request: the model that reads, and the request that it reads.
+        spare: room for this many more tokens.
         capture: hidden layers wanted of the prompt's last token.
-        prefixes: of what was read before.
+        prefixes: cache of prompts that were read before.
         senses: fields of the request that the model reads.
 
     Raises:
@@ -142,17 +142,17 @@ def read_prompt(
 
 
 def read_encoded(model: Target, prompt: Prompt, encoded: Encoded, spare: int) -> tuple[KVCache, TargetOut]:
-    """As `read_prompt`, of a prompt whose visual features are given."""
+    """Prefill a prompt whose visual features are given; returns the cache and the output, as `read_prompt`."""
     capacity = _capacity(model, prompt, spare)
     cache = model.new_cache(capacity=capacity)
     return cache, prefill(model, cache, prompt, encoded, capacity)
 
 
 def _capacity(model: Target, prompt: Prompt, spare: int) -> int:
-    """Rows of a cache with that prompt.
+    """Number of positions of a cache for a prompt and `spare` more tokens.
 
-    The target refuses an answer that is longer than its context, but maybe only when the drafter has begun: nobody may
-    have it allocate a cache of any size.
+    The target refuses an answer that is longer than its context, but maybe only after the drafter has begun; so the
+    capacity is bounded here, whatever a request asks for.
     """
     return len(prompt) + min(spare, 2 * model.context)
 
@@ -160,9 +160,9 @@ def _capacity(model: Target, prompt: Prompt, spare: int) -> int:
 class Draws:
     """The draws of one answer.
 
-    With the noise of the request's seed, if that is known: the target mostly draws the same token (`engine.noise`), and
-    a draft is deterministic. Else with random numbers of the drafter's own, and what the tokens were drawn from must go
-    with the draft.
+    They use the noise of the request's seed, if it is known: the target mostly draws the same token (`engine.noise`),
+    and a draft is deterministic. Otherwise they use the drafter's own random numbers, and the distributions that the
+    tokens were drawn from must go with the draft.
 
     Args:
         sampling: of the request.
@@ -184,14 +184,14 @@ class Draws:
         return sample_one(dist, self.generator) if self.seed is None else choose(dist, self.seed, position)
 
     def chain(self, tokens: Sequence[int], dists: Sequence[torch.Tensor]) -> DraftTree:
-        """Tokens, each drawn after the one before it from its row of `dists`, [V] each."""
+        """Make a chain of tokens, each drawn after the previous token from its row of `dists`, [V] each."""
         return DraftTree.chain(tokens, torch.stack([*dists]) if dists and self.independent else None)
 
     def rank(self, dists: torch.Tensor, position: int) -> torch.Tensor:
-        """Distributions [m, V] of one position as a tree builder reads them: with the seed's noise, if it is known.
+        """Distributions [m, V] of one position for a tree builder: with the seed's noise, if it is known.
 
-        What is then likeliest was drawn, so that `TopK` draws without replacement, and a lead of the likeliest says how
-        likely the target is to draw the same.
+        With the noise the likeliest token is the one drawn, so that `TopK` draws without replacement, and the lead of
+        the likeliest says how likely the target is to draw the same.
         """
         return dists if self.seed is None else shares(dists, self.seed, position)
 
@@ -202,7 +202,7 @@ class Draws:
 
 
 def banned_bias(model: Target, banned: Sequence[int]) -> torch.Tensor:
-    """[V] to be added to logits: -inf at what must not be drafted."""
+    """[V] to be added to logits: -inf at ids that must not be drafted."""
     blocked = sorted(frozenset(banned) | model.reserved)
     bias = torch.zeros(model.vocab_size, device=model.device)
     bias[[i for i in blocked if i < model.vocab_size]] = float("-inf")

@@ -4,9 +4,9 @@ With H the entropy in nats of the distribution q that a drafted token is taken f
 
     1 − √(γ · H(q))
 
-stands for a lower bound of the chance that the target accepts the token. A draft ends behind the first token whose
-bound is below a threshold λ: the token itself has cost its pass already, what would follow it is hardly used. λ follows
-the acceptance that is seen, as in Draft & Verify (Zhang et al. 2023):
+stands for a lower bound of the chance that the target accepts the token. A draft ends after the first token whose bound
+is below a threshold λ: that token has cost its pass already, but tokens after it are hardly used. λ follows the
+observed acceptance, as in Draft & Verify (Zhang et al. 2023):
 
     a ← β₁ · a + (1 − β₁) · accepted / drafted
     λ ← λ + (1 − β₂) · ε   if a is below the rate aimed at,
@@ -15,8 +15,8 @@ the acceptance that is seen, as in Draft & Verify (Zhang et al. 2023):
 Exact for sampled answers: q is known before its token is drawn, and neither q nor λ depends on that token or any later
 one. No token that was drawn is left out.
 
-What is drafted before the target has said anything is never stopped: mostly the target is still reading then, and the
-time costs nothing.
+Drafting before the target's first token is never stopped: mostly the target is still reading then, and the time costs
+nothing.
 """
 
 import math
@@ -35,9 +35,9 @@ Scale = Annotated[float, Limit("a number above 0", lambda value: 0 < value < mat
 
 @dataclass(frozen=True)
 class AdaEDLSettings:
-    """Scale of the entropy; the least bound behind which a draft goes on, at first; the acceptance rate aimed at.
+    """Scale of the entropy; the initial threshold, below which a draft ends; the acceptance rate aimed at.
 
-    `step` is how far the least bound is moved, a tenth of it each round.
+    `step` scales the change of the threshold, a tenth of it each round.
     """
 
     gamma: Scale = 0.2
@@ -48,7 +48,7 @@ class AdaEDLSettings:
 
 @dataclass(frozen=True)
 class EntropyStop:
-    """The rule that ends the drafts of one answer. A value: whoever goes on from it has another.
+    """The rule that ends the drafts of one answer, as an immutable value: updates return a new one.
 
     Args:
         settings: γ, the rate aimed at, ε.
@@ -64,7 +64,7 @@ class EntropyStop:
 
     @classmethod
     def of(cls, settings: AdaEDLSettings) -> "EntropyStop":
-        """Begin with an answer."""
+        """Make the rule with which an answer begins."""
         return cls(settings, settings.threshold)
 
     def bounds(self, probs: "Tensor") -> list[float]:
@@ -74,11 +74,11 @@ class EntropyStop:
         return (1 - (self.settings.gamma * entr(probs.double()).sum(-1)).sqrt()).tolist()
 
     def after(self, bound: float) -> "EntropyStop":
-        """Behind a token of that bound."""
+        """The rule after a token with that bound."""
         return replace(self, ended=bound < self.threshold)
 
     def verified(self, accepted: int, drafted: int) -> "EntropyStop":
-        """Update after a round in which so many tokens of a draft were accepted; the next draft begins anew."""
+        """Update after a round in which `accepted` of `drafted` tokens were accepted; the next draft begins anew."""
         if not drafted:
             return replace(self, ended=False)
         seen = accepted / drafted

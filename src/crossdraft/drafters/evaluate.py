@@ -1,4 +1,4 @@
-"""Drafting under the real engine with nothing that adapts: what the target takes of a drafter, whatever it costs."""
+"""Evaluation of drafters under the real engine without adaptation: how much of a draft the target accepts."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ class AcceptanceStats:
 
     Args:
         passes: verify passes after the prompt's own.
-        emitted: tokens that these gave.
-        offered_at, kept_at: [d] drafts at least d + 1 deep, and those whose path was kept to that depth.
+        emitted: tokens that these passes gave.
+        offered_at, kept_at: [d] number of drafts at least d + 1 deep, and of those accepted to that depth.
     """
 
     passes: int
@@ -37,7 +37,7 @@ class AcceptanceStats:
 
     @property
     def tau(self) -> float:
-        """1 where there was no pass.
+        """Tokens per verify pass; 1 without a pass.
 
         >>> AcceptanceStats(2, 7).tau
         3.5
@@ -46,7 +46,7 @@ class AcceptanceStats:
 
 
 def total(tallies: Iterable[AcceptanceStats]) -> AcceptanceStats:
-    """Several answers as one; some were drafted deeper than others.
+    """Add up the statistics of several answers, whose depths may differ.
 
     >>> total([AcceptanceStats(1, 3, (1, 1), (1, 1)), AcceptanceStats(2, 3, (2,), (1,))])
     AcceptanceStats(passes=3, emitted=6, offered_at=(3, 1), kept_at=(2, 1))
@@ -62,7 +62,7 @@ def total(tallies: Iterable[AcceptanceStats]) -> AcceptanceStats:
 def decode_all(
     target: Target, drafter: Drafter[Any], requests: Sequence[Request], nodes: int, batch: int = 4
 ) -> list[Answer]:
-    """Answer the requests, up to `batch` in a pass, with drafts of at most so many nodes in every round but the first.
+    """Answer the requests, up to `batch` in a pass, with drafts of at most `nodes` nodes in every round but the first.
 
     Nothing is drafted for the prompt's own pass, whether or not the drafter could.
     """

@@ -1,12 +1,12 @@
 """An independent drafter: a model of its own that reads the request through its own sense.
 
-It needs nothing of the target, so it may draft while the target still reads. It runs behind the same adapter as a
-target does, with its own prompt, encoder, cache and positions; the only thing the two share is the vocabulary.
+The drafter needs nothing of the target, so it may draft while the target still reads. It runs behind the same adapter
+as a target does, with its own prompt, encoder, cache and positions; it shares only the vocabulary with the target.
 
-Draft reuse: where the target rejects a token, most of what was drafted after it usually still holds. So the drafter
-does not write it again token by token: it reads the rejected text after the new token in one pass, and keeps it as far
-as it would say the same now. What it proposes is what token-by-token drafting proposes; only the passes are fewer.
-Subclasses may take candidates from elsewhere (`_candidates`): the draft stays the same.
+Draft reuse: where the target rejects a token, most of the text drafted after it usually still holds. So the drafter
+does not write that text again token by token: it reads the rejected text after the new token in one pass, and keeps it
+as far as it would say the same now. It proposes the same draft as token-by-token drafting, in fewer passes. Subclasses
+may take candidates from elsewhere (`_candidates`) without changing the draft.
 """
 
 import math
@@ -34,7 +34,7 @@ from crossdraft.engine.tree import DraftTree, common_prefix
 
 LONGEST, SHORTEST = 32, 2  # candidates read in one pass
 MOST = 256  # rejected tokens that are kept
-GRAM = 2  # tokens that must recur for a position to be taken for the same
+GRAM = 2  # tokens that must recur for two positions to be matched
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class DraftReuse:
     A candidate that fails costs rows of a pass, so after a failure few are read until they hold again.
 
     Args:
-        tokens: all of it, the latest first.
-        at: the position of the candidates: after what stood where the last token was written.
-        length: how many candidates to read.
+        tokens: all rejected tokens, the latest text first.
+        at: the position of the next candidates in `tokens`.
+        length: number of candidates to read.
     """
 
     tokens: tuple[int, ...] = ()
@@ -58,10 +58,10 @@ class DraftReuse:
         return DraftReuse((*text, *self.tokens[:MOST])) if text else self
 
     def candidates(self, written: Sequence[int], most: int) -> tuple["DraftReuse", list[int]]:
-        """Find at most `most` tokens that may follow `written`; returns a copy at their position, and them.
+        """Find at most `most` candidates to follow `written`; returns a copy at their position, and the candidates.
 
-        They follow the nearest later position of the last two tokens, else the nearest earlier one; without either, the
-        last token is taken to have replaced the next rejected one, and they follow that.
+        They follow the nearest later position of the last two tokens, else the nearest earlier one. Without either, the
+        last token is taken to have replaced the next rejected token, and the candidates follow that token.
         """
         at = self._position_of(tuple(written[-GRAM:]))
         end = min(len(self.tokens), at + min(self.length, most))
@@ -88,9 +88,9 @@ class DraftReuse:
 class IndependentState:
     """One answer as the drafter sees it.
 
-    `drafted` is what it wrote after the committed tokens and is not verified yet: when the target agrees with a prefix
-    of it, the rest is the next proposal, for free. `reuse` is what was rejected, and `reused` counts the last
-    candidates that came from there.
+    `drafted` are the tokens written after the committed ones and not verified yet: when the target agrees with a prefix
+    of them, the rest is the next proposal, for free. `reuse` is the rejected text, and `reused` the number of the last
+    candidates that came from it.
     """
 
     sampling: Sampling
@@ -103,7 +103,7 @@ class IndependentState:
     drafted: list[TokenAlternatives] = field(default_factory=list)
     reuse: DraftReuse = field(default_factory=DraftReuse)
     reused: int = 0
-    # Where subclasses need them, [h] each: of the prompt's last token, of each of `fed`; what is after is void.
+    # [h] each, where subclasses need features: of the prompt's last token, then of each token of `fed`; rest unused.
     features: list[Tensor] = field(default_factory=list)
     frame_kv: Sequence[tuple[Tensor, Tensor]] = ()  # keys and values of the frames, a layer each; see `heads.glance`
     dists: list[Tensor] = field(default_factory=list)  # [V] each, of drafted tokens that were drawn independently
@@ -145,17 +145,17 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
 
     Args:
         model: the drafter's network behind the adapter, with its own `prepare`.
-        banned: ids that must never be drafted: what the target must not see as text. They are masked before the
+        banned: ids that must never be drafted, as the target must not see them as text. They are masked before the
             softmax, so that q stays a distribution.
-        sees: whether it reads the request's video.
-        words: tokens of a position that may become nodes: 1 = chains, more = trees with alternatives where it is unsure
-            (greedy answers only); see `alternatives`.
-        glance: attends to the clip and gives the logits; `None` = the model's own.
+        sees: true if the model reads the request's video.
+        words: tokens of a position that may become nodes: 1 = chains, more = trees with alternatives where the model is
+            unsure (greedy answers only); see `alternatives`.
+        glance: network that attends to the clip and gives the logits; `None` = the model's own logits.
 
-    Drafts end early where a `stop` says so: see `drafters.adaedl`.
+    Drafts end early if there is a `stop` rule: see `drafters.adaedl`.
     """
 
-    stop: EntropyStop | None = None  # with which an answer begins
+    stop: EntropyStop | None = None  # the rule with which an answer begins
     capture: tuple[int, ...] = ()  # the layer whose features a glance or a subclass reads
 
     def __init__(
@@ -198,7 +198,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         return IndependentState(request.sampling, cache, ids, draws, logits, features=features, frame_kv=frame_kv)
 
     def logits_of(self, out: TargetOut, frame_kv: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """[1 + n, V] logits after what a pass fed last, and after each of its candidates."""
+        """[1 + n, V] logits after the last token that a pass fed, and after each of its candidates."""
         logits = out.logits[0]
         return logits if self.glance is None else self.glance.logits(out.hidden[0][0][-len(logits) :], frame_kv)
 
@@ -225,7 +225,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         return max(0, most - len(state.prompt) - len(state.committed) - len(state.drafted))
 
     def _write(self, state: IndependentState, most: int) -> list[int]:
-        """One pass: draft a token, and as many of the candidates as the drafter still says now.
+        """Draft in one pass: the candidates that the drafter still predicts, and one more token.
 
         Returns the new tokens, between 1 and `most` of them.
         """
@@ -240,7 +240,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         return new
 
     def _read_on(self, state: IndependentState, most: int) -> list[int]:
-        """Feed what is missing and, after it, at most `most` candidates; returns these."""
+        """Feed the tokens that the cache lacks and then at most `most` candidates; returns the candidates."""
         written = [*state.committed, *state.pending]
         missing = written[len(state.fed) :]
         if not missing:
@@ -250,7 +250,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         return candidates
 
     def feed(self, state: IndependentState, written: list[int], candidates: Sequence[int]) -> None:
-        """One pass over what of `written` is not in the cache yet, and the candidates after it."""
+        """Run one pass over the tokens of `written` that are not in the cache yet, and the candidates after them."""
         chunk, tree = Chunk(torch.tensor(written[len(state.fed) :])), DraftTree.chain(candidates)
         out = self.model.extend(state.cache, [PassRow(0, chunk, tree, capture=self.capture)])
         for layer in out.hidden[0]:
@@ -265,7 +265,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         return found
 
     def _choose(self, state: IndependentState, candidates: Sequence[int]) -> list[int]:
-        """Draft what the model says now: the candidates as far as they hold, and one token more."""
+        """Draft from the last pass's logits: the candidates that the model still predicts, and one more token."""
         before = [*state.prompt, *state.committed, *state.pending]
         scores = warp_tree(state.logits + self.banned, DraftTree.chain(candidates), before, state.sampling)
         likely = top_tokens(scores) if state.sampling.greedy else []
@@ -286,7 +286,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         return new
 
     def _bounds(self, state: IndependentState, scores: Tensor) -> list[float]:
-        """The bound that may end a draft for each row of warped scores [n, V]; none where nothing ends it early."""
+        """The acceptance bound of each row of warped scores [n, V]; an empty list if no rule ends drafts early."""
         if state.stop is None or not state.committed:
             return []
         return state.stop.bounds(scores.softmax(-1) if state.sampling.greedy else scores)
@@ -299,7 +299,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
             state.stop = state.stop.verified(agreed, len(pending) if state.committed else 0)
         state.committed += output.tokens
         if agreed < count:
-            # Where all accepted tokens were alternatives, only the last one is news: it replaces what stood there.
+            # Where all accepted tokens were alternatives, only the last is new: it replaces the drafted token there.
             known = all(token in one.tokens for token, one in zip(output.tokens[:-1], state.drafted, strict=False))
             state.reuse = state.reuse.rejected(pending[count - 1 if known else agreed :])
             agreed = len(pending)
@@ -323,6 +323,6 @@ def top_tokens(scores: Tensor) -> list[TokenAlternatives]:
 
 
 def _possible(tokens: Sequence[int], probs: Sequence[float]) -> TokenAlternatives:
-    """Without banned tokens, where fewer than `WORDS` are allowed."""
+    """Alternatives without banned tokens, which have probability 0; the first token always stays."""
     count = max(1, sum(prob > 0 for prob in probs))
     return TokenAlternatives(tuple(tokens[:count]), tuple(probs[:count]))

@@ -3,12 +3,12 @@
 An EventGPT reads the last second of a recording as five slices. Here it reads all of it, as `slices` adaptive windows
 (`events.windows`), at about the same cost:
 
-- spatial sparsity: of each frame only the `patches` with the most lit pixels go through the vision encoder. For the
-  others the features of a blank frame stand, which is what an empty patch mostly is;
+- spatial sparsity: only the `patches` with the most lit pixels of each frame go through the vision encoder. The other
+  patches, mostly empty, get the features of a blank frame;
 - temporal merging: T·n frames give n times the temporal tokens, of which each n in a row are averaged, and spatial
-  tokens are means over all frames. So the language model reads T+P+1 tokens, as ever.
+  tokens are means over all frames. So the language model reads T+P+1 tokens, as without merging.
 
-The weights are the model's own. With `slices` = T and every patch it differs in nothing but the windows.
+The weights are the model's own. With `slices` = T and every patch, only the windows differ from the model's own.
 """
 
 from dataclasses import dataclass
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from crossdraft.models.eventgpt import EventGPTProcessor
 
 PIXELS, PATCHES = "pixel_values_videos", "event_patches"
-WINDOW_US = 1_000_000  # of a model that says nothing of its own
-MOST_EVENTS = 16_000_000  # the newest of a recording, so that reading one is bounded
+WINDOW_US = 1_000_000  # window of a model whose settings name none
+MOST_EVENTS = 16_000_000  # newest events of a recording that are read, which bounds the reading
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class RecordingPrompt:
 
     Args:
         processor: the model's own.
-        slices: windows; a multiple of the model's frames.
-        patches: that are encoded of each; `None` = all.
+        slices: number of windows; a multiple of the model's frames.
+        patches: number of patches that are encoded of each frame; `None` = all.
 
     Raises:
         CrossdraftError: slices that cannot be merged to the model's tokens, more patches than there are, or a blind
@@ -101,7 +101,7 @@ class RecordingPrompt:
 
 
 def _recording(request: Request, least: int) -> Events:
-    """All of a request's events, as far as `MOST_EVENTS`."""
+    """Read a request's events, at most the newest `MOST_EVENTS`."""
     events, newest = request.events, Newest(least=least, most=max(MOST_EVENTS, least))
     if isinstance(events, str | Path):
         events = Excerpt(Path(events))
@@ -120,9 +120,9 @@ def _recording(request: Request, least: int) -> Events:
 
 
 def busiest_patches(pixels: Tensor, size: int, count: int) -> Tensor:
-    """[n, count] the patches of frames [n, 3, s, s] with the most pixels that are not white, rising; first come first.
+    """[n, count] ascending indexes of the patches of frames [n, 3, s, s] with the most non-white pixels.
 
-    White, where no event is, is the largest value of every channel.
+    White, where no event is, is the largest value of every channel. Of equal patches the first are taken.
     """
     lit = (pixels < pixels.amax((-1, -2), keepdim=True) - 1e-3).any(1).float()
     share = F.avg_pool2d(lit[:, None], size).flatten(1)
@@ -157,7 +157,7 @@ class RecordingEncoder:
         return {"video": BaseModelOutputWithPooling(pooler_output=self._inner.event_adaptor(pooled)[None])}
 
     def _sparse(self, pixels: Tensor, patches: Tensor, blank: Tensor) -> Tensor:
-        """[n, P+1, h] projected features of which only the class token and these patches [n, k] were computed."""
+        """[n, P+1, h] projected features, computed for the class token and `patches` [n, k] only; others `blank`."""
         tower, embed = self._inner.vision_tower, self._inner.vision_tower.embeddings
         size, (frames, kept) = embed.patch_embedding.kernel_size[0], patches.shape
         cells = pixels.unfold(2, size, size).unfold(3, size, size).flatten(2, 3)  # [n, 3, P, size, size]
@@ -173,5 +173,5 @@ class RecordingEncoder:
         return blank.expand(frames, -1, -1).scatter(1, at, found)
 
     def _projected(self, pixels: Tensor) -> Tensor:
-        """[n, P+1, h] of whole frames."""
+        """[n, P+1, h] projected features of whole frames."""
         return self._inner.multi_modal_projector(self._inner.vision_tower(pixels, return_dict=True).last_hidden_state)

@@ -1,8 +1,8 @@
-"""A drafter's head cut down to the ids that answers are made of.
+"""A drafter's LM head cut down to the ids that answers are made of.
 
-A small drafter spends much of a step on its head: thousands of rows, of which answers use a few hundred. What it
-cannot draft, the target still says. Only the drafter's distribution changes, and acceptance is exact for any
-distribution (FR-Spec: Zhao et al. 2025).
+A small drafter spends much of a step on its LM head: thousands of rows, of which answers use a few hundred. The target
+still says tokens that the drafter cannot draft. Only the drafter's distribution changes, and acceptance is exact for
+any distribution (FR-Spec: Zhao et al. 2025).
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ class ShortHead(nn.Module):
     """Hidden states [..., h] -> logits [..., V]: the head's own at `ids`, -inf elsewhere.
 
     Raises:
-        CrossdraftError: no ids, or one that the head does not have.
+        CrossdraftError: there are no ids, or the head lacks one.
     """
 
     rows: Tensor
@@ -48,7 +48,7 @@ class ShortHead(nn.Module):
 
 
 def shorten_head(model: Any, fill: Callable[[Any], object], ids: Sequence[int]) -> None:
-    """Cut a model's head down to those ids; `fill` reads the weights of a layer."""
+    """Cut a model's LM head down to `ids`; `fill` loads the weights of a layer."""
     fill(model.lm_head)
     model.lm_head = ShortHead(model.lm_head, ids)
 

@@ -1,8 +1,8 @@
-"""An n-gram index of one text: where its last tokens stood before (prompt lookup: Saxena 2023), without a search.
+"""An n-gram index of one text: finds earlier places of its last tokens without a search (prompt lookup: Saxena 2023).
 
-Of a prompt every place is sorted once, by the tokens in front of it, last one first, as a suffix array sorts what comes
-behind: the places of an n-gram stand side by side, and each further token of it narrows them. An answer grows token by
-token, and has a table of its n-grams. A look-up and another token take some ten microseconds each, however long the
+The places of a prompt are sorted once by the tokens before each, the nearest first, like a suffix array in reverse: the
+places after an n-gram stand side by side, and each further token narrows their range. An answer grows token by token,
+and has a table of its n-grams. A look-up or an appended token takes some ten microseconds, however long the
 text is; memory is 4 × longest + 16 bytes for each token of the prompt, some 200 × longest for each of the answer.
 """
 
@@ -15,15 +15,15 @@ from crossdraft.engine.prompt import GAP, PromptIds
 
 
 class SortedPlaces:
-    """The places of a text that have a token behind them, sorted by those in front.
+    """The places of a text that a token follows, sorted by the tokens before them.
 
     Args:
         tokens: [N] the text.
-        longest: as many tokens in front count.
+        longest: number of tokens before a place that are sorted by.
     """
 
     def __init__(self, tokens: NDArray[np.int32], longest: int) -> None:
-        places = np.flatnonzero(tokens != GAP).astype(np.int32)  # what is a gap is not copied
+        places = np.flatnonzero(tokens != GAP).astype(np.int32)  # gaps are not copied
         padded = np.concatenate([np.full(longest, GAP, np.int32), tokens])
         before = [padded[places + (longest - back)] for back in range(1, longest + 1)]
         order = np.lexsort(before[::-1])
@@ -32,13 +32,13 @@ class SortedPlaces:
         self._before = [column[order] for column in before]
 
     def around(self, places: NDArray[np.int32], before: int, after: int) -> NDArray[np.int32]:
-        """[M, before + after] tokens in front of each place, then those from it on; gaps outside the text."""
+        """[M, before + after] tokens: `before` in front of each place, `after` from it on; gaps outside the text."""
         at = places[:, None] + np.arange(-before, after)
         inside = (at >= 0) & (at < len(self.tokens))
         return np.where(inside, self.tokens.take(at, mode="clip"), np.int32(GAP))
 
     def ranges(self, last: Sequence[int]) -> list[NDArray[np.int32]]:
-        """The places behind the last 1, 2, … of these tokens, in no order, as long as there are any."""
+        """The places after the last 1, 2, … tokens of `last`, unordered, up to the longest n-gram that occurs."""
         low, high, found = 0, len(self._places), list[NDArray[np.int32]]()
         for token, column in zip(reversed(last), self._before, strict=False):
             part, value = column[low:high], np.int32(token)
@@ -56,29 +56,29 @@ class TokenIndex:
 
     Args:
         longest: tokens of the longest n-gram.
-        prompt: the beginning of the text, nothing as long as it is not known.
+        prompt: the beginning of the text, empty until it is known.
     """
 
     def __init__(self, longest: int, prompt: PromptIds | None = None) -> None:
         self.longest = longest
         self.answer: list[int] = []
-        self.prompt: SortedPlaces | None = None  # as soon as it is known; shared by copies
+        self.prompt: SortedPlaces | None = None  # set once the prompt is known; shared by copies
         self._awaited = prompt
         self._before: tuple[int, ...] = ()  # the prompt
-        self._newest: dict[tuple[int, ...], int] = {}  # the newest place of the answer behind an n-gram
+        self._newest: dict[tuple[int, ...], int] = {}  # n-gram -> newest place after it in the answer
 
     def __len__(self) -> int:
         return len(self._before) + len(self.answer)
 
     def copy(self) -> "TokenIndex":
-        """A text that goes its own way."""
+        """A copy that can be appended to independently."""
         other = TokenIndex(self.longest, self._awaited)
         other.prompt, other._before = self.prompt, self._before
         other.answer, other._newest = self.answer.copy(), self._newest.copy()
         return other
 
     def read_prompt(self) -> None:
-        """Put the prompt in front, if it is known by now."""
+        """Put the prompt before the answer, if it is known by now."""
         if self._awaited is None or not self._awaited.done():
             return
         self._before, self._awaited = self._awaited.result(), None
@@ -87,7 +87,7 @@ class TokenIndex:
         self.append(answer)
 
     def append(self, tokens: Sequence[int]) -> None:
-        """Further tokens of the answer."""
+        """Append tokens to the answer."""
         for token in tokens:
             last = self.last_tokens()
             for start in range(len(last)):
@@ -95,7 +95,7 @@ class TokenIndex:
             self.answer.append(token)
 
     def longest_match(self) -> tuple[int, int]:
-        """(length, place): the newest place behind the longest last n-gram that stood before; (0, 0) if none did."""
+        """(length, place): the newest earlier place after the text's longest recurring end; (0, 0) if there is none."""
         last = self.last_tokens()
         ranges = [] if self.prompt is None else self.prompt.ranges(last)
         for length in range(len(last), 0, -1):
@@ -117,6 +117,6 @@ class TokenIndex:
         return found[: found.index(GAP)] if GAP in found else found
 
     def last_tokens(self) -> tuple[int, ...]:
-        """The last `longest` tokens, those in front of a gap left out."""
+        """The last `longest` tokens, without any before the last gap."""
         last = self.tokens(max(0, len(self) - self.longest), len(self))
         return last[len(last) - last[::-1].index(GAP) :] if GAP in last else last

@@ -1,8 +1,8 @@
 """An independent model that drafts a tree instead of a chain, one pass per level.
 
-Every pass feeds the nodes whose continuations are asked for, and their ancestors. What all of these share, the trunk,
-is kept in the cache, so a tree that is mostly one chain costs a token a pass; the branches beside it are fed again
-with each level. After verification the accepted branch stays in the cache as far as it was fed.
+Every pass feeds the nodes whose continuations are asked for, and their ancestors. Their common path, the trunk, is kept
+in the cache, so a tree that is mostly one chain costs a token a pass; the branches beside the trunk are fed again with
+each level. After verification the accepted branch stays in the cache as far as it was fed.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,8 +36,8 @@ ACCEPTED = (0.951, 0.037, 0.008, 0.001)  # by rank: `event` in 40 greedy validat
 class TreeModelState:
     """One answer as the drafter sees it.
 
-    `held` is what the cache holds. After it lie, not committed, the keys and values of `uncommitted`: the nodes that
-    the last pass fed. `logits` [1 + n, V] stand after `held` and after each of them.
+    `held` are the cache's committed tokens. The uncommitted keys and values of the nodes `uncommitted`, which the last
+    pass fed, follow them. `logits` [1 + n, V] are those after `held` and after each of these nodes.
     """
 
     sampling: Sampling
@@ -72,9 +72,9 @@ class TreeDrafter(PerRequestDrafter[TreeModelState]):
         """The drafter of a kind of tree.
 
         Args:
-            model, banned: as above.
+            model, banned: as in `TreeDrafter`.
             tree: `dynamic` (EAGLE-2), `cape` (CaPE) or `sequoia` (Sequoia).
-            counts: of `sequoia`, a file of measured acceptance by rank (`RankCounts`); default `ACCEPTED`.
+            counts: for `sequoia`, a file of measured acceptance by rank (`RankCounts`); default `ACCEPTED`.
 
         Raises:
             CrossdraftError: a file that cannot be read.
@@ -98,7 +98,7 @@ class TreeDrafter(PerRequestDrafter[TreeModelState]):
         return Draft(built.tree, built.path_probs if greedy else ())
 
     def _commit(self, state: TreeModelState, output: VerifyOutput) -> None:
-        """Keep of the cache what agrees with the text, and the fed branch that goes on with it."""
+        """Keep the part of the cache that agrees with the text, and the fed branch that continues it."""
         state.written += output.tokens
         state.ended = not self.model.eos.isdisjoint(output.tokens[-1:])
         agreed = common_prefix(state.held, state.written)
@@ -129,7 +129,7 @@ class TreeDrafter(PerRequestDrafter[TreeModelState]):
         return not ended and len(state.written) + depth < self.model.context
 
     def _distributions(self, state: TreeModelState, tree: DraftTree, nodes: Sequence[int]) -> Tensor | None:
-        """[m, V] what the model says after the nodes, in one pass; `None` if the cache has no room for it."""
+        """[m, V] the model's distributions after the nodes, in one pass; `None` if the cache has no room for it."""
         trunk = shared_path(tree, nodes)
         text = [*state.written, *(tree.tokens[node] for node in trunk)]
         branches = sorted({step for node in nodes for step in tree.path(node)} - set(trunk))
@@ -159,7 +159,7 @@ class TreeDrafter(PerRequestDrafter[TreeModelState]):
 
 
 def shared_path(tree: DraftTree, nodes: Sequence[int]) -> list[int]:
-    """The nodes that lie on the paths of all of these, from the root down.
+    """The nodes that lie on the paths of all of `nodes`, from the root down.
 
     >>> shared_path(DraftTree((1, 2, 3), (-1, 0, 0)), [1, 2])
     [0]

@@ -1,9 +1,9 @@
 """The drafter `view`: the target itself, seeing fewer frames of the clip. Hidden drafting without an event camera.
 
-Reading is what costs a video model its time, and most of that is frames. The same weights after a prompt of one or two
-frames have read, and written a draft, while the target still reads all of them; and nobody knows better than the
-target itself how it would put things. While hidden it pays; in later rounds it writes as slowly as the target, so
-something cheap should take over: `phased:view,ngram`.
+A video model spends most of its time reading frames. The same weights read a prompt of one or two frames and write a
+draft while the target still reads all of them; and no other model predicts the target's words better than its own
+weights. Hidden behind the prefill this pays; in later rounds the drafter is as slow as the target, so a cheap drafter
+should take over: `phased:view,ngram`.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,9 +42,9 @@ class FewerFrames:
     simply shorter.
 
     Args:
-        whole: makes the target's own prompt: of its frames these are taken, so that it is one choice whether a clip is
-            a file or was read before.
-        frames: so many of each clip.
+        whole: makes the target's own prompt, from whose frames these are taken, so that the choice is the same for a
+            file and for a clip that was read before.
+        frames: number of frames of each clip.
     """
 
     whole: "VideoPrompt"
@@ -72,11 +72,11 @@ class FewerFrames:
 
 
 def sampled(video: object, count: int, sampling: "FrameSampling") -> "tuple[Tensor, np.ndarray]":
-    """`count` frames [count, H, W, 3] of those that a target reads of a clip, evenly spread; their times in seconds."""
+    """Evenly spread frames [count, H, W, 3] of those that a target reads of a clip, and their times in seconds."""
     from crossdraft.engine.arrivals import evenly
     from crossdraft.video.clip import read_clip
 
-    sample = read_clip(video, sampling)  # of what is wrong with the clip, the target tells
+    sample = read_clip(video, sampling)  # faults of the clip are reported by the target
     chosen = evenly(len(sample.frames), count)
     return sample.frames[chosen], sample.times_s[chosen]
 
@@ -87,7 +87,7 @@ def view_of(
     """A second adapter over a target's network, which it shares, with a prompt of its own.
 
     Args:
-        target: whose weights draft.
+        target: the target whose weights draft.
         prepare: makes the cheaper prompt, such as `FewerFrames`.
         banned: ids that must never be drafted.
     """
@@ -97,7 +97,7 @@ def view_of(
 
 
 def build(spec: Spec, settings: ViewSettings, context: DrafterContext) -> "Drafter[Any]":
-    """The target itself, with fewer frames."""
+    """Build the drafter of the target itself with fewer frames."""
     from crossdraft.video_prompt import VideoPrompt
 
     target = context.load_host()

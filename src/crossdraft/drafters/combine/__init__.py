@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CascadeSettings:
-    """Tokens of the cheaper drafter between two passes of the better one; where it goes on alone; how much is kept."""
+    """Tokens of the cheaper drafter between two passes of the better one; where it drafts alone; the leniency."""
 
     ahead: Count = 5
     early: Count | None = None
@@ -25,7 +25,7 @@ class CascadeSettings:
 
 @dataclass(frozen=True)
 class PyramidSettings:
-    """Tokens between two passes of the qualifier; largest Jensen-Shannon divergence, of the literature's 0.2 to 0.5."""
+    """Tokens between two passes of the qualifier; largest Jensen-Shannon divergence, 0.2 to 0.5 in the literature."""
 
     ahead: Count = 5
     threshold: Annotated[float, Limit("at least 0 and below ln 2 = 0.693", lambda value: 0 <= value < math.log(2))] = (
@@ -34,21 +34,21 @@ class PyramidSettings:
 
 
 def join_union(parts: "Parts", settings: NoSettings, context: DrafterContext) -> "Drafter[Any]":
-    """One tree of several drafters' trees."""
+    """Join drafters to one whose tree is the union of their trees."""
     from crossdraft.drafters.combine.union import UnionDrafter
 
     return UnionDrafter(parts, context.eos)
 
 
 def join_choose(parts: "Parts", settings: NoSettings, context: DrafterContext) -> "Drafter[Any]":
-    """A bandit over several drafters."""
+    """Join drafters to a bandit that chooses one of them for each answer."""
     from crossdraft.drafters.combine.choose import ChooseDrafter
 
     return ChooseDrafter(parts)
 
 
 def join_phased(parts: "Parts", settings: NoSettings, context: DrafterContext) -> "Drafter[Any]":
-    """One drafter while the target reads, another afterwards."""
+    """Join two drafters: the first drafts while the target reads, the second afterwards."""
     from crossdraft.drafters.combine.phased import PhasedDrafter
 
     hidden, later = parts
@@ -56,7 +56,7 @@ def join_phased(parts: "Parts", settings: NoSettings, context: DrafterContext) -
 
 
 def join_fallback(parts: "Parts", settings: NoSettings, context: DrafterContext) -> "Drafter[Any]":
-    """One drafter, and another for what it refuses."""
+    """Join two drafters: the second drafts for requests that the first refuses."""
     from crossdraft.drafters.combine.fallback import FallbackDrafter
 
     first, other = parts
@@ -64,7 +64,7 @@ def join_fallback(parts: "Parts", settings: NoSettings, context: DrafterContext)
 
 
 def join_cascade(parts: "Parts", settings: CascadeSettings, context: DrafterContext) -> "Drafter[Any]":
-    """Drafters that draft for drafters, the best one first."""
+    """Join drafters to a cascade, the best one first: each later one drafts for the one before it."""
     from crossdraft.drafters.combine.cascade import CascadeDrafter
 
     *readers, drafter = parts
@@ -74,7 +74,7 @@ def join_cascade(parts: "Parts", settings: CascadeSettings, context: DrafterCont
 
 
 def join_pyramid(parts: "Parts", settings: PyramidSettings, context: DrafterContext) -> "Drafter[Any]":
-    """A qualifier, and the drafter that it qualifies."""
+    """Join a qualifier and the drafter whose tokens it accepts or replaces."""
     from crossdraft.drafters.combine.cascade import PyramidDrafter
 
     qualifier, drafter = parts

@@ -2,11 +2,11 @@
 
 Both are two-level cascades. The inner (cheap) drafter drafts a few tokens; the outer (better) one's model reads them in
 one pass, keeps those that it accepts, and adds one of its own; the inner one goes on after that. So the outer one
-drafts in fewer passes. The two differ in what the outer drafter accepts. Whatever that is, it decides only which draft
-the target sees: the target verifies it by its own rule, and with an exact one the answer is the target's own.
+drafts in fewer passes. `cascade` and `pyramid` differ in what the outer drafter accepts. Its choice decides only which
+draft the target sees: the target verifies that draft by its own rule, and with an exact rule the answer is its own.
 
-The inner drafter's own state follows what is committed. What is not committed yet is given to a fork of it: where the
-text goes another way, that one is dropped and another forked. So any drafter can be the inner one.
+The inner drafter's own state follows the committed text. Text that is not committed yet is given to a fork of the
+state: if the text goes another way, the fork is dropped and a new one made. So any drafter can be the inner one.
 """
 
 import math
@@ -36,7 +36,7 @@ Accepts = Callable[[Tensor, int, Tensor], bool]
 
 @dataclass(eq=False)
 class InnerState:
-    """A state of the inner drafter, and the answer as far as it was committed to it."""
+    """A state of the inner drafter, and the part of the answer that was committed to this state."""
 
     state: Any
     text: list[int] = field(default_factory=list)
@@ -44,7 +44,7 @@ class InnerState:
 
 @dataclass(eq=False)
 class TwoLevelState:
-    """One answer: the outer drafter's state, the inner one's, and its fork after what is not committed."""
+    """One answer: the states of the outer and the inner drafter, and the inner state's fork after uncommitted text."""
 
     outer: IndependentState
     inner: InnerState
@@ -56,13 +56,13 @@ class TwoLevelDrafter(PerRequestDrafter[TwoLevelState]):
 
     Args:
         outer: the better drafter, of the target's own vocabulary.
-        inner: the cheaper one; of a tree, its main path is read.
-        accepts: what `outer` accepts beside the token it would have taken itself, which in a greedy answer it always
-            does. When sampling it must not look at a token that was drawn: see `PyramidDrafter`.
+        inner: the cheaper drafter; only the main path of its trees is used.
+        accepts: test of tokens other than the token that `outer` would take, which is always accepted in a greedy
+            answer. When sampling the test must not depend on a token that was drawn: see `PyramidDrafter`.
         ahead: most tokens that `inner` drafts between two passes of `outer`.
 
     Raises:
-        CrossdraftError: `outer` is no model that can verify, or ends its drafts early.
+        CrossdraftError: `outer` is not a model that can verify, or ends its drafts early.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class TwoLevelDrafter(PerRequestDrafter[TwoLevelState]):
         self.inner = inner
         self.accepts = accepts
         self.ahead = ahead
-        # Of the target's outputs, what the outer one needs; the inner one is told tokens alone.
+        # Only the outer drafter's needs of the target count; the inner drafter is told tokens alone.
         self.needs = Needs(
             hidden_layers=outer.needs.hidden_layers,
             visual_layers=outer.needs.visual_layers,
@@ -93,7 +93,7 @@ class TwoLevelDrafter(PerRequestDrafter[TwoLevelState]):
 
     def end(self, states: Sequence[TwoLevelState]) -> None:
         for state in states:
-            self._commit_inner(state.inner, state.outer.committed)  # what it learns must be what was said
+            self._commit_inner(state.inner, state.outer.committed)  # it must learn from what the target said
         self.inner.end([state.inner.state for state in states])
         self.outer.end([state.outer for state in states])
 
@@ -110,7 +110,7 @@ class TwoLevelDrafter(PerRequestDrafter[TwoLevelState]):
             before = len(outer.drafted)
             self._write(state, budget)
             show(outer.pending[before:], budget)
-        # All is drafted; what remains is to make it a `Draft`.
+        # All tokens are drafted; this call only makes a `Draft` of them.
         return self.outer.propose([outer], [Budget(min(budget.nodes, len(outer.drafted)))])[0]
 
     def _commit(self, state: TwoLevelState, output: VerifyOutput) -> None:
@@ -121,13 +121,13 @@ class TwoLevelDrafter(PerRequestDrafter[TwoLevelState]):
         return TwoLevelState(self.outer.fork([state.outer])[0], self._fork_inner(state.inner))
 
     def inner_draft(self, state: TwoLevelState, nodes: int, stop: Callable[[], bool] | None) -> Draft:
-        """Draft with the inner drafter after the outer one's text; returns the main path of its draft."""
+        """Draft with the inner drafter after the outer drafter's text; returns the main path of that draft."""
         if nodes == 0:
             return Draft(DraftTree.empty())
         return main_path(self.inner.propose([self._inner_behind(state.outer, state)], [Budget(nodes, stop=stop)])[0])
 
     def _inner_behind(self, outer: IndependentState, state: TwoLevelState) -> Any:
-        """The inner state after the outer one's text: its own if all of that is committed, else a fork."""
+        """The inner state after the outer drafter's text: the inner state itself if all is committed, else a fork."""
         if not outer.drafted:
             self._commit_inner(state.inner, outer.committed)
             return state.inner.state
@@ -141,13 +141,13 @@ class TwoLevelDrafter(PerRequestDrafter[TwoLevelState]):
         return InnerState(self.inner.fork([inner.state])[0], [*inner.text])
 
     def _commit_inner(self, inner: InnerState, text: Sequence[int]) -> None:
-        """Commit what this text adds to what the state knows."""
+        """Commit to the inner state the tokens of `text` that it does not know yet."""
         if len(text) > len(inner.text):
             self.inner.commit([inner.state], [VerifyOutput((), tuple(text[len(inner.text) :]))])
             inner.text = [*text]
 
     def _write(self, state: TwoLevelState, budget: Budget) -> None:
-        """One pass of the outer model over the inner draft: append what it accepts, and one token of its own."""
+        """Run the outer model over the inner draft: append the tokens that it accepts, and one of its own."""
         outer = state.outer
         written = [*outer.committed, *outer.pending]
         draft = DraftTree.empty()
@@ -161,7 +161,7 @@ class TwoLevelDrafter(PerRequestDrafter[TwoLevelState]):
         outer.logits = outer.logits[kept:]
 
     def _verify(self, outer: IndependentState, draft: DraftTree) -> int:
-        """Append tokens until the outer model says something else; returns how many were accepted and read."""
+        """Append tokens until the outer model replaces one; returns how many were accepted and read."""
         for node, token in enumerate(draft.tokens):
             row = draft.drawn_from[node]
             q = None if draft.dists is None or row < 0 else draft.dists[row]
@@ -173,9 +173,9 @@ class TwoLevelDrafter(PerRequestDrafter[TwoLevelState]):
         return len(draft)
 
     def _append(self, outer: IndependentState, logits: Tensor, token: int = -1, dist: Tensor | None = None) -> int:
-        """Append `token` if it is accepted, else one from the outer model's logits [V]; returns which.
+        """Append `token` if it is accepted, else one from the outer model's logits [V]; returns the appended token.
 
-        `dist` [V] is what `token` was drawn from, `None` if it was chosen deterministically.
+        `dist` [V] is the distribution that `token` was drawn from, `None` if it was chosen deterministically.
         """
         logits = logits + self.outer.banned
         p = warp(logits, outer.sampling, [*outer.prompt, *outer.committed, *outer.pending])
@@ -208,26 +208,26 @@ def main_path(draft: Draft) -> Draft:
 
 
 def readable(chain: DraftTree, vocabulary: int) -> DraftTree:
-    """As much of a chain as a model of this many tokens can read; distributions must be over these alone."""
+    """The beginning of a chain whose ids are below `vocabulary`, with distributions over that many ids."""
     unknown = (node for node, token in enumerate(chain.tokens) if token >= vocabulary)
     return as_wide(chain.first(next(unknown, len(chain))), vocabulary)
 
 
 def point_mass(token: int, like: Tensor) -> Tensor:
-    """[V] all on one token."""
+    """[V] distribution with all probability on one token."""
     return F.one_hot(torch.tensor(token, device=like.device), like.shape[-1]).to(like)
 
 
 class CascadeDrafter(TwoLevelDrafter):
     """`outer` drafts for the target, `inner` for `outer`.
 
-    Vertical cascade: a model is itself drafted for by a cheaper drafter, and that one by a cheaper one still.
+    Vertical cascade: a cheaper drafter drafts for the model, and a still cheaper one may draft for that drafter.
     Horizontal cascade (`early`): the first tokens of a draft count most, because later ones are used only if all before
-    them were accepted. So the model drafts these, and the cheaper drafter alone the rest.
+    them were accepted. So the model drafts the first tokens, and the cheaper drafter alone the rest.
 
     A draft, up to `early`, is exactly what the model would have drafted alone, in fewer passes, unless `leniency`
-    accepts more: it verifies greedily, or by the noise of the request's seed. Where it does not know that (`Draws`), it
-    drafts a sampled answer alone: drawn tokens would have to be verified by rejection, and what came of that has the
+    accepts more: it verifies greedily, or by the noise of the request's seed. Where the seed is unknown (`Draws`), the
+    model drafts a sampled answer alone: drawn tokens would have to be verified by rejection, whose result has the
     model's own distribution anyway.
 
     Args:
@@ -281,10 +281,10 @@ class PyramidDrafter(TwoLevelDrafter):
 
     and replaced by the qualifier's own token otherwise.
 
-    Drawn with the noise of the request's seed, a token is chosen deterministically, and the qualifier keeps its own
-    choice, too. Drawn independently (`Draws`), whether it is accepted does not depend on the token: it is distributed
-    as q where the two are close, else as p, and that distribution goes to the target: `rejection` is then exact. The
-    paper verifies fuzzily at the target as well; that is lossy, and is had only by naming it: `--rule fuzzy`.
+    A token drawn with the noise of the request's seed is chosen deterministically, and the qualifier keeps its own
+    choice, too. For a token drawn independently (`Draws`), acceptance does not depend on the token: it is distributed
+    as q where p and q are close, else as p, and that distribution goes to the target: `rejection` is then exact. The
+    paper verifies fuzzily at the target as well; that is lossy, and happens only with `--rule fuzzy`.
 
     Args:
         outer, inner, ahead: see `TwoLevelDrafter`.
@@ -309,7 +309,7 @@ class PyramidDrafter(TwoLevelDrafter):
 
 
 def lenient(leniency: float) -> Accepts:
-    """Tokens at most `leniency` times less likely than the likeliest; with 1, ties are rejected too."""
+    """Accept tokens at most `leniency` times less likely than the likeliest; with 1, ties are rejected too."""
 
     def accepts(p: Tensor, token: int, q: Tensor) -> bool:
         return leniency > 1 and bool(leniency * p[token] >= p.max())
@@ -318,7 +318,7 @@ def lenient(leniency: float) -> Accepts:
 
 
 def close(threshold: float) -> Accepts:
-    """Tokens whose distribution is at most this far from the qualifier's, whichever they are."""
+    """Accept any token whose distribution is at most `threshold` away from the qualifier's."""
 
     def accepts(p: Tensor, token: int, q: Tensor) -> bool:
         return divergence(p, q) <= threshold
@@ -327,7 +327,7 @@ def close(threshold: float) -> Accepts:
 
 
 def joined(early: Draft, later: Draft) -> Draft:
-    """Two chains, one after the other.
+    """Join two chains, the second after the first.
 
     >>> draft = joined(Draft(DraftTree.chain([1]), (0.8,)), Draft(DraftTree.chain([2]), (0.5,)))
     >>> draft.tree.tokens, draft.path_probs

@@ -1,7 +1,7 @@
-"""The drafter `choose`: which of several drafters to use, learned from how fast answers came.
+"""The drafter `choose`: a choice among several drafters for each answer, learned from the speed of earlier answers.
 
 A bandit (UCB1: Auer et al. 2002, with fading counts): for every answer the drafter with the best upper bound of its
-rate is taken, a rate being the tokens that one answer got for each second between its first proposal and its end.
+rate is taken. The rate of an answer is its tokens per second, from its first proposal to its end.
 """
 
 import math
@@ -15,8 +15,8 @@ from crossdraft.engine.drafter import Budget, Draft, Drafter, Needs, Proposal, V
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 
-FADING = 0.98  # what an old answer counts for when one more has come
-CURIOSITY = 0.3  # how much of the best rate an arm of which little is known may be short of
+FADING = 0.98  # weight that an old answer keeps when one more has come
+CURIOSITY = 0.3  # share of the best rate that a little-known arm may lack and still be tried
 
 
 @dataclass
@@ -46,8 +46,8 @@ class ChooseDrafter:
     """One of several drafters for each answer.
 
     Args:
-        drafters: to choose from.
-        clock: in seconds.
+        drafters: the drafters to choose from.
+        clock: function that returns seconds.
 
     Raises:
         CrossdraftError: fewer than two drafters.
@@ -94,7 +94,7 @@ class ChooseDrafter:
 
 
 def learn(arms: Sequence[Arm], taken: int, rate: float) -> None:
-    """An answer was drafted by `taken` and got `rate` tokens a second; what is older counts for less."""
+    """Count an answer of `rate` tokens a second for the arm `taken`; older answers then count for less."""
     for i, arm in enumerate(arms):
         arm.answers *= FADING
         arm.rate *= FADING
@@ -104,7 +104,7 @@ def learn(arms: Sequence[Arm], taken: int, rate: float) -> None:
 
 
 def best_arm(arms: Sequence[Arm]) -> int:
-    """The arm of the highest upper bound; one that was hardly tried comes first."""
+    """The arm with the highest upper bound; an arm that was hardly tried comes first."""
     untried = next((i for i, arm in enumerate(arms) if arm.answers < 0.5), None)
     if untried is not None:
         return untried

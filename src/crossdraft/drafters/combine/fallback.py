@@ -15,12 +15,12 @@ from crossdraft.errors import CrossdraftError
 
 @dataclass(eq=False)
 class FallbackState:
-    """One answer: the states of the drafter and of the one that stands in for it.
+    """One answer: the states of the first drafter and of the other, which replaces it.
 
     Args:
-        first, other: their states.
-        drafts, follows: whether they are in use: the first has not refused; the other one may be needed yet, or is.
-        begun: whether the target has said anything.
+        first, other: the two drafters' states.
+        drafts, follows: true while each is in use: the first has not refused; the other is needed or may yet be.
+        begun: true once the target has answered a token.
     """
 
     first: Any = None
@@ -31,14 +31,14 @@ class FallbackState:
 
 
 class FallbackDrafter:
-    """Drafts with `first`; with `other` where that refuses a request.
+    """Drafts with `first`, or with `other` if `first` refuses the request.
 
     A refusal may come late, from another process. So both follow an answer until the first one has drafted for it; the
-    other one is then done, unless it learns from answers.
+    other one is then ended, unless it learns from answers.
 
     Args:
-        first: who drafts, if it can.
-        other: who stands in.
+        first: the drafter that is asked first.
+        other: the drafter for requests that `first` refuses.
     """
 
     def __init__(self, first: Drafter[Any], other: Drafter[Any]) -> None:
@@ -68,7 +68,7 @@ class FallbackDrafter:
     def commit(self, states: Sequence[FallbackState], outputs: Sequence[VerifyOutput]) -> None:
         both = list(zip(states, outputs, strict=True))
         firsts = [(state.first, output) for state, output in both if state.drafts]
-        # Of the tree of one that did not draft, which was empty, nothing was accepted.
+        # A drafter that did not draft had an empty tree, of which nothing was accepted.
         others = [
             (state.other, replace(output, path=(), probe_top=()) if state.drafts else output)
             for state, output in both
@@ -106,7 +106,7 @@ class FallbackDrafter:
             return FallbackState(first, follows=False)
 
     def _ask(self, states: Sequence[FallbackState], budgets: Sequence[Budget]) -> Proposal:
-        """Whoever drafts for each; nothing where that has to wait for the target."""
+        """Ask the drafter in charge of each request; nothing is drafted where it has to wait for the target."""
         drafters = [
             self.first if state.drafts else self.other if state.begun or self.other.needs.may_hide else None
             for state in states

@@ -1,4 +1,4 @@
-"""One proposal of several drafters, of which each drafts for some of the requests."""
+"""One proposal by several drafters, each of which drafts for some of the requests."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,15 +10,15 @@ from crossdraft.engine.drafter import NOTHING, Budget, Draft, Drafter, Proposal,
 def propose_grouped(
     drafters: Sequence[Drafter[Any] | None], states: Sequence[Any], budgets: Sequence[Budget]
 ) -> Proposal:
-    """Ask each drafter once, for all requests that are its: it may batch, and is waited for once, not for each of them.
+    """Ask each drafter once for all of its requests: it may batch them, and is waited for once.
 
     Args:
-        drafters: [n] who drafts for each request; `None` = nobody, and nothing is drafted.
-        states: [n] of that drafter.
-        budgets: [n].
+        drafters: [n] the drafter of each request; `None` = nothing is drafted.
+        states: [n] state of each request in its drafter.
+        budgets: [n] budget of each request.
 
     Returns:
-        what waits for the drafts [n].
+        A function that waits for the drafts [n].
     """
     groups: dict[int, tuple[Drafter[Any], list[int]]] = {}
     for i, drafter in enumerate(drafters):

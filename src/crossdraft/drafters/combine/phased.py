@@ -1,4 +1,4 @@
-"""The drafter `phased`: one while the target reads, another afterwards."""
+"""The drafter `phased`: one drafter while the target reads, another afterwards."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +17,8 @@ class PhasedState:
     """One answer: both drafters' states, and what the target has answered so far, once it has begun.
 
     Args:
-        hidden, later: the states; nothing of a drafter that did not begin.
-        hidden_refusal, later_refusal: why one of them drafts nothing.
+        hidden, later: the states; `None` for a drafter that did not begin.
+        hidden_refusal, later_refusal: reason for which that drafter drafts nothing.
         answered: tokens of the answer.
     """
 
@@ -37,18 +37,18 @@ class PhasedState:
 class PhasedDrafter:
     """Drafts with `hidden` until the first commit, with `later` from then on.
 
-    The second one follows the answer from its beginning, so that it is ready when its turn comes. The first one ends
-    with its turn; if it learns from answers, all of this one is committed to it at its end.
+    The second drafter follows the answer from its beginning, so that it is ready when its turn comes. The first ends
+    with its turn; if it learns from answers, the whole answer is committed to it at the end.
 
-    Each refuses its own turn. Where the first one refuses a request, the second one drafts as if it were alone, at once
-    if it needs nothing of the target; a note says so, where the refusal came during the prefill.
+    A refusal concerns the refuser's turn only. If the first drafter refuses a request, the second drafts as if it were
+    alone, at once if it needs nothing of the target; a note says so if the refusal came during the prefill.
     """
 
     def __init__(self, hidden: Drafter[Any], later: Drafter[Any]) -> None:
         self.hidden = hidden
         self.later = later
         self.needs = Needs.of_all([hidden.needs, later.needs])
-        # Who needs the target's features cannot learn from an answer without them.
+        # A drafter that needs the target's features cannot learn from an answer without them.
         self._teaches_hidden = hidden.needs.nothing and hidden.needs.learns
 
     def begin(self, requests: Sequence[Request]) -> list[PhasedState]:
@@ -76,7 +76,7 @@ class PhasedDrafter:
     def commit(self, states: Sequence[PhasedState], outputs: Sequence[VerifyOutput]) -> None:
         for state, output in zip(states, outputs, strict=True):
             if state.later_refusal is None:
-                # A tree of the hidden one was verified: of the other's own, which was empty, nothing was accepted.
+                # A tree of the hidden drafter was verified; the later one's tree was empty, and nothing was accepted.
                 own = replace(output, path=(), probe_top=()) if state.hides else output
                 self.later.commit([state.later], [own])
             if state.hides and not self._teaches_hidden:
@@ -108,7 +108,7 @@ class PhasedDrafter:
             return PhasedState(hidden, later_refusal=str(error))
 
     def _ask(self, states: Sequence[PhasedState], budgets: Sequence[Budget]) -> Proposal:
-        """Draft with the drafter whose turn it is; nothing where that has to wait for the target, or has refused."""
+        """Draft with the drafter whose turn it is; nothing where it has to wait for the target, or has refused."""
         begun = propose_grouped(
             [self._turn(state) for state in states],
             [state.hidden if state.hides else state.later for state in states],
@@ -130,19 +130,19 @@ class PhasedDrafter:
         return self.later if able else None
 
     def _refuse(self, state: PhasedState, why: str | None) -> None:
-        """The hidden one drafts nothing for a request that it began."""
+        """Note the hidden drafter's refusal of a request that it began, and end its state."""
         state.hidden_refusal = why
         self.hidden.end([state.hidden])
 
     def _fork(self, state: PhasedState) -> PhasedState:
-        # Once its turn is over, nothing happens to the hidden one's state any more.
+        # Once its turn is over, the hidden drafter's state does not change any more.
         hidden = self.hidden.fork([state.hidden])[0] if state.hides else state.hidden
         later = self.later.fork([state.later])[0] if state.later_refusal is None else None
         return replace(state, hidden=hidden, later=later)
 
 
 def _noted(draft: Draft, state: PhasedState) -> Draft:
-    """The draft, which tells of the hidden one's refusal."""
+    """The draft with a note of the hidden drafter's refusal, if there was one."""
     if state.hidden_refusal is None:
         return draft
     return replace(draft, notes=(*draft.notes, GAVE_UP.format(state.hidden_refusal.rstrip("."))))

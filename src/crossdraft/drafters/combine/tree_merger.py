@@ -1,9 +1,9 @@
 """Merge draft trees: several drafters' trees as one, nodes taken best first.
 
 At a node that several drafters share, the probability of a token is the mean of theirs, weighted by how often each was
-right where they disagreed (an online mixture of experts). So two that are sure of different tokens do not both get
-their way: what the better one proposes is followed first, and the other's token is a branch. Where only one drafter
-proposes anything, its probabilities count whole.
+right where they disagreed (an online mixture of experts). So where two are sure of different tokens, the better one's
+token is followed first, and the other's is a branch. Where only one drafter proposes anything, its probabilities count
+whole.
 """
 
 import heapq
@@ -38,7 +38,7 @@ class DrafterWeight:
 
 
 def default_probs(tree: DraftTree) -> tuple[float, ...]:
-    """A path probability for every node, where the drafter tells none."""
+    """A path probability for every node of a drafter that gives no probabilities."""
     return tuple(DEFAULT_PROB**depth for depth in tree.depths)
 
 
@@ -62,9 +62,9 @@ def merged(trees: Sequence[DraftTree], probs: Sequence[Sequence[float]], weights
     """The likeliest `nodes` nodes of all trees as one.
 
     Args:
-        trees: of the drafters.
-        probs: of their nodes, given their parents; see `conditional`.
-        weights: what each drafter counts for, positive.
+        trees: one tree of each drafter.
+        probs: probability of each tree's nodes, given their parents; see `conditional`.
+        weights: positive weight of each drafter.
         nodes: most nodes.
 
     >>> draft = merged([DraftTree.chain([1, 2]), DraftTree.chain([1, 3])], [[0.9, 0.8], [0.5, 0.8]], [3, 1], 3)
@@ -105,7 +105,7 @@ def merged(trees: Sequence[DraftTree], probs: Sequence[Sequence[float]], weights
 def learn(
     weights: Sequence[DrafterWeight], trees: Sequence[DraftTree], probs: Sequence[Sequence[float]], text: Sequence[int]
 ) -> None:
-    """The text went on with `text`: every node along it tells of the drafters that proposed anything there."""
+    """Learn from `text`, which followed: at every node along it, update the drafters that proposed anything there."""
     at: dict[int, int] = dict.fromkeys(range(len(trees)), ROOT)
     for token in text:
         likeliest: dict[int, int] = {}
@@ -127,17 +127,17 @@ def learn(
 
 
 class TreeMerger:
-    """Several drafters' drafts as one, by what each of them has proved to be worth so far.
+    """Merges several drafters' drafts, weighted by how often each drafter was right so far.
 
     Args:
-        count: how many drafters.
+        count: number of drafters.
     """
 
     def __init__(self, count: int) -> None:
         self.weights = [DrafterWeight() for _ in range(count)]
 
     def share(self, budget: Budget, i: int, *, greedy: bool) -> Budget:
-        """Greedy: everybody may fill the tree. Sampled: an equal part each, settled before anything is drawn."""
+        """Budget of drafter `i`: the whole tree in greedy answers; an equal part, set before any draw, in sampled."""
         budget = budget if i == 0 else replace(budget, on_token=None)
         if greedy:
             return budget
@@ -145,14 +145,14 @@ class TreeMerger:
         return replace(budget, nodes=part + (i < rest))
 
     def merge(self, drafts: Sequence[Draft], nodes: int, *, greedy: bool) -> Draft:
-        """One draft of at most so many nodes; without probes."""
+        """Merge drafts to one of at most `nodes` nodes, without probes."""
         trees = [draft.tree for draft in drafts]
         if not greedy:
             return Draft(reduce(DraftTree.union, trees))
         return merged(trees, self._probs(drafts), [weight.wins for weight in self.weights], nodes)
 
     def learn(self, drafts: Sequence[Draft], text: Sequence[int]) -> None:
-        """The text went on with `text` from where these drafts, chosen and not drawn, began."""
+        """Learn from `text`, which followed where these drafts began; their tokens were chosen, not drawn."""
         learn(self.weights, [draft.tree for draft in drafts], self._probs(drafts), text)
 
     def _probs(self, drafts: Sequence[Draft]) -> list[list[float]]:

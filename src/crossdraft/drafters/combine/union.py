@@ -1,14 +1,14 @@
 """The drafter `union`: the trees of several drafters as one, under one budget.
 
 Greedy answers: the drafters' probabilities are mixed, and the likeliest nodes kept; see `tree_merger`. Sampled answers:
-what is drawn must not be dropped because of its value, so the budget is divided beforehand; each drafter's tokens keep
+a drawn token must not be dropped because of its value, so the budget is divided beforehand; each drafter's tokens keep
 their own distribution, and acceptance stays exact (see `DraftTree.union`).
 
-Where a part looks into the target and another one does not, the latter drafts while the target reads and verifies:
-what it has prepared is taken, and nobody waits for it. The others have to be waited for, so they are not asked where
-the prepared draft alone brings more tokens a second (`BenefitGate`).
+A part that needs nothing of the target drafts while the target reads and verifies, and its prepared draft is taken
+without waiting. Parts that look into the target have to be waited for, so they are not asked where the prepared draft
+alone brings more tokens a second (`BenefitGate`).
 
-A part that refuses a request, when it begins or later, costs that part: the others draft on.
+If a part refuses a request, when it begins or later, the other parts draft on.
 """
 
 import time
@@ -29,14 +29,14 @@ class UnionState:
     """One answer: the drafters' own states, and what each proposed last.
 
     Args:
-        parts: states, by drafter; `None` where it did not begin.
-        refusals: by drafter, why it did not begin.
-        greedy: whether nothing is drawn.
-        drafts: by drafter; empty once they are verified.
+        parts: states, by drafter; `None` for one that did not begin.
+        refusals: reasons for which a drafter did not begin, by drafter.
+        greedy: true if nothing is drawn.
+        drafts: last drafts, by drafter; empty once they are verified.
         rounds: verify passes so far.
-        waited_s: seconds until the last drafts were here.
-        drafted: when that was.
-        forked: what happens to a fork teaches nothing.
+        waited_s: seconds until the last drafts came.
+        drafted: time at which they came.
+        forked: true for a fork, from which nothing is learned.
     """
 
     parts: list[Any]
@@ -54,7 +54,7 @@ class UnionState:
 
 
 Asked = tuple[int, list[int], Proposal]
-"""A part, the requests that it was asked about, by their places in the batch, and what waits for its drafts."""
+"""A part, the places in the batch of the requests that it was asked about, and a function that waits for its drafts."""
 
 
 class UnionDrafter:
@@ -87,7 +87,7 @@ class UnionDrafter:
         return self.propose_async(states, budgets)()
 
     def propose_async(self, states: Sequence[UnionState], budgets: Sequence[Budget]) -> Proposal:
-        """See `AsyncDrafter`: parts elsewhere are asked first."""
+        """Ask for drafts as an `AsyncDrafter`; parts that need nothing of the target are asked first."""
         start = time.perf_counter()
         everybody = range(len(states))
         first = self._ask(self._free, states, budgets, everybody)
@@ -135,10 +135,10 @@ class UnionDrafter:
                 drafter.end([state.parts[i] for state in begun])
 
     def _begin(self, request: Request) -> UnionState:
-        """The state of a request, without those parts that refuse it.
+        """Begin a request with the parts that do not refuse it.
 
         Raises:
-            CrossdraftError: all of them do.
+            CrossdraftError: all parts refuse it.
         """
         parts: list[Any] = []
         refusals: list[str | None] = []
@@ -158,7 +158,7 @@ class UnionDrafter:
     def _ask(
         self, parts: Iterable[int], states: Sequence[UnionState], budgets: Sequence[Budget], asked: Iterable[int]
     ) -> list[Asked]:
-        """Have these parts draft for those of the requests that they began."""
+        """Have the given parts draft for the asked requests, each for those that it began."""
         found: list[Asked] = []
         for part in parts:
             begun = [k for k in asked if states[k].begun(part)]
@@ -180,7 +180,7 @@ class UnionDrafter:
         return not (state.greedy and self._free and self.gate.enough([drafts[i] for i in self._free]))
 
     def _merge(self, state: UnionState, nodes: int) -> Draft:
-        """One draft of all; it is refused only if every part that could be asked refuses."""
+        """Merge the parts' drafts; the result is a refusal only if every part that could be asked refuses."""
         drafts = state.drafts
         draft = self.merger.merge(drafts, nodes, greedy=state.greedy)
         refusals = [drafts[i].refusal for i in range(len(drafts)) if state.rounds or i in self._free]
@@ -197,12 +197,12 @@ class UnionDrafter:
 
 @dataclass
 class BenefitGate:
-    """A test if prepared drafts are enough: tokens a second with them alone against rounds in which all parts drafted.
+    """A gate that compares tokens a second with prepared drafts alone and with drafts of all parts.
 
     Args:
-        both, both_s: tokens and seconds of a round in which all drafted.
-        check_s: seconds from the drafts to what was accepted.
-        expected, kept: tokens of the prepared drafts by their own probabilities, and those that were accepted.
+        both, both_s: tokens and seconds of a round in which all parts drafted.
+        check_s: seconds from the drafts to their acceptance.
+        expected, kept: tokens of the prepared drafts by their own probabilities, and tokens of theirs accepted.
     """
 
     both: Ema = field(default_factory=Ema)
@@ -212,7 +212,7 @@ class BenefitGate:
     kept: Ema = field(default_factory=lambda: Ema(weight=1.0, total=4.0))
 
     def enough(self, prepared: Sequence[Draft]) -> bool:
-        """True if they may go alone. Not before both have been tried."""
+        """True if the prepared drafts may be verified alone; false until both ways have been tried."""
         both, both_s, check_s = self.both.value, self.both_s.value, self.check_s.value
         expected = expected_tokens(prepared)
         if not expected or both is None or both_s is None or check_s is None:
@@ -223,7 +223,7 @@ class BenefitGate:
     def saw(
         self, prepared: Sequence[Draft], output: VerifyOutput, waited_s: float, checked_s: float, *, written: bool
     ) -> None:
-        """A round of these drafts, which took so long to write and to verify, ended so; `written`: with the others'."""
+        """Learn from a round's output and its times of drafting and verifying; `written` if all parts drafted."""
         if written or any(len(draft.tree) for draft in prepared):
             self.check_s.add(checked_s)
         if written:
@@ -236,24 +236,24 @@ class BenefitGate:
 
 
 def _collect(asked: Iterable[Asked], made: list[list[Draft]]) -> None:
-    """Wait for the drafts, and put them where they belong: by request, by part."""
+    """Wait for the drafts, and store each in `made` by request and part."""
     for part, requests, proposal in asked:
         for k, draft in zip(requests, proposal(), strict=True):
             made[k][part] = draft
 
 
 def expected_tokens(drafts: Sequence[Draft]) -> float:
-    """Tokens of the longest main path that its drafter expects to be accepted; 0 where none tells probabilities."""
+    """Largest number of main-path tokens that a drafter expects to be accepted; 0 without probabilities."""
     return max((sum(d.path_probs[node] for node in d.tree.main_path) for d in drafts if d.path_probs), default=0.0)
 
 
 def prober_of(drafts: Sequence[Draft]) -> int | None:
-    """The index of the first draft with probes, which are the ones fed."""
+    """The index of the first draft with probes; only that draft's probes are fed."""
     return next((i for i, draft in enumerate(drafts) if draft.probes), None)
 
 
 def with_probes(merged: Draft, drafts: Sequence[Draft]) -> Draft:
-    """The draft made of these, with the probes that are fed; without if what one stood after is not in it."""
+    """Add to the merged draft the probes that are fed, unless a node that one follows is not in it."""
     i = prober_of(drafts)
     if i is None or (probes := drafts[i].probes) is None:
         return merged
@@ -261,7 +261,7 @@ def with_probes(merged: Draft, drafts: Sequence[Draft]) -> Draft:
 
 
 def own_output(drafts: Sequence[Draft], i: int, output: VerifyOutput) -> VerifyOutput:
-    """The output as if the tree of drafter i had been verified, and no probes fed but its own."""
+    """The output as if only the tree and the probes of drafter i had been verified."""
     if not drafts:  # the prompt's features, before anything was proposed
         return output
     path = drafts[i].tree.follow(output.tokens[: len(output.path)])
@@ -271,7 +271,7 @@ def own_output(drafts: Sequence[Draft], i: int, output: VerifyOutput) -> VerifyO
 
 
 def widened(draft: Draft, nodes: int, ends: Collection[int] = ()) -> Draft:
-    """A chain with the alternatives that its drafter weighed: these are for the union to choose among."""
+    """Widen a chain by the alternatives that its drafter weighed, so that the union can choose among them."""
     if not draft.tree.is_chain or not draft.outcomes or not draft.path_probs:
         return draft
     wide = tree_from_topk(alternatives_of(draft), nodes, ends=ends)

@@ -1,7 +1,7 @@
 """Parts that drafters of another vocabulary share: the assistant model, and its state for one answer.
 
 The answer exists twice: as the target's tokens, and as the assistant's. `text` is what the committed tokens spell;
-`own_ids` are the assistant's tokens for it, and `pending` what it drafted after them and is not verified yet.
+`own_ids` are the assistant's tokens for it, and `pending` the steps drafted after them and not verified yet.
 """
 
 import codecs
@@ -26,14 +26,14 @@ from crossdraft.engine.tree import common_prefix
 
 LOOK_BACK = 8  # tokens of the prompt's end
 SPLIT = 4  # assistant tokens that a target token takes at most, or a long answer is not drafted to its end
-HELD = 16  # namespaces of which what was learned is held at a time
+HELD = 16  # namespaces whose learned values are held at a time
 Learned = TypeVar("Learned")
 
 
 class ByNamespace(Generic[Learned]):
     """Values learned from the answers of each namespace; beyond `HELD`, the one not asked for longest is dropped.
 
-    For `None` nothing is known, and nothing is kept: see `Request.namespace`.
+    The namespace `None` keeps and finds nothing: see `Request.namespace`.
     """
 
     def __init__(self) -> None:
@@ -61,9 +61,9 @@ class DraftStep:
     """Tokens that the assistant drafted in one step.
 
     Args:
-        ids: its own tokens; several where an n-gram became one token of the target.
-        prob: its probability of them.
-        token: the target's token, where there is one to one.
+        ids: the assistant's tokens; several where an n-gram became one token of the target.
+        prob: the assistant's probability of `ids`.
+        token: the target's token, where `ids` stand for exactly one.
         dist: [V] the distribution, over the target's ids, that `token` was drawn from; `None` = deterministic.
     """
 
@@ -77,9 +77,9 @@ class DraftStep:
 class AssistantState:
     """One answer as the assistant sees it.
 
-    `own_ids` stand for the first `own_bytes` of `text`. `prefix_space` is how the assistant begins an answer, with a
-    space or with nothing; `target_prefix` how the target is expected to, `None` = alike. What is learned from the
-    answer is learned for its `namespace`.
+    `own_ids` stand for the first `own_bytes` of `text`. `prefix_space` begins the assistant's answers: a space or
+    nothing; `target_prefix` is the same for the target, `None` = as the assistant's. Whatever is learned from the
+    answer is kept for its `namespace`.
     """
 
     sampling: Sampling
@@ -101,13 +101,13 @@ class AssistantState:
 
     @property
     def written(self) -> list[int]:
-        """Everything, in the assistant's tokens."""
+        """The committed and the pending text, in the assistant's tokens."""
         return [*self.own_ids, *(i for step in self.pending for i in step.ids)]
 
     def retokenise(self, own: TokenTable) -> None:
-        """Encode the committed text in the assistant's tokens; what it drafted itself is void.
+        """Encode the committed text in the assistant's tokens, and drop the pending steps.
 
-        A last character that is not whole yet waits for its other bytes.
+        An incomplete last character is left out until its other bytes come.
         """
         text, self.own_bytes = complete_text(self.text)
         self.own_ids = own.encode(self.prefix_space.decode() + text.lstrip(" ")) if text else []
@@ -120,9 +120,9 @@ class CrossVocabDrafter(PerRequestDrafter[AssistantState]):
     Args:
         model: the assistant behind the adapter, with its own `prepare`.
         own: its tokenizer, as wide as its head.
-        target: the target's tokenizer, as wide as the target's head; what must not be drafted has no bytes in it.
-        sees: whether the assistant looks at the request's video.
-        learns: whether it learns from answers.
+        target: the target's tokenizer, as wide as the target's head; ids that must not be drafted have no bytes in it.
+        sees: true if the assistant looks at the request's video.
+        learns: true if it learns from answers.
     """
 
     def __init__(
@@ -153,11 +153,11 @@ class CrossVocabDrafter(PerRequestDrafter[AssistantState]):
         return replace(fork_of(state), is_fork=True)
 
     def prefix_space(self, prompt: list[int]) -> bytes:
-        """A space follows "ASSISTANT:"; nothing follows the line break that a chat template ends with."""
+        """A space after a prompt such as "ASSISTANT:"; nothing after the line break that ends a chat template."""
         return b"" if self.model.decode(prompt[-LOOK_BACK:])[-1:].isspace() else b" "
 
     def allow_only(self, allowed: Iterable[int]) -> Tensor:
-        """[V] to be added to logits: only these ids may be drafted."""
+        """[V] to be added to logits: -inf at all ids but the `allowed` ones."""
         mask = torch.full((self.model.vocab_size,), -math.inf, device=self.model.device)
         mask[[i for i in allowed if i < self.model.vocab_size]] = 0
         return mask
@@ -183,7 +183,7 @@ class CrossVocabDrafter(PerRequestDrafter[AssistantState]):
 
 
 def complete_text(data: bytes) -> tuple[str, int]:
-    """Bytes as text, and how many of them that is: a character at the end that is not whole yet is left out.
+    """Decode bytes without an incomplete last character; returns the text and the number of bytes decoded.
 
     >>> complete_text("né".encode()[:-1])
     ('n', 1)

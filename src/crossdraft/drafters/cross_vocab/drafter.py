@@ -1,11 +1,11 @@
 """A drafter whose vocabulary is not the target's (heterogeneous vocabularies; "universal assisted generation" in HF).
 
-It runs behind the same adapter as a target does and needs nothing of the one it drafts for, so it may draft while that
-one reads. Its drafts cross to the target's vocabulary by one of three methods:
+Its model runs behind the same adapter as a target does and needs nothing of its target, so it may draft while the
+target reads. Its drafts cross to the target's vocabulary by one of three methods:
 
     slem  by text: any two tokenizers; see `slem`
-    tli   by token: what both vocabularies have; sampled drafts are accepted by their full distribution; see `tli`
-    omni  as tli, and several drafter tokens that are one of the target's are learned while answering
+    tli   by shared tokens; sampled drafts are accepted by their full distribution; see `tli`
+    omni  as tli, and n-grams of drafter tokens that are one target token are learned while answering
 
 Each is lossless. A model that shares the target's vocabulary, id for id, is an `IndependentDrafter` instead:
 `map_vocabularies(…).identity` says so.
@@ -24,7 +24,7 @@ CROSS_VOCAB_METHODS = ("slem", "tli", "omni")
 def cross_vocab_drafter(
     model: Target, own: TokenTable, target: TokenTable, how: str = "slem", *, sees: bool = False
 ) -> CrossVocabDrafter:
-    """The drafter of one of `CROSS_VOCAB_METHODS`; other arguments as in `CrossVocabDrafter`.
+    """Make the drafter of the method `how`; the other arguments are those of `CrossVocabDrafter`.
 
     Raises:
         CrossdraftError: there is no such method, or it needs shared tokens and there are none.

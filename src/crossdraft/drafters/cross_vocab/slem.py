@@ -27,8 +27,8 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 
-READ_EVERY = 4  # assistant tokens after which a word without an end is read nevertheless
-INNER = bytes(range(0x80, 0xC0))  # what a character of UTF-8 never begins with
+READ_EVERY = 4  # assistant tokens after which even an unfinished word is read
+INNER = bytes(range(0x80, 0xC0))  # bytes that never begin a character in UTF-8
 LOOK_BACK = 8  # committed tokens among which the start of the last word is looked for
 
 
@@ -45,13 +45,13 @@ def continuation(
 ) -> list[TargetToken]:
     """The target's tokens for a text after committed tokens.
 
-    Only tokens whose bytes lie completely inside the text, and not the last of them while the text may go on: more of
-    it could make that token another one ("turn" becomes "turning").
+    Only tokens whose bytes lie completely inside the text are returned, without the last of them while the text may go
+    on: more text could change that token ("turn" becomes "turning").
 
     Args:
         target: the target's tokenizer.
-        committed: the answer's tokens so far; they stay as they are, whatever the tokenizer would make of them now.
-        text: what the assistant drafted after them; may end inside a character.
+        committed: the answer's tokens so far; they do not change, even if the tokenizer would now split them otherwise.
+        text: text that the assistant drafted after them; may end inside a character.
         ended: the assistant ended the answer there.
     """
     rest = len(text) - len(text.lstrip(INNER))  # the end of a character that the committed tokens began
@@ -70,14 +70,14 @@ def continuation(
 
 
 def _bytes(target: TokenTable, text: bytes) -> list[int]:
-    """Bytes that are no character: in one token if there is one, else one by one; -1 for what cannot be said."""
+    """Tokens of bytes that are no character: one token if it exists, else one per byte; -1 for a byte without token."""
     if text in target.ids:
         return [target.ids[text]]
     return [target.ids.get(bytes([byte]), -1) for byte in text]
 
 
 def _read_behind(target: TokenTable, committed: Sequence[int], text: str) -> list[int]:
-    """As the tokenizer reads it after the word in front, if that leaves the committed tokens alone; else by itself."""
+    """Tokenize text together with the word before it, if that keeps the committed tokens; else by itself."""
     if not text:
         return []
     for start in range(len(committed) - 1, max(-1, len(committed) - 1 - LOOK_BACK), -1):
@@ -103,12 +103,12 @@ class StringLevelMatch(CrossVocabDrafter):
 
     def _begin(self, request: Request) -> AssistantState:
         state = super()._begin(request)
-        if state.sampling.greedy:  # else a draft would know draws of another answer; see `Needs.learns`
+        if state.sampling.greedy:  # a sampled draft would depend on draws of another answer; see `Needs.learns`
             state.target_prefix = self.target_prefixes.get(state.namespace)
         return state
 
     def _propose(self, state: AssistantState, budget: Budget) -> Draft:
-        """Draft on until the text makes enough target tokens, or until the answer ends."""
+        """Draft until the text gives enough target tokens, or until the answer ends."""
         offered = self._offer(state)
         shown, unread = len(offered), 0
         while len(offered) < budget.nodes and not budget.stopped and self._may_write(state):
@@ -124,7 +124,7 @@ class StringLevelMatch(CrossVocabDrafter):
         return Draft(DraftTree.chain([node.token for node in offered]), self._path_probs(state, offered))
 
     def _commit(self, state: AssistantState, output: VerifyOutput) -> None:
-        """Keep what was drafted as far as the committed text agrees with it; else encode that text anew."""
+        """Keep drafted steps as far as the committed text agrees with them; otherwise encode that text anew."""
         written = state.text[: state.own_bytes] + b"".join(self._texts(state))
         if not state.committed and not state.is_fork:
             prefix = b" " if self.target.to_bytes(output.tokens).startswith(b" ") else b""
@@ -150,14 +150,14 @@ class StringLevelMatch(CrossVocabDrafter):
         return bool(state.pending) and state.pending[-1].ids[-1] in self.own.eos
 
     def _texts(self, state: AssistantState) -> list[bytes]:
-        """The bytes that each pending step adds to the answer, which begins as the target begins its answers."""
+        """Bytes that each pending step adds to the answer; the first begins as the target begins its answers."""
         texts = [self.own.to_bytes(step.ids) for step in state.pending]
         if texts and state.own_bytes == 0 and state.target_prefix is not None:
             texts[0] = state.target_prefix + texts[0].lstrip(b" ")
         return texts
 
     def _uncommitted(self, state: AssistantState) -> bytes | None:
-        """The text after the committed one; `None` if the assistant diverged inside a character."""
+        """The drafted text after the committed text; `None` if the assistant diverged inside a character."""
         written, waiting = b"".join(self._texts(state)), state.text[state.own_bytes :]
         if written.startswith(waiting):
             return written[len(waiting) :]
@@ -170,7 +170,7 @@ class StringLevelMatch(CrossVocabDrafter):
         return continuation(self.target, state.committed, text, ended=self._ended(state))
 
     def _probs(self, state: AssistantState) -> list[float]:
-        """The assistant's probability of each pending step; 1 for what the target has agreed to."""
+        """The assistant's probability of each pending step; 1 for steps that the target has verified."""
         verified = len(state.text) - state.own_bytes
         ends = accumulate(len(text) for text in self._texts(state))
         return [

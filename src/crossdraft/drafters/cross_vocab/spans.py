@@ -25,10 +25,10 @@ class AlignedSpan:
 
 
 def aligned_spans(left: Sequence[bytes], right: Sequence[bytes]) -> Iterator[AlignedSpan]:
-    """The spans of two tokenizations, in order; of equal ones each is a token.
+    """The spans of two tokenizations, in order; where these are equal each span is one token.
 
-    The first tokens may differ in the spaces they begin with, which tokenizers put in front of a text or do not. Tokens
-    without bytes belong to the span in front of them. What is behind the first byte that differs is in no span.
+    The first tokens may differ in leading spaces, which only some tokenizers put before a text. Tokens without bytes
+    belong to the span before them. Tokens after the first byte that differs are in no span.
 
     >>> for span in aligned_spans([b"The", b" red", b" car"], [b" The", b" re", b"d", b" car"]):
     ...     print(span.left_start, span.left_end, span.right_start, span.right_end)
@@ -47,18 +47,18 @@ def aligned_spans(left: Sequence[bytes], right: Sequence[bytes]) -> Iterator[Ali
 
 
 def span_sums(values: Tensor, bounds: Sequence[tuple[int, int]]) -> Tensor:
-    """[M] of values [n]: the sum of each span (start, end). Of log-probabilities of tokens it is that of the span."""
+    """[M] sum of the values [n] over each span (start, end): the log-probability of a span from those of its tokens."""
     total = torch.cat((values.new_zeros(1), values.cumsum(0)))
     starts, ends = (torch.tensor(side, device=values.device) for side in zip(*bounds, strict=True))
     return total[ends] - total[starts]
 
 
 def span_divergence(student: Tensor, teacher: Tensor) -> Tensor:
-    """KL of whether a span is said, [M] log-probabilities of it twice, to [M]: p log(p/q) + (1-p) log((1-p)/(1-q)).
+    """Binary KL of a span and its absence, log-probabilities [M] twice to [M]: p log(p/q) + (1-p) log((1-p)/(1-q)).
 
-    What two vocabularies say besides a span cannot be compared; that they say something else can.
+    Texts other than the span cannot be compared between two vocabularies; their total probability can.
     """
-    # A span that is certain in floating point is nearly so.
+    # A probability that rounds to 1 is taken to be slightly less.
     student, teacher = student.clamp(max=-NEARLY), teacher.clamp(max=-NEARLY)
     said = teacher.exp()
     return said * (teacher - student) + (1 - said) * (_log_rest(teacher) - _log_rest(student))
@@ -73,7 +73,7 @@ def _log_rest(log_probs: Tensor) -> Tensor:
 
 
 def _begun(texts: Sequence[bytes]) -> list[bytes]:
-    """Without the spaces that the text begins with."""
+    """Strip the spaces that the text begins with from its tokens."""
     spaces = len(b"".join(texts)) - len(b"".join(texts).lstrip(b" "))
     found = []
     for text in texts:

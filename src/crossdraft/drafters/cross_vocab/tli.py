@@ -3,9 +3,9 @@
 TLI: the drafter's distribution is cut down to the shared tokens *before* its token is drawn, and then read over the
 target's ids. That is the exact distribution of the token, so acceptance is exact.
 
-OmniDraft: an n-gram of the drafter's that stands for one token of the target's, as learned from committed text, is
-drafted as that token, with the product of its probabilities. To keep the distribution exact, at most one n-gram is
-possible at each position, and which one is settled before anything is drawn: the one the drafter's likeliest tokens
+OmniDraft: an n-gram of drafter tokens that stands for one target token, as learned from committed text, is drafted as
+that token, with the product of the n-gram's probabilities. To keep the distribution exact, at most one n-gram is
+possible at each position, and it is chosen before anything is drawn: the n-gram that the drafter's likeliest tokens
 spell. Its probability is taken from that of its first token, which keeps the rest.
 """
 
@@ -57,14 +57,14 @@ class NgramCache:
             self._openings += Counter()  # drops what has come to 0
 
     def find(self, ids: Sequence[int]) -> int | None:
-        """The target's token for exactly these."""
+        """The target's token for exactly these drafter tokens, or `None`."""
         gram = tuple(ids)
         if gram in self._tokens:
             self._tokens.move_to_end(gram)
         return self._tokens.get(gram)
 
     def opens(self, ids: Sequence[int]) -> bool:
-        """True if a longer n-gram begins with these."""
+        """True if a longer n-gram begins with these tokens."""
         return tuple(ids) in self._openings
 
 
@@ -93,8 +93,8 @@ class Gram:
 
     Args:
         ids: the drafter's tokens.
-        token: the target's.
-        rest: probability of all of them but the first, given the first.
+        token: the target's token.
+        rest: probability of all `ids` but the first, given the first.
     """
 
     ids: tuple[int, ...]
@@ -109,8 +109,8 @@ def target_dist(q: Tensor, to_target: Tensor, width: int, gram: Gram | None = No
         q: [Vd] the drafter's distribution; positive at shared tokens and, if there is an n-gram, at its first token.
         to_target: [Vd] the target's id of each drafter token, -1 = none.
         width: rows of the target's head.
-        gram: moves the probability q(first) · rest from its first token to its own. What is left of a first token
-            that the target does not have is dropped, and the rest is renormalised.
+        gram: n-gram to which the probability q(first) · rest of its first token is moved. If the target lacks that
+            first token, its remaining probability is dropped and the result renormalised.
     """
     shared = to_target >= 0
     dist = q.new_zeros(width)
@@ -125,10 +125,10 @@ def target_dist(q: Tensor, to_target: Tensor, width: int, gram: Gram | None = No
 
 
 class TokenIntersection(CrossVocabDrafter):
-    """TLI; one that learns has an n-gram cache, OmniDraft's, for each namespace.
+    """Drafter by TLI; with `learns` it has an n-gram cache (OmniDraft) for each namespace.
 
     Args:
-        model, own, target, sees, learns: see `CrossVocabDrafter`; one that does not drafts the shared tokens alone.
+        model, own, target, sees, learns: see `CrossVocabDrafter`; without `learns` only shared tokens are drafted.
 
     Raises:
         CrossdraftError: the two vocabularies share no token.
@@ -167,7 +167,7 @@ class TokenIntersection(CrossVocabDrafter):
         return Draft(tree, tuple(path_probs) if state.sampling.greedy else ())
 
     def _commit(self, state: AssistantState, output: VerifyOutput) -> None:
-        """Keep what was drafted as far as the target's tokens agree with it; else encode the text anew, and learn."""
+        """Keep drafted steps as far as the target's tokens agree with them; else encode the text anew, and learn."""
         agreed = common_prefix([step.token for step in state.pending], output.tokens)
         state.committed += output.tokens
         state.text += self.target.to_bytes(output.tokens)
@@ -181,7 +181,7 @@ class TokenIntersection(CrossVocabDrafter):
         state.pending = state.pending[agreed:]
 
     def _learn(self, state: AssistantState, count: int) -> None:
-        """Note which of the last `count` committed tokens the drafter says in several."""
+        """Learn the n-grams of the last `count` committed tokens that are several tokens of the drafter."""
         own, text = self.own.to_bytes(state.own_ids), state.text[: state.own_bytes]
         if not self.needs.learns or state.own_bytes < len(state.text) or own.lstrip(b" ") != text.lstrip(b" "):
             return
@@ -199,7 +199,7 @@ class TokenIntersection(CrossVocabDrafter):
         return self._likeliest(logits, gram) if state.sampling.greedy else self._drawn(state, ids, logits, gram)
 
     def _likeliest(self, logits: Tensor, gram: Gram | None) -> DraftStep:
-        """The likeliest step, for greedy answers. Its probability counts what the target's tokens cannot spell, too."""
+        """The likeliest step, for greedy answers. Its probability is over all readable tokens, not only shared ones."""
         probs = (logits + self.readable).softmax(-1)
         if gram is not None:
             return DraftStep(gram.ids, float(probs[gram.ids[0]]) * gram.rest, gram.token)
@@ -236,6 +236,6 @@ class TokenIntersection(CrossVocabDrafter):
         return found
 
     def _own_sampling(self, sampling: Sampling) -> Sampling:
-        """Biases are meant for the target's ids; here they follow the tokens to the drafter's."""
+        """Sampling settings with the biases on the target's ids moved to the drafter's ids of the same tokens."""
         pairs = [(self.table.to_drafter[i], bias) for i, bias in sampling.logit_bias or () if i < self.target.width]
         return replace(sampling, logit_bias=tuple((i, bias) for i, bias in pairs if i >= 0))

@@ -1,4 +1,4 @@
-"""Vocabulary mapping: the bytes of every token id of two tokenizers, and which ids of the two spell the same.
+"""Vocabulary mapping: the bytes of every token id of two tokenizers, and the pairs of ids that spell the same.
 
 Tokens are compared as bytes, so that `Ġcar` of a byte-level BPE and `▁car` of a sentencepiece model are equal, and half
 a character is a token like any other. A token's bytes are derived from its string and then verified by decoding; where
@@ -24,9 +24,9 @@ class TokenTable:
     Args:
         token_bytes: for every row of the head the bytes it adds to a text; `None` = none (special, padded, reserved).
         encode: ids of a text that continues another one: no special tokens, no space put in front.
-        ids: the id that spells these bytes; of several, the one that is no byte fallback, then the lowest.
+        ids: the id of each byte string; of several ids the one that is no byte fallback, then the lowest.
         eos: ids that end an answer.
-        eos_id: the one of them that the tokenizer itself uses; `None` if there is none.
+        eos_id: the end id that the tokenizer itself uses; `None` if there is none.
     """
 
     token_bytes: tuple[bytes | None, ...]
@@ -41,7 +41,7 @@ class TokenTable:
         return len(self.token_bytes)
 
     def to_bytes(self, ids: Sequence[int]) -> bytes:
-        """The text of a sequence; what has no text adds nothing."""
+        """The bytes of a sequence of ids; ids without text add nothing."""
         return b"".join(self.token_bytes[i] or b"" for i in ids if i < self.width)
 
 
@@ -51,8 +51,8 @@ class VocabularyMap:
 
     Args:
         to_target: for every drafter id the target id with the same bytes, -1 where there is none.
-        to_drafter: the other way round.
-        same_ids: equal tokens that have one id, counted from 0 up to the first that do not.
+        to_drafter: for every target id the drafter id with the same bytes, -1 where there is none.
+        same_ids: number of ids, from 0 on, before the first whose token differs between the two.
     """
 
     to_target: tuple[int, ...]
@@ -66,12 +66,12 @@ class VocabularyMap:
 
     @property
     def identity(self) -> bool:
-        """True if whatever the drafter can write is, id for id, what the target reads: no translation is needed."""
+        """True if every token that the drafter can write has the same id in the target: no translation is needed."""
         return self.same_ids == len(self.to_target)
 
 
 def map_vocabularies(drafter: TokenTable, target: TokenTable) -> VocabularyMap:
-    """Pair the ids that spell the same, and the ends of both.
+    """Pair the ids that spell the same, and the end ids of both.
 
     Raises:
         CrossdraftError: nothing is shared.
@@ -90,7 +90,7 @@ def map_vocabularies(drafter: TokenTable, target: TokenTable) -> VocabularyMap:
 
 
 def _same_ids(drafter: TokenTable, to_target: Sequence[int]) -> int:
-    """Count the ids, from 0 on, that either have their equal at the same id or no text that could be drafted."""
+    """Count the ids, from 0 on, whose token is the target's at the same id, or has no text that could be drafted."""
     for i, (text, match) in enumerate(zip(drafter.token_bytes, to_target, strict=True)):
         silent = text is None and i not in drafter.eos
         if match != i and not silent:
@@ -99,7 +99,7 @@ def _same_ids(drafter: TokenTable, to_target: Sequence[int]) -> int:
 
 
 def target_table(context: DrafterContext) -> TokenTable:
-    """The vocabulary of the target that a drafter is made for, by what its tokens spell."""
+    """The token table of the target that a drafter is made for."""
     return read_token_table(context.read_tokenizer(), context.vocab_size, context.eos, context.banned)
 
 

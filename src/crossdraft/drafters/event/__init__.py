@@ -19,8 +19,8 @@ class EventSettings:
     """Settings of an EventGPT: top-k tokens of a position in one pass, or a tree that takes a pass for each level.
 
     `counts` is a file of measured acceptance by rank for tree=sequoia; `how` bridges two vocabularies, as in
-    `TextSettings`; `dir` is the model's folder. With `slices` it reads a whole recording as so many windows, of each
-    the busiest `patches` (all): see `drafters.recordings`.
+    `TextSettings`; `dir` is the model's folder. With `slices` the model reads a whole recording as that many
+    windows, the busiest `patches` of each (default all): see `drafters.recordings`.
     """
 
     words: Words | None = None  # 1
@@ -33,7 +33,7 @@ class EventSettings:
 
     @property
     def branches(self) -> bool:
-        """True if its drafts may be trees."""
+        """True if the drafts may be trees."""
         return self.tree is not None or (self.words or 1) > 1
 
 
@@ -57,7 +57,7 @@ def check(spec: Spec, settings: EventSettings, target: str | None) -> None:
 
 
 def build(spec: Spec, settings: EventSettings, context: DrafterContext) -> "Drafter[Any]":
-    """An EventGPT: one of the reference pair by its name, or a folder."""
+    """Build the drafter of an EventGPT: one of the reference pair by its name, or a folder."""
     from crossdraft.drafters.cross_vocab.assistant import CrossVocabDrafter
     from crossdraft.drafters.cross_vocab.vocabulary import target_table
     from crossdraft.drafters.event.load import load_event_drafter

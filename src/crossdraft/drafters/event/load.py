@@ -49,10 +49,10 @@ def load_drafter(
     packed: bool = True,
     quantize: str | None = None,
 ) -> IndependentDrafter:
-    """An EventGPT as an independent drafter.
+    """Load an EventGPT as an independent drafter.
 
     Args:
-        source: `event`, `blind` or `foreign` of the reference pair, or the folder of an EventGPT. If it holds a
+        source: `event`, `blind` or `foreign` of the reference pair, or the folder of an EventGPT. If the folder holds a
             `draft_ids.json`, a list of token ids, only these are drafted; see `drafters.short_head`.
         device, packed, quantize: as in `load_target`.
         dtype: default bfloat16, but float32 on a CPU that does not multiply bfloat16 itself.
@@ -83,13 +83,13 @@ def load_event_drafter(
     slices: int | None = None,
     patches: int | None = None,
 ) -> IndependentDrafter | CrossVocabDrafter:
-    """An EventGPT as an independent drafter, of the target's vocabulary or another.
+    """Load an EventGPT as an independent drafter, of the target's vocabulary or another.
 
     Args:
         source, vocabulary, banned, device, dtype, packed, quantize: as in `load_drafter`.
-        target: reads what the target's tokens spell; called where the vocabularies differ or `how` is given.
+        target: function that reads the target's token table; called where the vocabularies differ or `how` is given.
         how: as in `load_model_drafter`.
-        slices, patches: read whole recordings, as so many windows; see `drafters.recordings`.
+        slices, patches: windows of a whole recording and patches of each; see `drafters.recordings`.
 
     Raises:
         CrossdraftError: as `load_target`, or `tli` is asked for and no token is shared.
@@ -114,7 +114,7 @@ def _event_model(
     learns: bool = False,
     reduction: Reduction | None = None,
 ) -> tuple[Target, PreTrainedTokenizerBase, Path]:
-    """An EventGPT behind the adapter, its tokenizer and its folder; one that `learns` has its whole head."""
+    """An EventGPT behind the adapter, its tokenizer and its folder; with `learns` its LM head is not shortened."""
     from crossdraft.models.eventgpt import EventGPTForConditionalGeneration, EventGPTProcessor
 
     folder = check_event_model(source)
@@ -132,7 +132,7 @@ def _event_model(
 def load_event_learner(
     source: str, device: str | None = None, dtype: str | None = None, reduction: Reduction | None = None
 ) -> Target:
-    """An EventGPT behind the adapter, with its whole head, its layers as they are: to be trained.
+    """Load an EventGPT behind the adapter for training, with its whole LM head and unchanged layers.
 
     Args:
         source, device: as in `load_drafter`.
@@ -147,7 +147,7 @@ def load_event_learner(
 
 
 def check_event_drafter(source: str, target: str) -> None:
-    """Raise CrossdraftError unless it is an EventGPT that writes the target's vocabulary; only tokenizers are read.
+    """Raise CrossdraftError unless `source` is an EventGPT with the target's vocabulary; only tokenizers are read.
 
     Args:
         source: as in `load_drafter`.
@@ -208,13 +208,13 @@ class EventPrompt:
 
 
 def _sayable(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """The tokens that a model can write as text, and the end: all but what is reserved."""
+    """The ids of all tokens of a model that are not reserved: those that it can write as text, and the end."""
     reserved = set(reserved_of(model, tokenizer))
     return {token: i for token, i in tokenizer.get_vocab().items() if i not in reserved}
 
 
 def _check_vocabulary(drafter: dict[str, int], target: dict[str, int], folder: Path) -> None:
-    """Every token that the drafter can write must have the same id in the target."""
+    """Raise CrossdraftError unless every token that the drafter can write has the same id in the target."""
     differing = _differing(drafter, target)
     if differing:
         raise CrossdraftError(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TextSettings:
-    """The bridge between two vocabularies; none where they are the same, else `slem`."""
+    """The bridge between two vocabularies; default none where they are the same, else `slem`."""
 
     how: Literal["slem", "tli", "omni"] | None = None
 
@@ -36,12 +36,12 @@ def check(spec: Spec, settings: ModelSettings, target: str | None) -> None:
 
 
 def build_text(spec: Spec, settings: TextSettings, context: DrafterContext) -> "Drafter[Any]":
-    """The text model of the reference pair."""
+    """Build the drafter of the reference pair's text model."""
     return _loaded("text", settings.how, context)
 
 
 def build_model(spec: Spec, settings: ModelSettings, context: DrafterContext) -> "Drafter[Any]":
-    """A language model or video VLM from a folder."""
+    """Build the drafter of a language model or video VLM from a folder."""
     check(spec, settings, context.target)
     return _loaded(str(settings.dir), settings.how, context)
 

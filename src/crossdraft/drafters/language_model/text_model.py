@@ -1,7 +1,7 @@
 """A text-only causal language model behind the adapter that targets use.
 
-`Target` asks nothing visual of a model: where there are no pixels it encodes nothing. What a text model lacks is only
-what is checked here, and a prompt.
+`Target` asks nothing visual of a model: without pixels it encodes nothing. So a text model needs only a prompt and the
+checks in this module.
 """
 
 import inspect
@@ -25,7 +25,7 @@ PASSED = ("position_ids", "attention_mask", "past_key_values", "logits_to_keep")
 class TextPrompt:
     """Turns a request's question into token ids: by the tokenizer's chat template, if it has one.
 
-    Of a conversation the template gets all text; where there is none, the last question is read.
+    A template gets all text of a conversation; without a template only the last question is read.
     """
 
     tokenizer: PreTrainedTokenizerBase

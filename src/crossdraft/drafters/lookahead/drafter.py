@@ -1,7 +1,7 @@
 """The drafter `lookahead`: n-grams that the target generates in extra rows of its passes (Fu et al. 2024).
 
 Beside the answer the target refines a window of future tokens, all positions at once, by Jacobi iteration. The window's
-levels are the last iterations, and read diagonally they are n-grams of the target's own making:
+levels are the last iterations, and their diagonals are n-grams that the target generated:
 
     root ─ a1 ─ a2                level 0: `window` columns, the root is the first one's
      │     │     │
@@ -33,11 +33,11 @@ Levels = list[list[int]]
 class LookaheadState:
     """One answer: the window, and the n-grams found so far, the newest of each token last."""
 
-    prompt: PromptIds | None  # of its end the window is made, if it is known when it is first asked for a draft
+    prompt: PromptIds | None  # its end fills the first window, if it is known at the first request for a draft
     levels: Levels = field(default_factory=list[list[int]])  # the first one without the root
     pool: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
     root: int | None = None  # unknown while the target reads
-    asked: bool = False  # the window is on its way through the target
+    asked: bool = False  # true while the target's pass reads the window
 
 
 class LookaheadDrafter(PerRequestDrafter[LookaheadState]):
@@ -46,7 +46,7 @@ class LookaheadDrafter(PerRequestDrafter[LookaheadState]):
     Args:
         window: columns, W in the paper.
         level: length of the n-grams with their first token, N in the paper.
-        grams: how many are kept, and drafted, for each first token; G in the paper.
+        grams: number of n-grams kept, and drafted, for each first token; G in the paper.
         banned: ids that the target must not see as text.
 
     Raises:
@@ -92,7 +92,7 @@ class LookaheadDrafter(PerRequestDrafter[LookaheadState]):
         state.root = output.tokens[-1]
 
     def _learn(self, state: LookaheadState, first: int, read: Sequence[int]) -> None:
-        """The target says `first` after the root, and `read` after the window's tokens."""
+        """Learn from the target's tokens: `first` after the root, and `read` after the window's tokens."""
         found = [first, *read] if len(state.levels) == 1 else list(read[-len(state.levels[-1]) :])
         if len(state.levels) == self.level - 1:
             for start, gram in ngrams(state.root, state.levels, found):
@@ -106,13 +106,13 @@ class LookaheadDrafter(PerRequestDrafter[LookaheadState]):
             pool[start] = [*older, gram][-self.grams :]
 
     def _some(self, tokens: Sequence[int], count: int) -> list[int]:
-        """The first window: any tokens will do, for the target soon refines them."""
+        """Tokens of the first window: any will do, as the target soon refines them."""
         fit = [token for token in tokens if token != GAP and token not in self.banned][-count:] or [self.filler]
         return [fit[i % len(fit)] for i in range(count)]
 
 
 def probes_of(levels: Levels, nodes: int) -> Probes | None:
-    """The window as probes after a tree of so many nodes, level by level; `None` if it has no column but the root's.
+    """The window as probes after a tree of `nodes` nodes, level by level; `None` if it has only the root's column.
 
     >>> probes_of([[1], [5, 6]], 0)
     Probes(tokens=(1, 5, 6), parents=(-1, -1, 0), top=1)
@@ -128,7 +128,7 @@ def probes_of(levels: Levels, nodes: int) -> Probes | None:
 
 
 def ngrams(root: int | None, levels: Levels, found: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
-    """Each column's first token with what follows it.
+    """Each column's first token with the n-gram that follows it.
 
     >>> ngrams(7, [[1], [5, 6]], [8, 9])
     [(7, (5, 8)), (1, (6, 9))]
@@ -138,7 +138,7 @@ def ngrams(root: int | None, levels: Levels, found: Sequence[int]) -> list[tuple
 
 
 def moved_on(levels: Levels, most: int) -> Levels:
-    """The window after the next root: at most so many levels, the oldest of too many goes.
+    """The window after the next root, of at most `most` levels: the oldest of too many is dropped.
 
     >>> moved_on([[1, 2], [5, 6, 7]], 2)
     [[2], [6, 7]]

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MemorySettings:
-    """The folder where answers are kept (`None`: nowhere), and the number of tokens kept for each namespace.
+    """The folder where answers are kept (`None`: in memory only), and the number of tokens kept for each namespace.
 
-    `seed` is known from the beginning: a folder of `crossdraft capture`, or a file of recorded answers.
+    `seed` holds answers known from the beginning: a folder of `crossdraft capture`, or a file of recorded answers.
     """
 
     folder: Path | None = None
@@ -36,7 +36,7 @@ def check(spec: Spec, settings: MemorySettings, target: str | None) -> None:
 
 
 def build(spec: Spec, settings: MemorySettings, context: DrafterContext) -> "Drafter[Any]":
-    """Retrieval from earlier answers, kept for each tokenizer by itself."""
+    """Build the drafter that retrieves from earlier answers, which are kept apart for each tokenizer."""
     from crossdraft.drafters.memory.drafter import Datastores, MemoryDrafter, question_number
     from crossdraft.drafters.memory.seed import SeedTarget, read_seed, vocabulary_fingerprint
     from crossdraft.load import target_fingerprint

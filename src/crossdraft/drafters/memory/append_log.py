@@ -44,24 +44,24 @@ class LogPosition:
 class AppendLog:
     """One file of answers.
 
-    What is wrong with it, and what was done about that, is logged as a warning, one sentence each.
+    Faults of the file and their repairs are logged as warnings, one sentence each.
 
     Args:
-        path: of the file; made if it is not there.
+        path: path of the file, which is made if it is missing.
         capacity: tokens worth keeping.
         vocabulary: a fingerprint; a file of another vocabulary or version is renamed and begun anew.
 
     Raises:
-        CrossdraftError: the file is none of ours, or cannot be read or written.
+        CrossdraftError: the file is not a log of answers, or cannot be read or written.
     """
 
     def __init__(self, path: Path, capacity: int, vocabulary: str) -> None:
         self.path = path
         self.capacity = capacity
         self.vocabulary = vocabulary
-        self._read = LogPosition()  # what `news` returned ends here
-        self._whole = LogPosition()  # what `_repair` checked ends here
-        self._held = 0  # tokens up to there
+        self._read = LogPosition()  # end of the records that `news` returned
+        self._whole = LogPosition()  # end of the records that `_repair` checked
+        self._held = 0  # tokens up to `_whole`
         self._replaced = False  # a process with another tokenizer has begun the file anew
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,11 +72,11 @@ class AppendLog:
 
     @property
     def edition(self) -> str:
-        """The edition of the file that `news` has read from; another one after the file was written anew."""
+        """The edition of the file that `news` has read from; it changes when the file is written anew."""
         return self._read.edition
 
     def news(self) -> Iterator[Record]:
-        """Answers added since the last call by any process; after the file was written anew, all of it."""
+        """Answers added since the last call by any process; after the file was written anew, all of its answers."""
         try:
             content = self._unread()
         except OSError as error:
@@ -86,7 +86,7 @@ class AppendLog:
         yield from records
 
     def append(self, scope: Scope, tokens: Sequence[int]) -> None:
-        """Add an answer for every process; it comes back with the next `news`."""
+        """Add an answer for every process; the next `news` returns it too."""
         try:
             with self._locked():
                 if not self._repair():
@@ -150,7 +150,7 @@ class AppendLog:
         return None
 
     def _repair(self) -> bool:
-        """Cut off a half-written record; false if the file is not ours any more."""
+        """Cut off a half-written record; false if the file cannot be used any more."""
         with self.path.open("r+b") as file:
             begin = self._begin(file.readline(4096))
             if begin is None:
@@ -203,7 +203,7 @@ class AppendLog:
 
 
 def pack(scope: Scope, tokens: Sequence[int]) -> bytes:
-    """One record."""
+    """Pack the bytes of one record."""
     kept = tokens[-LONGEST:]
     body = HEAD.pack(len(kept), scope.clip, scope.question) + struct.pack(f"<{len(kept)}I", *kept)
     return body + CRC.pack(zlib.crc32(body))

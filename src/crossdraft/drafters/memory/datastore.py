@@ -17,7 +17,7 @@ from crossdraft.errors import CrossdraftError
 
 START = -1  # stands in front of every answer
 GRAMS = (1, 2)  # lengths of the n-grams that are indexed
-QUESTIONS = 1 << 14  # whose answers are counted
+QUESTIONS = 1 << 14  # questions whose answers are counted
 SMALLEST, LARGEST = 1 << 8, 1 << 28
 _PRIMES = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)  # large, odd, their bits well mixed
 _WORD = (1 << 64) - 1
@@ -37,10 +37,10 @@ class Scope:
 
 
 class Datastore:
-    """The newest answers, `capacity` tokens of them; every answer takes one more than it has.
+    """A ring of the newest answers, `capacity` tokens; every answer takes one token more than its length.
 
     Raises:
-        CrossdraftError: no such capacity.
+        CrossdraftError: the capacity is not valid.
     """
 
     def __init__(self, capacity: int = 1 << 20) -> None:
@@ -49,8 +49,8 @@ class Datastore:
         self.capacity = capacity
         self.tokens = np.full(capacity, START, np.int32)  # position p lies at p % capacity
         self.answer = np.zeros(capacity, np.int32)  # the number of the answer that a position belongs to
-        self.question = np.zeros(capacity, np.int64)  # of that answer, by its number
-        self.nth = np.zeros(capacity, np.int32)  # how many answers to that question came before it
+        self.question = np.zeros(capacity, np.int64)  # number of that answer's question
+        self.nth = np.zeros(capacity, np.int32)  # number of earlier answers to that question
         self.recency = Recency()
         self._asked: OrderedDict[int, int] = OrderedDict()  # answers to each question
         self.written = 0  # positions written so far
@@ -73,7 +73,7 @@ class Datastore:
         return sum(array.nbytes for array in arrays) + sum(view.nbytes for view in views)
 
     def add(self, scope: Scope, tokens: Sequence[int]) -> None:
-        """Remember an answer; of one longer than the ring, the end."""
+        """Store an answer; if it is longer than the ring, only its end."""
         row = [START, *tokens][-(self.capacity - 1) :]
         ring = np.arange(self.written, self.written + len(row)) % self.capacity
         self.tokens[ring] = row
@@ -91,10 +91,10 @@ class Datastore:
                 heads[bucket] = self.written + at
         self.written += len(row)
         self.answers += 1
-        self.tokens[self.written % self.capacity] = START  # an end to whoever reads on
+        self.tokens[self.written % self.capacity] = START  # ends a continuation that is read across it
 
     def ages(self, positions: NDArray[np.int64], question: int) -> NDArray[np.int64]:
-        """[N] ages of the answers in front of positions [N]: in answers to `question`, else in all; 1 = newest."""
+        """[N] ages of the answers before positions [N]: counted in answers to `question`, else in all; 1 = newest."""
         ring = (positions - 1) % self.capacity
         own = self._asked.get(question, 0) - self.nth[ring]
         every = self.answers - self.answer[ring]
@@ -110,9 +110,9 @@ class Datastore:
         return [self._walk(chain, self._bucket(key, gram), most) for chain, key in zip(chains, scope.keys, strict=True)]
 
     def around(self, positions: NDArray[np.int64], before: int, after: int) -> NDArray[np.int32]:
-        """[N, before + after] tokens in front of each position, then those from it onwards."""
+        """[N, before + after] tokens: `before` of them in front of each position, `after` from the position on."""
         offsets = np.arange(-before, after)
-        # Into the ring first: to wrap is quick for what is out of it by a few.
+        # Positions are reduced first: `wrap` is quick for indexes that leave the ring by a few only.
         return self.tokens.take((positions % self.capacity)[:, None] + offsets, mode="wrap")
 
     def _walk(self, chain: int, bucket: int, most: int) -> list[int]:

@@ -1,7 +1,7 @@
 """The drafter `memory`: trees retrieved from what the target has already answered.
 
-It weighs, in this order, this answer so far, answers about the same clip, to the same question, and all others. It
-needs no model and no training, costs well under a millisecond a round, and improves with every answer. Where the same
+It trusts, most to least, this answer so far, answers about the same clip, to the same question, and all others. It
+needs no model and no training, costs well under a millisecond a round, and improves with every answer. If one question
 is asked several times at once, as in the rollouts of reinforcement learning, the answers draft for each other while
 they are being written (SRT: Chang et al. 2026).
 """
@@ -39,11 +39,11 @@ class Datastores:
     A file that cannot be used is reported as a warning, and left out.
 
     Args:
-        folder: where they are kept, a file for each namespace; `None` = only in memory.
+        folder: folder with a file for each namespace; `None` = only in memory.
         capacity: tokens for each namespace; the oldest answers make room for new ones.
-        vocabulary: a fingerprint of the tokenizer that the tokens are of.
+        vocabulary: fingerprint of the tokens' tokenizer.
         open_at_once: namespaces held at a time.
-        seed: answers that every namespace knows from the beginning; they are in no file.
+        seed: answers that every namespace knows from the beginning; they are not written to files.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class Datastores:
         self._stores: OrderedDict[str, tuple[Datastore, AppendLog | None]] = OrderedDict()
 
     def store(self, namespace: str) -> Datastore:
-        """Everything known in a namespace, other processes' answers included."""
+        """The datastore of a namespace, with other processes' new answers read from its file."""
         store, file = self._entry(namespace)
         if file is not None:
             edition = file.edition
             try:
                 for scope, tokens in file.news():
-                    if store.answers and file.edition != edition:  # all of it comes again, and none of it is new
+                    if store.answers and file.edition != edition:  # the file's answers all come again, and none is new
                         store = self._new_store()
                         self._stores[namespace] = store, file
                     edition = file.edition
@@ -78,7 +78,7 @@ class Datastores:
         return store
 
     def add(self, namespace: str, scope: Scope, tokens: Sequence[int]) -> None:
-        """Remember an answer."""
+        """Add an answer to a namespace."""
         store, file = self._entry(namespace)
         if file is not None:
             try:
@@ -95,12 +95,12 @@ class Datastores:
         return len(self._stores)
 
     def _drop_file(self, namespace: str, error: CrossdraftError) -> None:
-        """A disk that is full, or a folder that is gone, must not cost an answer that could do without."""
+        """Stop using a namespace's file after an error: a full disk or a missing folder must not cost an answer."""
         log.warning(NO_FILE, error)
         self._stores[namespace] = (self._stores[namespace][0], None)
 
     def _file(self, namespace: str) -> AppendLog | None:
-        """The file of a namespace, if there are any and it can be used."""
+        """The file of a namespace, or `None` without a folder or if the file cannot be used."""
         if self.folder is None:
             return None
         try:
@@ -118,7 +118,7 @@ class Datastores:
     def _entry(self, namespace: str) -> tuple[Datastore, AppendLog | None]:
         if namespace not in self._stores:
             self._stores[namespace] = (self._new_store(), self._file(namespace))
-            while len(self._stores) > self.open_at_once:  # the one not asked for longest; a file brings it back
+            while len(self._stores) > self.open_at_once:  # drops the one used least recently; its file can restore it
                 self._stores.popitem(last=False)
         self._stores.move_to_end(namespace)
         return self._stores[namespace]
@@ -126,7 +126,7 @@ class Datastores:
 
 @dataclass(eq=False)
 class MemoryState:
-    """One answer: namespace, scope, the prompt with it, its tokens after START, and a number that only forks share."""
+    """One answer: its namespace, scope, text with the prompt, tokens after START, and a number shared by its forks."""
 
     namespace: str | None
     scope: Scope
@@ -136,17 +136,17 @@ class MemoryState:
 
 
 class MemoryDrafter(PerRequestDrafter[MemoryState]):
-    """Drafts deterministic trees from earlier answers; every finished answer is added to them.
+    """Drafts deterministic trees from earlier answers, and adds every finished answer to the datastores.
 
     Args:
-        datastores: the answers; requests of different namespaces never see each other's.
+        datastores: the answers; a request sees only answers of its own namespace.
     """
 
     needs = Needs(learns=True, prompt=True)
 
     def __init__(self, datastores: Datastores | None = None) -> None:
         self.datastores = datastores or Datastores()
-        self._running = WeakValueDictionary[int, MemoryState]()  # by their numbers, in which order they began
+        self._running = WeakValueDictionary[int, MemoryState]()  # by number, in the order in which they began
         self._numbers = count()
 
     def end(self, states: Sequence[MemoryState]) -> None:
@@ -181,7 +181,7 @@ class MemoryDrafter(PerRequestDrafter[MemoryState]):
 
 
 def scope_of(request: Request) -> Scope:
-    """The same question is the same words, whatever their case and spacing; the same clip is the same file."""
+    """The scope of a request: the question by its words, ignoring case and spacing; the clip by its file."""
     clip = request.clip if isinstance(request.clip, str | os.PathLike) else None
     return Scope(number(str(Path(clip).resolve())) if clip is not None else 0, question_number(request.question))
 
@@ -198,7 +198,7 @@ def number(text: str) -> int:
 
 
 def file_name(namespace: str) -> str:
-    """The file of a namespace, whatever characters that has, even halves of one (surrogates)."""
+    """The file name of a namespace, which may hold any characters, even unpaired surrogates."""
     if not namespace:
         return "default.answers"
     return hashlib.blake2b(namespace.encode(errors="surrogatepass"), digest_size=12).hexdigest() + ".answers"

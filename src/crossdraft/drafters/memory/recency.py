@@ -1,10 +1,10 @@
 """Recency weights for a stream of answers: the exponent of a power of age, learned from the answers themselves.
 
-A clip resembles the one before it more than an older one, as neighbouring scenes of a drive do, or it does not, where
-requests come in any order. A match of age a, counted in answers to the same question and 1 for the newest, weighs a^-s.
-Of a few exponents s the one is taken that would have predicted the answers so far best: each answer's beginning is
-scored by a mixture of the beginnings before it (Bayes' rule for experts, each of which predicts one text), weighted by
-age with that exponent.
+Neighbouring scenes of a drive resemble each other more than older ones; where requests come in any order, age does not
+matter. A match of age a, counted in answers to the same question and 1 for the newest, weighs a^-s. The exponent s is
+chosen from a few by how well it would have predicted the answers so far: each answer's beginning is scored by a mixture
+of the beginnings before it (Bayes' rule for experts, each of which predicts one text), weighted by age with that
+exponent.
 """
 
 from collections import OrderedDict, deque
@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 EXPONENTS = np.array([0.0, 0.25, 0.5, 1.0, 1.5, 2.0])
 UNLEARNED = 1.0  # the exponent before any answer came
 KEPT, BEGINNING = 32, 32  # answers to a question that are compared with, and tokens of each
-COMPARED = 256  # questions whose answers are; the one not asked for longest makes room
-WRONG = np.log(0.01)  # log-probability of a token that an answer before did not have there
-DECAY = 0.98  # of what was learned, with every answer: a stream may change
+COMPARED = 256  # questions whose answers are compared; the one not asked for longest makes room
+WRONG = np.log(0.01)  # log-probability of a token that an earlier answer did not have at that position
+DECAY = 0.98  # factor on the learned scores with every answer: a stream may change
 NO_TOKEN = -3  # after an answer's end
 
 
 class Recency:
     """Learns the exponent of one store of answers.
 
-    Adding an answer compares it with `KEPT` others at most, however many there were: KEPT × BEGINNING tokens. Nothing
-    of it is written to files: whoever reads the answers again, in their order, learns the same.
+    Adding an answer compares it with at most `KEPT` others, hence KEPT × BEGINNING tokens. The scores are not written
+    to files: reading the answers again, in their order, restores them.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Recency:
 
     @property
     def exponent(self) -> float:
-        """The one that has predicted the last answers best."""
+        """The exponent that has predicted the last answers best."""
         if not self._scores.any():
             return UNLEARNED
         return float(EXPONENTS[self._scores.argmax()])

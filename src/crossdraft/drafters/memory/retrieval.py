@@ -1,12 +1,12 @@
 """Retrieval: a draft tree from weighted n-gram matches in earlier answers, in running ones, in this one and its prompt.
 
 Every position whose context resembles the current one is a *match*: it predicts that the text goes on as it did there.
-A match's weight falls with every preceding token that differs from ours, the more the nearer that token stands, with
-its age, and with the distance of its scope.
+A match's weight falls with every preceding token that differs from ours (nearer tokens count more), with its age, and
+with the distance of its scope.
 
-The tree is the mixture of what the matches predict (Bayes' rule for a mixture of experts, each of which predicts one
-text). After a token that a match did not predict, it keeps the share `CONTRADICTED` of its weight but stays in place:
-where one token was replaced by another, the tokens after it are the same again. Nodes are taken best first.
+The tree is the mixture of the matches' predictions (Bayes' rule for a mixture of experts, each of which predicts one
+text). After a token that a match did not predict, the match keeps the share `CONTRADICTED` of its weight and its place
+in the text: after a replaced token the text often goes on as before. Nodes are taken best first.
 """
 
 import heapq
@@ -24,13 +24,13 @@ from crossdraft.engine.tree import DraftTree
 
 CONTEXT = 16  # tokens in front of a position that are compared
 MISMATCH = 5.0 * 0.5 ** np.arange(CONTEXT)[::-1]  # nats that a differing token costs; the last one is the nearest
-OWN, TRUST = 1.1, (1.0, 1.0, 0.3)  # in this answer; in the same clip, the same question, anywhere
-WITHIN = 0.5  # within an answer what was said tells by itself which answers are like it: age counts for less
-GAPS = 2  # as many of the last tokens may be replaced ones
+OWN, TRUST = 1.1, (1.0, 1.0, 0.3)  # weights: in this answer; in the same clip, the same question, anywhere
+WITHIN = 0.5  # factor of the exponent of age after an answer's begin, where its text shows which answers are like it
+GAPS = 2  # most of the last tokens that may have been replaced
 PER_CHAIN, MOST = 16, 64  # matches taken from one chain, and of all chains
-NEWEST = 100  # positions that count whatever stands in front of them: what is being talked about
+NEWEST = 100  # newest positions that count whatever stands in front of them: they have the current topic
 RECENT, OWN_MOST = 256, 16  # of this answer: tokens that are searched, and most matches
-PROMPT = 1.0  # in the prompt
+PROMPT = 1.0  # weight in the prompt
 GRAM, PER_LENGTH = 4, 4  # of the prompt: tokens of an n-gram that is looked up, and newest places for each length
 RUNNING = 16  # answers being written that are searched as well
 LIKE = 0.006  # ... and their least likeness: where the last token alone differs it is e^-5 = 0.0067
@@ -61,7 +61,7 @@ def retrieve(
     Args:
         faintest: least path probability of a node.
         running: answers in the same scope that are being written, as `context` is.
-        text: the prompt, as far as it is known, with the answer.
+        text: index of the answer and, once it is known, the prompt before it.
     """
     positions, trust = find_matches(store, scope, context)
     weights = match_weights(store, positions, trust, context, scope.question)
@@ -80,7 +80,7 @@ def retrieve(
 def own_matches(context: Sequence[int], depth: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """[M, depth] continuations at positions of this answer that resemble its end, and their [M] weights.
 
-    After the last token a continuation repeats from its own position: what was repeated may be so again.
+    A continuation that reaches the end of the answer goes on from its own position again, as repetitions often do.
     """
     recent, positions, weights = similar_positions(context, context)
     onwards = positions[:, None] + np.arange(depth) % (len(recent) - positions)[:, None]
@@ -122,7 +122,7 @@ def running_matches(
 def similar_positions(
     answer: Sequence[int], context: Sequence[int]
 ) -> tuple[NDArray[np.int32], NDArray[np.intp], NDArray[np.float64]]:
-    """An answer's last tokens, positions among them in front of which it is like the end of `context`, and weights."""
+    """An answer's last tokens, the positions among them whose preceding text is like `context`'s end, and weights."""
     recent, known = np.array(answer[-RECENT:], np.int32), np.array(context[-CONTEXT:], np.int32)
     padded = np.concatenate([np.full(len(known), NO_TOKEN, np.int32), recent])
     before = sliding_window_view(padded, len(known))[1:-1]  # [position - 1]; nothing follows the last token
@@ -134,7 +134,7 @@ def similar_positions(
 def find_matches(
     store: Datastore, scope: Scope, context: Sequence[int]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """[N] positions where the last tokens of `context` stood before, or those in front of the last few; their trust."""
+    """[N] positions after earlier occurrences of `context`'s end, some last tokens ignored; and the scopes' trust."""
     trust: dict[int, float] = {}
     for gap in range(GAPS + 1):
         for length in (2, 1) if gap < 2 else (2,):
@@ -157,9 +157,9 @@ def match_weights(
     context: Sequence[int],
     question: int = 0,
 ) -> NDArray[np.float64]:
-    """[N] weights by what stands in front of the positions, by their age, and by the trust in their scopes.
+    """[N] weights by the tokens in front of the positions, by their age, and by the trust in their scopes.
 
-    A match of age a has the part a^-s of its weight, s as the store has learned it (`Recency`).
+    Age a multiplies a weight by a^-s, where the store has learned s (`Recency`).
     """
     known = np.array(context[-CONTEXT:], np.int32)
     differs = store.around(positions, len(known), 0) != known
@@ -213,9 +213,9 @@ def tree_from_matches(predicted: NDArray[np.int32], weights: NDArray[np.float64]
 def next_tokens(matches: Matches, column: Sequence[int]) -> list[tuple[int, float, Matches]]:
     """The likeliest tokens, likeliest first: (token, probability, the matches that predict it).
 
-    `column[row]` is what that match predicts; one that predicts an end adds to no token.
+    `column[row]` is the token that the match of that row predicts; a match that predicts an end adds to no token.
     """
-    if len(matches) == 1:  # as most are
+    if len(matches) == 1:  # the usual case
         weight, row = matches[0]
         return [(column[row], weight / (weight + UNPREDICTED), matches)] if column[row] >= 0 else []
     agreeing: dict[int, Matches] = {}

@@ -3,8 +3,8 @@
     memory:seed=runs/train             a folder of `crossdraft capture`
     memory:seed=answers.jsonl          as `crossdraft bench --record` writes them and `replay` reads them
 
-Of a capture nothing is read but its index, and the ids and offsets of its shards (`train.capture.shard`). Clips are
-left out: what is asked later is about others.
+Only the index of a capture is read, and the ids and offsets of its shards (`train.capture.shard`). Clips are left out:
+later questions are about other clips.
 """
 
 import hashlib
@@ -22,10 +22,10 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.files import parse_json
 
 INDEX, FORMAT = "index.json", "crossdraft capture"
-AROUND = ("\n", " ASSISTANT:")  # of a captured question, as prompts of the reference target and of Video-LLaVA have it
+AROUND = ("\n", " ASSISTANT:")  # texts around a captured question in prompts of the reference target and Video-LLaVA
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError)
 Number = Callable[[str], int]
-"""The number of a question's words."""
+"""A function from a question's text to its number."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def read_seed(path: Path, target: SeedTarget, number: Number) -> list[Record]:
     """The answers of a capture or a file of recorded ones, with the question of each.
 
     Raises:
-        CrossdraftError: neither of the two, a damaged one, one of another vocabulary, or one without answers.
+        CrossdraftError: the file is neither of the two, damaged, of another vocabulary, or without answers.
     """
     try:
         found = list(_captured(path, target, number) if path.is_dir() else _recorded(path, number))
@@ -89,7 +89,7 @@ def _captured(folder: Path, target: SeedTarget, number: Number) -> Iterator[Reco
 
 
 def _check_vocabulary(folder: Path, owner: Mapping[str, Any], target: SeedTarget) -> None:
-    """A capture of the target itself, or of one with the same tokenizer."""
+    """Raise CrossdraftError unless a capture is of the target itself, or of one with the same tokenizer."""
     same = owner["sha256"] == target.weights or owner.get("vocabulary", "") == target.vocabulary
     if target.vocabulary and not same:
         raise CrossdraftError(

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NgramSettings:
-    """Longest n-gram that is looked up, and most tokens that are copied for each one that matched."""
+    """Longest n-gram that is looked up, and most tokens copied for each token that matched."""
 
     longest: Count = 4
     copied: Count = 8
 
 
 def build(spec: Spec, settings: NgramSettings, context: DrafterContext) -> "Drafter[Any]":
-    """Prompt lookup."""
+    """Build the prompt lookup drafter."""
     from crossdraft.drafters.ngram.drafter import NgramDrafter
 
     return NgramDrafter(settings.longest, settings.copied)

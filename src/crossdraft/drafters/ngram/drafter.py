@@ -1,7 +1,7 @@
 """The drafter `ngram`: prompt lookup decoding (Saxena 2023).
 
-The longest of the last `longest` … 1 tokens that occurs earlier, in the prompt or the answer, is looked up, and what
-stood after it is copied: the more, the longer the match is. Of several matches of one length the newest is taken.
+The longest n-gram of the last `longest` … 1 tokens that occurs earlier, in the prompt or the answer, is looked up, and
+the tokens after it are copied, more for a longer match. Of several matches of one length the newest is taken.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class NgramDrafter(PerRequestDrafter[NgramState]):
 
     Args:
         longest: most tokens that are looked up.
-        copied: most tokens that are copied for each one that matched.
+        copied: most tokens copied for each token that matched.
     """
 
     needs = Needs(prompt=True)

@@ -28,7 +28,7 @@ class SelectFn(Protocol):
 
     @property
     def drawn(self) -> bool:
-        """True if they are drawn: such a child must never be dropped for its value."""
+        """True if children are drawn: a drawn child must never be dropped for its value."""
         ...
 
     def __call__(self, probs: Tensor, count: int) -> list[int]:
@@ -49,7 +49,7 @@ class TopK:
 
 @dataclass(frozen=True)
 class WithoutReplacement:
-    """Siblings that differ (Sequoia: Chen et al. 2024), for sampled answers."""
+    """Tokens drawn without replacement, so that siblings differ (Sequoia: Chen et al. 2024), for sampled answers."""
 
     generator: torch.Generator
     drawn: bool = field(default=True, init=False)
@@ -65,7 +65,7 @@ class BuiltTree:
     Args:
         tree: the tree.
         path_probs: [n] the drafter's own probability of the path down to each node.
-        ranks: [n] which child of its parent a node is, by likelihood; a drawn one, which draw.
+        ranks: [n] rank of a node among its siblings, by likelihood; of a drawn node, the number of its draw.
     """
 
     tree: DraftTree
@@ -107,7 +107,7 @@ class TreeBuilder:
         ranks: Sequence[int] = (),
         probs: Sequence[float] = (),
     ) -> list[int]:
-        """Give a node its children, taken from `dist` [V]; returns their numbers. `probs`: theirs, if known."""
+        """Add a node's children, taken from `dist` [V]; returns their indexes. `probs` are theirs, if known."""
         first = len(self)
         if not tokens:
             return []
@@ -126,7 +126,7 @@ class TreeBuilder:
         return list(range(first, len(self)))
 
     def likeliest(self, nodes: Sequence[int], count: int) -> list[int]:
-        """The `count` of these nodes of the highest path probability, best first; of equals the elder."""
+        """The `count` of `nodes` with the highest path probability, best first; of equal ones the earlier first."""
         return sorted(nodes, key=lambda node: -self.path_probs[node])[:count]
 
     def tree(self) -> DraftTree:
@@ -135,13 +135,13 @@ class TreeBuilder:
         return DraftTree(tuple(self.tokens), tuple(self.parents), dists, tuple(self._drawn_from))
 
     def whole(self) -> BuiltTree:
-        """All of it, in the order in which it was built."""
+        """The whole tree, in the order in which it was built."""
         return BuiltTree(self.tree(), tuple(self.path_probs), tuple(self.ranks))
 
     def best(self, count: int) -> BuiltTree:
-        """The `count` nodes of the highest path probability, best first. Not for drawn ones.
+        """The `count` nodes of the highest path probability, best first. Not for drawn nodes.
 
-        A path is never likelier than its beginning, and of equals the elder comes first: so it is a tree.
+        A path is never likelier than its beginning, and of equal nodes the earlier comes first: so they form a tree.
         """
         kept = self.likeliest(range(len(self)), count)
         path_probs, ranks = ([values[node] for node in kept] for values in (self.path_probs, self.ranks))

@@ -1,8 +1,8 @@
 """Dynamic trees: EAGLE-2's expand and rerank (Li 2024), CaPE's widths (Du 2024), ReDrafter's beams (Cheng 2024).
 
 Level by level, the few nodes of the highest path probability get children; in the end the likeliest of all nodes are
-kept. What was drawn must not be dropped for its value, so drawn trees are not reranked: how many children each node of
-a level gets is settled before any of them is drawn, from the distributions alone.
+kept. A drawn node must not be dropped for its value, so drawn trees are not reranked: the number of children of each
+node of a level is set from the distributions alone, before any child is drawn.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +21,7 @@ BINS = (8, 8, 8, 6, 6, 6, 4, 4, 2, 2)  # the authors' own, for confidences below
 
 
 def beam_wide(probs: Tensor) -> int:
-    """As many children as nodes are expanded per level."""
+    """The width of every node: `BEAM` children, as many as nodes are expanded per level."""
     return BEAM
 
 
@@ -38,8 +38,8 @@ def expand_and_rerank(
     Args:
         expand, choose: the drafter.
         budget: nodes after a path less likely than `min_confidence` are not drafted, nor anything once it is stopped.
-        beam: how many nodes per level get children.
-        width: how many children a node gets at most, by the distribution [V] after it.
+        beam: number of nodes per level that get children.
+        width: largest number of children of a node, from the distribution [V] after it.
         depth: most levels; `None` = as many as nodes.
     """
     builder = TreeBuilder(budget.on_token)
@@ -59,9 +59,9 @@ def expand_and_rerank(
 
 
 def _likeliest(builder: TreeBuilder, front: Sequence[int], rows: Tensor, nodes: int, width: WidthFn) -> list[int]:
-    """The likeliest children of each node of a level, as far as they may still come among the best `nodes`.
+    """Add the likeliest children of each node of a level, as far as they may still be among the best `nodes`.
 
-    A path is never likelier than its beginning, so what falls behind now stays behind.
+    A path is never likelier than its beginning, so a node outside the best now cannot get among them later.
     """
     widths = [width(probs) for probs in rows]
     values, tokens = rows.topk(min(max(widths), rows.shape[-1]))
@@ -78,7 +78,7 @@ def _likeliest(builder: TreeBuilder, front: Sequence[int], rows: Tensor, nodes: 
 def _drawn(
     builder: TreeBuilder, front: Sequence[int], rows: Tensor, choose: SelectFn, nodes: int, beam: int, width: WidthFn
 ) -> list[int]:
-    """Children drawn for each node of a level, as many as `allot` gives it."""
+    """Draw children for each node of a level, as many as `allot` gives it."""
     path_probs, dists = [builder.path_prob_of(node) for node in front], list(rows)
     widths = [width(dist) for dist in dists]
     widths = allot(path_probs, dists, widths, min(max(beam, *widths), nodes - len(builder)))
@@ -121,7 +121,7 @@ def by_confidence(probs: Tensor, bins: Sequence[int] = BINS) -> int:
 def chain_with_siblings(
     expand: ProbsFn, choose: SelectFn, budget: Budget, bins: Sequence[int] = BINS, depth: int | None = None
 ) -> BuiltTree:
-    """CaPE's tree: one chain, and beside each of its tokens others, the more the less sure the drafter is."""
+    """CaPE's tree: a chain with siblings of each of its tokens, more of them where the drafter is less sure."""
     width = partial(by_confidence, bins=bins)
     return expand_and_rerank(expand, choose, budget, beam=1, width=width, depth=depth)
 
@@ -131,14 +131,14 @@ def beam_search(expand: ProbsFn, choose: SelectFn, budget: Budget, beams: int = 
 
     The beams' common beginnings are drafted once (ReDrafter: Cheng et al. 2024).
 
-    Exact for greedy answers, as every tree is. For sampled ones the released code verifies its beams too, which are
+    Exact for greedy answers, as every tree is. For sampled answers the released code verifies its beams too; these are
     the likeliest texts and no samples, so its answers do not follow the target's distribution (its README says so).
-    Here they are drawn, as many nodes a level, without replacement, by the general builder: that is exact.
+    Here the general builder draws as many nodes a level without replacement, which is exact.
 
     Args:
         expand, choose: the drafter.
-        budget: of a larger trie its likeliest nodes; a text less likely than `min_confidence` does not go on.
-        beams: texts that are kept at every level, those among them that have ended.
+        budget: a larger trie is cut to its likeliest nodes; a text less likely than `min_confidence` does not go on.
+        beams: number of texts kept at every level, including those that have ended.
         depth: most levels.
     """
     if choose.drawn:
@@ -158,7 +158,7 @@ def beam_search(expand: ProbsFn, choose: SelectFn, budget: Budget, beams: int = 
 def _next(
     builder: TreeBuilder, ended: Sequence[int], front: Sequence[int], rows: Tensor, beams: int
 ) -> tuple[list[int], list[int]]:
-    """The likeliest texts one level on: those that have ended anyway, and new ones, which are added.
+    """Find the likeliest texts one level on, among ended and new ones; adds the new ones to the tree.
 
     Args:
         rows: [m, D] distributions after the nodes of `front`.
@@ -181,6 +181,6 @@ def _trie(builder: TreeBuilder, leaves: Iterable[int], count: int) -> BuiltTree:
     """The `count` likeliest nodes on the way to these leaves."""
     tree = builder.tree()
     needed = sorted({node for leaf in leaves for node in tree.path(leaf)})
-    kept = builder.likeliest(needed, count)  # a path is never likelier than its beginning: it is a tree
+    kept = builder.likeliest(needed, count)  # a path is never likelier than its beginning: the kept nodes form a tree
     path_probs, ranks = (tuple(values[node] for node in kept) for values in (builder.path_probs, builder.ranks))
     return BuiltTree(tree.keep(kept), path_probs, tuple(int(rank) for rank in ranks))

@@ -37,7 +37,7 @@ def sequoia_tree(expand: ProbsFn, choose: SelectFn, budget: Budget, accepted: Se
 
 @lru_cache
 def best_shape(accepted: tuple[float, ...], nodes: int) -> Shape:
-    """The shape of so many nodes, within `DEEPEST` levels, that emits most; of fewer where no other can be accepted."""
+    """The shape of `nodes` nodes within `DEEPEST` levels that emits most; of fewer if more cannot be accepted."""
     depth = min(nodes, DEEPEST)
     table = ShapeTable(accepted, nodes, depth)
     size = max(range(nodes + 1), key=lambda n: table.emitted(n, depth))
@@ -50,7 +50,7 @@ class ShapeTable:
 
     Args:
         accepted: [r] p_j: how often the child of rank j is the accepted one, where its parent was accepted.
-        nodes, depth: how far to look.
+        nodes, depth: largest size and depth of the table.
     """
 
     accepted: tuple[float, ...]
@@ -77,14 +77,14 @@ class ShapeTable:
         return best, split
 
     def emitted(self, nodes: int, depth: int) -> float:
-        """Tokens per pass, bonus included, of the best tree of exactly that size and at most that depth.
+        """Tokens per pass, bonus included, of the best tree of exactly `nodes` nodes and at most `depth` levels.
 
         -inf where so few levels cannot hold so many nodes.
         """
         return float(self._table[0][nodes + 1, depth].max())
 
     def shape(self, nodes: int, depth: int) -> Shape:
-        """That tree, level by level."""
+        """The shape of the best tree of exactly `nodes` nodes and at most `depth` levels."""
         best, split = self._table
         paths: list[tuple[int, ...]] = []
         grown: list[tuple[tuple[int, ...], int, int]] = [((), nodes + 1, depth)]

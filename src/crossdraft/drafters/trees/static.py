@@ -26,7 +26,7 @@ class Shape:
 
     Args:
         parents: [n] index of each node's parent, `-1` for a child of the root; `parents[i] < i`.
-        ranks: [n] which child of its parent a node is: 0 = the likeliest. Siblings have different ones.
+        ranks: [n] rank of a node among its siblings: 0 = the likeliest. Siblings have different ranks.
 
     Raises:
         CrossdraftError: lengths differ, a parent does not precede its child, or siblings share a rank.
@@ -68,7 +68,7 @@ class Shape:
 
     @classmethod
     def chain_with_siblings(cls, depth: int, width: int) -> "Shape":
-        """A chain of likeliest tokens, and beside each the next likeliest: what acceptance by rank is measured with.
+        """A chain of likeliest tokens, each with its next likeliest siblings, to measure acceptance by rank with.
 
         >>> Shape.chain_with_siblings(2, 2).paths
         ((0,), (1,), (0, 0), (0, 1))
@@ -110,7 +110,7 @@ class RankCounts:
     accepted: list[list[int]] = field(default_factory=list)
 
     def observe(self, tree: DraftTree, path: Sequence[int], ranks: Sequence[int] = ()) -> None:
-        """A tree was verified and `path` kept; `ranks` [n] if they are not simply the order of siblings."""
+        """Count a verified tree whose `path` was accepted; `ranks` [n] if they are not the order of siblings."""
         for depth, (parent, taken) in enumerate(zip((ROOT, *path), (*path, None), strict=True)):
             for at, child in enumerate(tree.children(parent)):
                 rank = ranks[child] if ranks else at
@@ -119,7 +119,7 @@ class RankCounts:
                 self.accepted[depth][rank] += child == taken
 
     def by_rank(self) -> tuple[float, ...]:
-        """[rank] share accepted, all depths together."""
+        """[rank] share accepted, over all depths."""
         widest = max(map(len, self.offered), default=0)
         totals = (
             [sum(level[rank] for level in counts if rank < len(level)) for rank in range(widest)]
@@ -128,7 +128,7 @@ class RankCounts:
         return tuple(got / (tried + PRIOR) for got, tried in zip(*totals, strict=True))
 
     def by_depth(self) -> list[list[float]]:
-        """[depth][rank] share accepted; where little was offered, that of all depths weighs in."""
+        """[depth][rank] share accepted, blended with the share over all depths where little was offered."""
         usual = self.by_rank()
         return [
             [
@@ -170,7 +170,7 @@ class RankCounts:
 
 
 def _table(found: object, name: str) -> list[list[int]] | None:
-    """The table of that name, if it is one."""
+    """The table called `name`, or `None` if it is no table of whole numbers."""
     table = found.get(name) if isinstance(found, dict) else None
     if not isinstance(table, list) or not all(isinstance(level, list) for level in table):
         return None
@@ -178,7 +178,7 @@ def _table(found: object, name: str) -> list[list[int]] | None:
 
 
 def _fits(offered: list[list[int]], accepted: list[list[int]]) -> bool:
-    """True if both have one form and no count exceeds what was offered."""
+    """True if both tables have one form and no accepted count exceeds the offered one."""
     same = [len(level) for level in offered] == [len(level) for level in accepted]
     levels = zip(accepted, offered, strict=False)
     return same and all(0 <= got <= tried for pair in levels for got, tried in zip(*pair, strict=True))
@@ -187,14 +187,14 @@ def _fits(offered: list[list[int]], accepted: list[list[int]]) -> bool:
 def greedy_shape(accuracies: Sequence[Sequence[float]], nodes: int) -> Shape:
     """Medusa's search for a static tree (Cai et al. 2024, §2.3.3): add the node that adds most, again and again.
 
-    A node adds the probability that its whole path is accepted, the product of the accuracies along it. That is never
-    more than its parent adds, so the best next node always lies beside those taken, and taking it is optimal for every
-    size: the first k nodes are the best tree of k.
+    A node adds the probability that its whole path is accepted, the product of the accuracies along it, never more than
+    its parent adds. So the best next node is always a child of a taken node, and taking it is optimal for every size:
+    the first k nodes are the best tree of k.
 
     Args:
         accuracies: [depth][rank] how often the drafter's token of that rank is accepted at that depth, if everything
             before it is.
-        nodes: how many; fewer where no other can be accepted.
+        nodes: number of nodes; fewer if no other can be accepted.
     """
     parents: list[int] = []
     ranks: list[int] = []
@@ -215,10 +215,10 @@ def greedy_shape(accuracies: Sequence[Sequence[float]], nodes: int) -> Shape:
 
 
 def fill(shape: Shape, expand: ProbsFn, choose: SelectFn, budget: Budget) -> BuiltTree:
-    """Fill a shape with a drafter's tokens, level by level; of a larger shape than the budget its first nodes.
+    """Fill a shape with a drafter's tokens, level by level; only its first nodes if it is larger than the budget.
 
-    What lies after a node that is too unlikely, or that ends the answer, is left out. Drawn siblings stand in the
-    order of drawing, whatever the ranks there: skipping a draw would falsify the next one's distribution.
+    Nodes after one that is too unlikely, or that ends the answer, are left out. Drawn siblings stand in the order of
+    drawing, whatever their ranks: skipping a draw would falsify the next draw's distribution.
     """
     shape = shape.first(budget.nodes)
     builder = TreeBuilder(budget.on_token)
