@@ -121,7 +121,7 @@ class PrefillCheck:
         return min(max(0.0, left), threading.TIMEOUT_MAX)
 
     def _compared(self, answer: Answer, waited_s: float) -> Answer:
-        """The answer with what its check found."""
+        """The answer with a note of its check's result."""
         found = [_whole_answer(one.future) for one in self._shadows]
         lossy, own = found[0], answer if len(found) == 1 else found[1]
         answer.stats.check_s = waited_s

@@ -246,7 +246,7 @@ class _AlignRun:
         return self._features[wordings]
 
     def row(self, name: str, make: Callable[[], Drafter[Any]], drafter: Drafter[Any] | None = None) -> dict[str, Json]:
-        """A drafter on every set of questions.
+        """Measure a drafter on every set of questions.
 
         Args:
             name: of the row.

@@ -88,7 +88,7 @@ class KeptRows:
         return self._found["rows"].get(name, {}).get(wordings)
 
     def add(self, name: str, wordings: str, row: Json) -> Json:
-        """Keep a row; returns it."""
+        """Keep a row, and return it."""
         self._found["rows"].setdefault(name, {})[wordings] = row
         self._write()
         return row

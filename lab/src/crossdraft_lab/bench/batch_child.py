@@ -48,7 +48,7 @@ def serve(
 
 
 def served(tokens: Sequence[int], ttft_s: float, total_s: float) -> dict[str, object]:
-    """One answer, as `ChildBatches` reads it."""
+    """Plain values of one answer, as `ChildBatches` reads them."""
     return {"tokens": list(tokens), "ttft_s": ttft_s, "total_s": total_s}
 
 

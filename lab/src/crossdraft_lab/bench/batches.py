@@ -96,7 +96,7 @@ class EngineBatch:
 
 
 def run_batch(loop: DecodeLoop, items: Sequence[Item]) -> BatchRun:
-    """Submit all, and step until all are answered."""
+    """Submit all requests, and step the loop until all are answered."""
     first: dict[int, float] = {}
     ended: dict[int, float] = {}
 

@@ -77,7 +77,7 @@ def peak_bytes_of(pid: int | str) -> int | None:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout that this runs from, marked where files differ from it; None outside a checkout."""
+    """Commit of the checkout that runs, marked if files differ from the commit; None outside a checkout."""
     root = Path(__file__).parents[4]
     if not (root / ".git").exists():
         return None

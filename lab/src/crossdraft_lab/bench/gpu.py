@@ -88,7 +88,7 @@ def sampled_gpus(every_s: float = EVERY_S) -> Iterator[GpuReadings]:
             return None
 
     def read() -> None:
-        """One reading of each; a GPU that does not answer is left out this time."""
+        """Read each GPU once; a GPU that does not answer is left out of this reading."""
         for handle, samples in zip(handles, found.samples.values(), strict=True):
             with suppress(nvml.NVMLError):
                 load = nvml.nvmlDeviceGetUtilizationRates(handle)

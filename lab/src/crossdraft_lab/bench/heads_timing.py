@@ -190,7 +190,7 @@ class _TeacherForced:
         return _TargetStep((*step, self.tokens[self.done]), self._by_layer(out))
 
     def _try(self, tree: DraftTree, embeds: Tensor | None = None) -> Tensor:
-        """[1 + n, V] logits of a pass that is taken back."""
+        """[1 + n, V] logits of a pass that leaves no trace in the cache."""
         length = self.cache.lengths[0]
         out = self._extend(self.tokens[self.done], tree, (), embeds)
         self.cache.truncate(0, length)
@@ -200,6 +200,6 @@ class _TeacherForced:
         return dict(zip(self.needs.hidden_layers, out.hidden[0], strict=True))
 
     def _extend(self, root: int, tree: DraftTree, layers: Sequence[int], embeds: Tensor | None = None) -> TargetOut:
-        """One pass over the root and a tree, whose last nodes are given as embeddings."""
+        """Run a pass over the root and a tree; the tree's last nodes are given as embeddings."""
         row = PassRow(0, Chunk(torch.tensor([root])), tree, embeds, tuple(layers))
         return self.target.extend(self.cache, [row])

@@ -162,7 +162,7 @@ def measure(
 
 
 def answer_once(method: BenchMethod, item: Item) -> Run:
-    """Let it answer on its own cores, with as many torch threads; the clock starts after the change."""
+    """Let a method answer on its own cores, with as many torch threads; the clock starts after the change of cores."""
     with pinned(None if method.cores is None else method.cores.target):
         return method.answer(item)
 

@@ -150,7 +150,7 @@ def hidden_over_clips(played: Sequence[TraceReplay]) -> Interval:
 
 
 def tau_over_clips(played: Sequence[TraceReplay]) -> Interval:
-    """τ; the answers about one clip are drawn together, and n counts clips."""
+    """Interval of τ; answers about one clip are drawn together, and n counts clips."""
     clips = [entry.trace.scene for entry in played]
     sums = by_scene([entry.tokens for entry in played], clips), by_scene([entry.passes for entry in played], clips)
     return acceptance_length([(int(tokens), int(passes)) for tokens, passes in zip(*sums, strict=True)])

@@ -139,7 +139,7 @@ def measure_passes(target: Target, budget_s: float) -> list[Json]:
 
 
 def bound_of(target: Target, step_s: float, speed: float, tokens: int | None = None) -> Json:
-    """The shortest decode step after so many tokens, by the bytes it must read, and how near a measured one is.
+    """Shortest decode step after `tokens` tokens, by the bytes that it must read, and its ratio to a measured step.
 
     `share` is the part of the bandwidth that the step reaches, 1 = bound by reading its bytes.
     """

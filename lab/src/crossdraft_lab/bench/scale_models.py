@@ -45,7 +45,7 @@ def clip(
 
 
 def video_llava(text: LlamaConfig, vision: CLIPVisionConfig | None = None) -> VideoLlavaConfig:
-    """Eight frames of 224 x 224, of CLIP ViT-L/14 by default: 8 x 257 visual tokens."""
+    """Video-LLaVA for eight frames of 224 x 224; with CLIP ViT-L/14, the default, 8 x 257 visual tokens."""
     seen = vision or clip(1024, 24, 14, 768)
     return VideoLlavaConfig(vision_config=seen, text_config=text, image_token_index=IMAGE, video_token_index=VIDEO)
 

@@ -155,7 +155,7 @@ def over_pairs(statistic: Callable[..., NDArray[np.float64]], *columns: Sequence
 def ratio(numerator: Sequence[float], denominator: Sequence[float], *, seed: int = 0) -> Interval:
     """Σ numerator / Σ denominator over pairs; numerator[i] and denominator[i] belong to the same pair.
 
-    A ratio of sums, not a mean of ratios: what somebody who waits for all the answers sees.
+    A ratio of sums, not a mean of ratios: the ratio of the times that one waits for all answers.
     """
     return over_pairs(lambda top, bottom: top.sum(-1) / bottom.sum(-1), numerator, denominator, seed=seed)
 

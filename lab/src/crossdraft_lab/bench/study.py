@@ -331,7 +331,7 @@ class Answers:
         return self.by_scene.tau(name)
 
     def equal(self, name: str, to: str = OWN) -> tuple[int, int]:
-        """Runs whose tokens are the target's own, of how many."""
+        """Number of runs whose tokens are the target's own, and number of runs."""
         own = [runs[0].tokens for runs in self.results.runs[to]]
         same = [run.tokens == tokens for tokens, runs in zip(own, self.results.runs[name], strict=True) for run in runs]
         return sum(same), len(same)
@@ -388,7 +388,7 @@ def runs_of(
 
 
 def pooled(units: Sequence[UnitResult]) -> Answers:
-    """The answers of blocks, which had the same variants."""
+    """Join the answers of blocks that had the same variants."""
     names = list(units[0].found["methods"])
     runs: dict[str, list[list[Run]]] = {name: [] for name in names}
     answers: dict[str, list[str]] = {name: [] for name in names}

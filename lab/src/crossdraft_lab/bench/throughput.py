@@ -100,7 +100,7 @@ class Throughput:
         return (self.drafter, *(name for pair in each for name in pair))
 
     def repeats_of(self, size: int) -> int:
-        """Batches of a size."""
+        """Number of batches of a size."""
         return max(self.repeats, -(-self.least // size))
 
     @property
@@ -310,7 +310,7 @@ def _spread(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def _against(plan: Throughput, results: Sequence[SizeResults]) -> tuple[tuple[int, str, str, Interval], ...]:
-    """Our engine over the faster form of every baseline, at every size."""
+    """Ratios of our engine to the faster form of every baseline, at every size."""
     return tuple(
         (result.size, baseline, name := result.faster(baseline), result.ratio(plan.drafter, name))
         for result in results

@@ -42,7 +42,7 @@ class TokenPackerSettings:
 
 
 def token_packer_target(target: Target, settings: TokenPackerSettings) -> Target:
-    """A target that reads what a packer makes of each frame.
+    """A target that reads the tokens to which a packer reduces each frame.
 
     Raises:
         CrossdraftError: the folder holds no packer or one of another target, or as `check_packable`.

@@ -91,7 +91,7 @@ class PairIndex:
         return {key: json.loads(value) for key, value in self.rows("SELECT key, value FROM meta")}
 
     def describe(self, **values: object) -> None:
-        """Keep plain values about the index."""
+        """Keep plain values about the index in it."""
         with self._errors(), self._db:
             rows = [(key, json.dumps(value, sort_keys=True)) for key, value in values.items()]
             self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)

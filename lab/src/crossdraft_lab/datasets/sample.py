@@ -76,7 +76,7 @@ class DatasetReader(ABC):
 
     @abstractmethod
     def samples(self, part: str) -> Iterator[DatasetSample]:
-        """The samples of a part, the same ones in the same order every time.
+        """The samples of a part, in the same order at every call.
 
         Raises:
             CrossdraftError: an annotation or a recording that cannot be read.

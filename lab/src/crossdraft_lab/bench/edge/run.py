@@ -277,7 +277,7 @@ class _EdgeLink:
         self.client.open()
 
     def ask(self, item: Item, way: EdgeWay) -> EdgeAnswer:
-        """An answer; seconds are from the question, before anything is sent."""
+        """Ask a question; the answer's seconds count from before anything is sent."""
         if way.server != RECORDING:
             return self._asked(item, way.mode)
         path, start = Path(str(item.request.events)), time.perf_counter()
@@ -302,7 +302,7 @@ class _EdgeLink:
 
 
 def to_json(plan: EdgePlan, networks: Sequence[Json]) -> dict[str, object]:
-    """The report."""
+    """The report as plain values."""
     given = {"pairs": plan.pairs, "drafter": plan.drafter, "jitter": plan.jitter, "cuts": plan.cuts, "seed": plan.seed}
     given |= {"max_new_tokens": plan.max_new_tokens, "cloud": plan.cloud, "recording": plan.recording}
     return {"environment": environment(), **given, "networks": networks}

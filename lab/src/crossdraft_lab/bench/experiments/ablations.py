@@ -277,7 +277,7 @@ def _parts_sentence(parts: Sequence[Mapping[str, Any]]) -> str:
         return f"The scenes are too few to test any of {len(parts)} parts. " if parts else ""
 
     def count(direction: str) -> str:
-        """By group: 2 (placement 1 of 3, trees 1 of 3)."""
+        """Number of parts with an effect, and numbers by group, such as "2 (placement 1 of 3, trees 1 of 3)"."""
         found = Counter(one["group"] for one in parts if one["direction"] == direction)
         groups = ", ".join(f"{name} {n} of {of[name]}" for name, n in found.items())
         return f"{found.total()} ({groups})" if groups else "0"

@@ -26,7 +26,7 @@ EVERY = "all questions"
 
 
 def real_pair(paths: Sequence[Path]) -> tuple[str, tuple[FigureTable, ...]]:
-    """Replay every file with each drafter, question by question; how the figures came about, and a table for each.
+    """Replay every file with each drafter, question by question; return notes on the figures, and a table per file.
 
     Args:
         paths: of recorded answers, as `crossdraft replay` takes them; they are read in place.

@@ -199,7 +199,7 @@ def stage_work(group: Answers, name: str, shape: ModelShape) -> Mapping[str, tup
 
 
 def reached(work: PassWork, mean: Interval, peak: MachinePeak) -> Interval:
-    """The roofline's bound over a pass's mean time, drawn as that is; at most 1, for what a pass reaches is a peak."""
+    """The roofline's bound over a pass's mean time, with that time's interval; at most 1, as no pass exceeds a peak."""
     share = mean.inverse.scaled(work.least_s(peak))
     return replace(share, value=min(1.0, share.value), low=min(1.0, share.low), high=min(1.0, share.high))
 

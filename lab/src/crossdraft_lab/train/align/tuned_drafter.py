@@ -228,7 +228,7 @@ class TunedDrafter(nn.Module):
 
     @torch.no_grad()
     def changed(self, name: str, weight: Tensor) -> Tensor:
-        """The weight of that name, one of `names`, as it is now; `weight` is what it was before."""
+        """Present value of a weight in `names`; `weight` is its value before the training."""
         if self.head is not None and name == LM_HEAD:
             rows = min(len(weight), len(self.head))  # checkpoints pad their heads differently
             head = self.head[:rows]
@@ -272,13 +272,13 @@ def load_tuned(
     make: Callable[[EventGPTForConditionalGeneration], TunedDrafter],
     mesh: DeviceMesh | None = None,
 ) -> tuple[Target, TunedDrafter]:
-    """A drafter to be tuned, and the EventGPT that it is behind its adapter.
+    """Load a drafter to be tuned; return it, and its EventGPT behind the adapter of models.
 
     Args:
         source: as in `load_drafter`.
         device: where it shall be.
         base: how its frozen weights are held.
-        make: it of the model, before weights are read.
+        make: makes the drafter from the model, before weights are read.
         mesh: ranks that share its weights: none of them ever holds all of these, except in 4 bits while it is loaded.
 
     Raises:

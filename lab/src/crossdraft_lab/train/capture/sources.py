@@ -104,7 +104,7 @@ class ClipSource(Protocol):
 
     @property
     def answers(self) -> int:
-        """Questions about all clips."""
+        """Number of questions about all clips."""
         ...
 
     def locate(self, answer: int) -> tuple[int, int]:
@@ -112,7 +112,7 @@ class ClipSource(Protocol):
         ...
 
     def questions(self, index: int) -> tuple[str, ...]:
-        """The questions about a clip, which is not read for them."""
+        """The questions about a clip, without reading the clip."""
         ...
 
     def kinds(self, index: int) -> tuple[str, ...]:

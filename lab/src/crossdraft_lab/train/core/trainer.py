@@ -61,8 +61,8 @@ class Stage:
     Args:
         config: settings that decide the weights: a checkpoint with others is refused. `None` = whoever runs the
             stage knows whose its folder is.
-        checked_on: what the weights are chosen by, where a figure is watched; likewise. Checkpoints of earlier versions
-            do not say, and are believed.
+        checked_on: data that chooses the weights, where a figure is watched; `None` as for `config`. Old checkpoints
+            do not name it, and are believed.
     """
 
     folder: Path

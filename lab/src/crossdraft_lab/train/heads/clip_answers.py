@@ -363,7 +363,7 @@ class AlignmentData(FrozenDrafterData):
 
 @dataclass(frozen=True)
 class OwnAnswerData(FrozenDrafterData):
-    """Batches for adapters on the drafter's own answer: that answer, and the target's to the same question.
+    """Batches for adapters on the drafter's own answer: the drafter's and the target's answers to one question.
 
     position      0     1     2    …   A
     tokens        pad   x(0)  x(1) …   x(A-1)     the target's answer; at t stands what predicts x(t)

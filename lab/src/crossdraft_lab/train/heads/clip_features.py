@@ -135,7 +135,7 @@ def event_features(
 
 
 def clip_events(source: ClipSource, clip: int) -> object:
-    """The events of a captured clip, as `Request.events`: simulated for a scene, recorded for a clip of a list.
+    """Events of a captured clip, as in `Request.events`: simulated for a scene, recorded for a clip of a list.
 
     Raises:
         CrossdraftError: the list names none.

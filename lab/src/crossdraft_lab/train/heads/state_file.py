@@ -18,7 +18,7 @@ SPARE = 1 << 30  # bytes of a disk that are left to others
 class StateFile:
     """Tensors by number in a file that has no name, so that nothing is left of it when the process ends.
 
-    Without room, further tensors are not kept: `read` reports them as missing, and the caller computes them anew.
+    Without room, further tensors are not kept: `number in file` is then false, and the caller computes them anew.
 
     Args:
         folder: where the file is; if none can be made there, it is where the system has its temporary files, as by

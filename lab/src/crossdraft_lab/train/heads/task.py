@@ -1,4 +1,4 @@
-"""A way of training heads: which model the head belongs to, what it learns from, and how the result is measured."""
+"""A way of training heads: the head's host model, its training data, and the measurement of the result."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -62,7 +62,7 @@ class TaskInputs:
         return 0 if self.validation is None else min(self.recipe.measure.pairs, len(self.validation))
 
     def captured(self, refusal: str) -> CaptureStore:
-        """The capture, where a head can learn from nothing else.
+        """The capture, for heads that can learn only from one.
 
         Raises:
             CrossdraftError: `refusal`, because there is none.
@@ -100,7 +100,7 @@ def load_event_model(inputs: TaskInputs, device: str = "cpu") -> Target:
 
 
 class HeadTask(ABC):
-    """A training of one head. What is implemented here is that of heads on the target itself."""
+    """Training of one head; the base class trains heads on the target itself."""
 
     in_one_piece = False  # whether a step's batch can be cut into no parts, for passes or processes
 

@@ -309,7 +309,7 @@ class _Pair:
         ]
 
     def _labelled(self, prefix: Prefix, index: int, rows: Sequence[_TriedToken], clips: Sequence[int]) -> Labelled:
-        """Label these tokens by how a clip's answers go on after them."""
+        """Label drafted tokens by the quality of a clip's answers that continue after them."""
         own = prefix.of_clips(torch.tensor([index]))
         starts = [[*row.question, *row.written] for row in rows]
         rests = self.target.decode(own, starts, [row.rest for row in rows], LONGEST)

@@ -259,7 +259,7 @@ def _grouped(query: Tensor, key: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _causal_bias(length: int, device: torch.device) -> Tensor:
-    """0 where row may see column, -inf elsewhere; [length, length]."""
+    """Attention bias [length, length]: 0 where a row may see a column, -inf elsewhere."""
     return torch.full((length, length), float("-inf"), device=device).triu_(1)
 
 
