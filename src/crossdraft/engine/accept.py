@@ -1,7 +1,7 @@
 """Common parts of the acceptance rules: the result, the random decisions, arithmetic of two distributions.
 
-An acceptance rule decides which path of a draft tree the target keeps, and the token it adds after it. The rules
-themselves live in `engine/rules/`, one file each; here is what they share.
+An acceptance rule decides which path of a draft tree the target keeps, and which token it adds after that path. The
+rules themselves live in `engine/rules/`, one file each; this module holds what they share.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,12 +43,12 @@ class Rule:
         chains: true if it verifies chains only.
         verify: the function itself, of tree, distributions and a random generator; a frozen dataclass where the rule
             has settings.
-        invariant: whether the answer follows from the seed alone, whatever is drafted; `verify` then takes the `Noise`
-            itself, and drafters draw with the same.
+        invariant: true if the answer follows from the seed alone, whatever is drafted; `verify` then takes the `Noise`
+            itself, and drafters draw with the same noise.
         reads_logits: whether `verify` takes the target's raw logits [1 + n, V] as a fourth argument.
         takes: the drafts that it is exact for, in words.
-        drafter: the one drafter whose drafts it may verify: it would accept what another makes up.
-        paper: where it comes from.
+        drafter: the only drafter whose drafts it may verify, as it would accept other drafters' tokens blindly.
+        paper: source of the rule.
     """
 
     name: str
@@ -133,10 +133,10 @@ Step = Callable[[DraftTree, int, Tensor, Chance], tuple[int, Tensor]]
 
 
 def walk(tree: DraftTree, probs: Tensor, chance: Chance, step: Step) -> Acceptance:
-    """Descend as long as a child is accepted.
+    """Descend the tree as long as a child is accepted.
 
-    `step(tree, parent, p, chance)` gives the accepted child of a node (`ROOT` if none), and what p [V] has become by
-    the refusals: the distribution of the bonus token.
+    `step(tree, parent, p, chance)` returns the accepted child of a node (`ROOT` if none), and p [V] as changed by the
+    refused children: the distribution of the bonus token.
     """
     path: list[int] = []
     node = ROOT
@@ -148,7 +148,7 @@ def walk(tree: DraftTree, probs: Tensor, chance: Chance, step: Step) -> Acceptan
 
 
 def longest(tree: DraftTree, kept: Sequence[bool], scores: Sequence[float]) -> tuple[int, ...]:
-    """The longest path of kept nodes; among equally long ones that of the highest sum of scores, then the first."""
+    """The longest path of kept nodes; of equally long paths the one with the highest sum of scores, then the first."""
     best, reached = ROOT, {ROOT: (0, 0.0)}
     for node, parent in enumerate(tree.parents):
         if kept[node] and parent in reached:
@@ -224,7 +224,7 @@ def as_wide(tree: DraftTree, width: int) -> DraftTree:
 
 
 def aligned(tree: DraftTree, probs: Tensor) -> DraftTree:
-    """The tree with distributions as wide as `probs` [1 + n, V], where these are and in their dtype: one copy.
+    """The tree with distributions as wide as `probs` [1 + n, V], on their device and in their dtype: one copy.
 
     Raises:
         CrossdraftError: as `as_wide`.

@@ -1,8 +1,7 @@
 """Admission: which request is opened next, when it gets a row, and when it gives it back.
 
-Requests are opened one at a time, by priority, then in the order in which they came: what the prompt of one leaves in
-the prefix cache serves the next. One of a higher priority passes the others, and takes the row of one of a lower
-priority.
+Requests are opened one at a time, by priority, then in order of arrival, so that a prompt's entries in the prefix cache
+serve the next request. A request of higher priority passes the others, and takes the row of one of lower priority.
 """
 
 import logging
@@ -37,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class Admission:
-    """See the module's text. Arguments: see `DecodeLoop`."""
+    """Opens waiting requests, gives them rows and takes rows back. Arguments: see `DecodeLoop`."""
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class Admission:
         self.cache, self.queue, self.prefixes = cache, queue, prefixes
         self.rule, self.kv_bytes = rule, kv_bytes
         self._side: ThreadPoolExecutor | None = None  # one thread, while there is work for it
-        self._work: Future[Any] | None = None  # the last that it was given
+        self._work: Future[Any] | None = None  # the last work given to that thread
         self.heap = RequestTrimmer()
 
     def spare_cores(self) -> tuple[int, ...]:
@@ -62,13 +61,13 @@ class Admission:
         return () if any(opening.busy for opening in self.queue.openings) else self.drafter.spare_cores()
 
     def take_up(self, held_s: float | None) -> None:
-        """Let waiting requests join; those who are answered are held for at most so long, `None` = as it takes."""
+        """Let waiting requests join; running answers are held up for at most `held_s`, `None` = without limit."""
         queue = self.queue
         if self.kv_bytes is None:
             self.cache.expect(len(queue.states) + len(queue.waiting))
         while self._open_next() or queue.openings:
             if not queue.openings:
-                continue  # that one could not be begun
+                continue  # this request could not be begun
             opening = queue.openings[0]
             try:
                 if not opening.state.over and not self._ready(opening, held_s):
@@ -87,7 +86,7 @@ class Admission:
                     raise
 
     def _ready(self, opening: Opening, held_s: float | None) -> bool:
-        """Go on with a request; true if its prompt may be read and there is room for it."""
+        """Go on with opening a request; true if its prompt may be read and there is room for it."""
         if held_s is None or not self.queue.rows:
             opening.finish()
         elif not opening.advance(self._submit, held_s):
@@ -113,9 +112,9 @@ class Admission:
             self._side = None
 
     def _open_next(self) -> bool:
-        """Begin with the next request, or again with one that lost its row; false if there is none, or no row for it.
+        """Open the next request, or reopen one that lost its row; false if there is none, or no row for it.
 
-        While a prompt is read, only one of a higher priority is opened.
+        While a prompt is read, only a request of a higher priority is opened.
         """
         queue = self.queue
         least = [row.request.priority for row in queue.rows if row.pending]
@@ -134,7 +133,7 @@ class Admission:
         return True
 
     def _open(self, job: Job, state: RequestState | None) -> None:
-        """Begin with a request; one that cannot be begun is over."""
+        """Begin a request; if that fails, end the request with its error."""
         try:
             state = self._started(job) if state is None else state
             show, needs = partial(self._show, state), self.drafter.needs
@@ -145,14 +144,14 @@ class Admission:
                 raise
 
     def _started(self, job: Job) -> RequestState:
-        """The state of a request that nobody has begun, whose drafter may have."""
-        job.request.check_length(self.target.context)  # before anybody reads it
+        """Make the state of a new request; the drafter may have begun the request before the target."""
+        job.request.check_length(self.target.context)  # before any model reads it
         job = replace(job, request=self.prefixes.identify(self.target.defaults.resolve(job.request)))
         check_bias(job.request.sampling.token_bias, self.target.vocab_size)
         self.drafter.take_up()
         state = RequestState(job, rule_for(self.rule, job.request.sampling), learns=self.drafter.needs.learns)
         if self.queue.rows and self.drafter.needs.visual:
-            state.visual_features = VisualFuture()  # it would hold the drafts of others until they are there
+            state.visual_features = VisualFuture()  # begun now, the drafter would hold up others' drafts
         else:
             self._start_drafter(state)
         return state
@@ -160,7 +159,7 @@ class Admission:
     def _start_drafter(self, state: RequestState) -> None:
         """Have the drafter take up a request, as the policy says.
 
-        A drafter in this process reads nothing yet where it would hold others who are answered.
+        A drafter in this process reads nothing yet if that would hold up running answers.
         """
         runner, target, policy = self.drafter, self.target, self.policy
         state.asked_drafter = True
@@ -168,7 +167,7 @@ class Admission:
         if runner.drafter is None:
             return
         request = for_drafter(state.request, target.defaults.most(target.context), state.rule)
-        # Where the clip is known there is hardly a prefill to hide behind: no draft is waited for at first.
+        # A known clip leaves hardly a prefill to hide behind, so the first round does not wait for a draft.
         rounds = request.known and (runner.remote or runner.hidden == "auto")
         rounds = rounds or (bool(self.queue.rows) and not runner.remote)
         rows = min(self.cache.max_rows, len({state, *self.queue.states}) + len(self.queue.waiting))
@@ -191,7 +190,7 @@ class Admission:
             state.visual_features.set_result(self.target.visual_features(encoded))
 
     def _join(self, state: RequestState) -> None:
-        """Give a request a row, with what is known of its prompt."""
+        """Give a request a row, filled with the cached prefix of its prompt."""
         row = self.cache.add_row(self._room(state))
         self.cache.rope_deltas[row] = state.rope_delta
         try:
@@ -202,7 +201,7 @@ class Admission:
         self.queue.rows.append(state)
 
     def _fits(self, state: RequestState) -> bool:
-        """True if a request may have a row now; one that is alone always may."""
+        """True if a request may have a row now; a request that is alone always may."""
         if self.cache.rows == self.cache.max_rows:
             return False
         if self.kv_bytes is None or not self.queue.rows:
@@ -215,9 +214,10 @@ class Admission:
         return state.stats.prompt_tokens + state.request.token_limit + drafted
 
     def _preempt(self, priority: int) -> bool:
-        """Have the request that came last of those of the lowest priority lose its row, if that is below this one.
+        """Take the row of the latest request of the lowest priority, if that priority is below `priority`.
 
-        It waits for another row, for which its keys and values are made again, unless the prefix cache keeps them.
+        That request waits for another row, for which its keys and values are computed again unless the prefix cache
+        keeps them.
         """
         state = max(self.queue.rows, key=precedence, default=None)
         if state is None or state.request.priority >= priority:
@@ -230,7 +230,7 @@ class Admission:
     # -- leaving ---------------------------------------------------------------------------------------------------
 
     def retire(self) -> None:
-        """Requests that are over give their rows back; the last row moves into the gap."""
+        """Take back the rows of requests that are over; the last row moves into the gap."""
         queue = self.queue
         for state in queue.states:
             if state.pending or state not in queue.rows:
@@ -252,7 +252,7 @@ class Admission:
         self._end(opening.state, opening.state.error)
 
     def _drop_row(self, state: RequestState) -> None:
-        """A request has no row any more; what it holds may be kept for later ones."""
+        """Take a request's row; the prefix cache may keep its keys and values for later requests."""
         rows = self.queue.rows
         row = rows.index(state)
         state.keep_answer(self.cache, row)
@@ -262,7 +262,7 @@ class Admission:
             rows[row] = last
 
     def _end(self, state: RequestState, error: Exception | None) -> None:
-        """A request is over: its answer can be fetched."""
+        """End a request: its answer can be fetched."""
         if state.drafts:
             state.stats.undrafted = state.why_undrafted()
         state.end()
@@ -274,7 +274,7 @@ class Admission:
         self.queue.end(state.job, error or state)
 
     def _give_up(self, job: Job, state: RequestState | None, error: BaseException) -> None:
-        """A request could not be begun."""
+        """End a request that could not be begun, with the error."""
         ended = error if isinstance(error, Exception) else CancelledError()
         if not isinstance(ended, CrossdraftError | CancelledError):
             log.error("A request could not be begun.", exc_info=error)

@@ -10,7 +10,7 @@ VisualFuture = Future[Tensor | None]
 
 
 def evenly(total: int, count: int) -> list[int]:
-    """First and last included, as `read_frames` does it; a single one from the middle.
+    """Indexes of `count` of `total` items, evenly spread from the first to the last; a single index is the middle.
 
     >>> evenly(8, 2), evenly(8, 3), evenly(8, 1), evenly(2, 3)
     ([0, 7], [0, 3, 7], [3], [0, 0, 1])

@@ -1,12 +1,11 @@
 """The key-value cache: preallocated rows of their own lengths, written in place.
 
 Hugging Face's growing cache concatenates at every step, a fifth of a small model's decode time. Here a pass writes
-its keys and values after each row's last committed token, and `keep` compacts an accepted path: nothing is
-copied but what was accepted. One row is one request; rows are packed (0 … rows-1), so that a batched pass reads a
-plain slice.
+its keys and values after each row's last committed token, and `keep` compacts an accepted path: only accepted tokens
+are copied. One row is one request; rows are packed (0 … rows-1), so that a batched pass reads a plain slice.
 
-Nobody else touches a cache: `crop` takes negative counts only, sliding layers do not crop, and static caches have no
-rollback at all (transformers 5.x).
+Only this module changes a cache, as transformers' own caches cannot roll back (5.x): `crop` takes negative counts only,
+sliding layers do not crop, and static caches have no rollback at all.
 """
 
 # pyright: reportIncompatibleVariableOverride=false
@@ -27,7 +26,7 @@ from crossdraft.errors import CrossdraftError
 log = logging.getLogger(__name__)
 
 GROW = 64  # capacity is rounded up to this, so that joining rows rarely reallocate
-SHRINK = 4  # times the rows, or the positions, that are in use: more are given back
+SHRINK = 4  # memory for more than this many times the rows, or positions, in use is given back
 
 
 def _whole_steps(positions: int) -> int:
@@ -39,7 +38,7 @@ class PassWindow(NamedTuple):
 
     Args:
         rows: consecutive rows of the cache.
-        places: positions that are written: of all rows the same, or [B, 1, n, 1] of each its own.
+        places: positions that are written: the same for all rows, or [B, 1, n, 1] for each row its own.
         end: number of positions that the pass may attend to.
     """
 
@@ -53,17 +52,17 @@ class _Layer(CacheLayerMixin):
 
     is_sliding = False
     is_compileable = False
-    keys: Tensor  # optional upstream; here the first pass sets both before anybody reads them
+    keys: Tensor  # optional upstream; here the first pass sets both before any read
     values: Tensor
 
     def __init__(self, owner: "KVCache") -> None:
         super().__init__()
-        # Weak: in a circle of references both would stay, with all their memory, until the next full collection, and
-        # every prompt is read into a cache of its own.
+        # Weak: a reference cycle would keep both, with all their memory, until the next full collection, and every
+        # prompt is read into a cache of its own.
         self.owner = proxy(owner)
 
     def resized(self, rows: int, positions: int, count: int) -> tuple[Tensor, Tensor]:
-        """New keys and values of so many rows and positions, with the first `count` positions of its own."""
+        """New keys and values of `rows` rows and `positions` positions, with this layer's first `count` positions."""
         keys, values = self._zeros(self.keys, rows, positions), self._zeros(self.values, rows, positions)
         kept = min(rows, self.owner.rows)
         keys[:kept, :, :count] = self.keys[:kept, :, :count]
@@ -71,7 +70,7 @@ class _Layer(CacheLayerMixin):
         return keys, values
 
     def put(self, keys: Tensor, values: Tensor) -> None:
-        """Take these tensors for its own."""
+        """Use these tensors as the layer's keys and values."""
         self.keys, self.values, self.is_initialized = keys, values, True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -79,7 +78,7 @@ class _Layer(CacheLayerMixin):
         self.put(self._zeros(key_states, *size), self._zeros(value_states, *size))
 
     def forget(self) -> None:
-        """Give its memory back."""
+        """Give the layer's memory back."""
         self.is_initialized = False
         self.keys = self.values = torch.empty(0)
 
@@ -87,7 +86,7 @@ class _Layer(CacheLayerMixin):
         return like.new_zeros(rows, like.shape[1], positions, like.shape[-1])
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: object) -> tuple[Tensor, Tensor]:
-        """Write [B, H, n, D] after the window's rows; return everything the pass may attend to."""
+        """Write [B, H, n, D] after the window's rows; returns all keys and values that the pass may attend to."""
         return self.write(self.owner.window, key_states, value_states)
 
     def write(self, window: PassWindow, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,8 +143,8 @@ class KVPrefix:
     """The beginning of a prompt, as it was read before.
 
     Args:
-        parts: spans of keys and values, and of each how many tokens count, in their order.
-        hidden: of each part, the features [n, h] of captured layers.
+        parts: spans of keys and values in order, each with the number of its first tokens that belong to the prefix.
+        hidden: features [n, h] of captured layers, for each part.
     """
 
     parts: tuple[tuple[KVSpan, int], ...] = ()
@@ -155,7 +154,7 @@ class KVPrefix:
         return sum(count for _, count in self.parts)
 
     def first(self, length: int) -> "KVPrefix":
-        """Its first tokens."""
+        """The prefix's first `length` tokens."""
         parts: list[tuple[KVSpan, int]] = []
         for span, count in self.parts:
             if (taken := min(count, length - sum(n for _, n in parts))) > 0:
@@ -167,8 +166,8 @@ class KVPrefix:
 class KVCache(Cache):
     """Rows of keys and values for up to `max_rows` requests.
 
-    Memory follows use: twice as many rows once all are in use, or as many as are expected; half as many once three
-    quarters are not; and what long prompts took is given back once rows need a quarter of it.
+    Memory follows use: rows double once all are in use, or grow to the expected number; they halve once three quarters
+    are unused; and the memory of long prompts is given back once rows need a quarter of it.
 
     `lengths[r]` counts the committed tokens of row r. A pass over n new tokens writes positions
     `lengths[r] … lengths[r]+n-1` and commits none of them: `advance` (a prefill) or `keep` (a tree) does.
@@ -178,8 +177,8 @@ class KVCache(Cache):
     def __init__(self, num_layers: int, max_rows: int = 1, capacity: int = 512) -> None:
         self.max_rows = max_rows
         self.capacity = _whole_steps(capacity)
-        self.allocated = self.capacity  # of these so many have memory: in a copy only those that are used
-        self.allocated_rows = 1  # so many have memory
+        self.allocated = self.capacity  # positions that have memory: in a copy only those that are used
+        self.allocated_rows = 1  # rows that have memory
         self._least = self.capacity
         self._expected = 0  # rows that are soon to be in use
         self._opened: list[int] = []  # capacity that each row was opened for
@@ -210,7 +209,7 @@ class KVCache(Cache):
         return self.rows - 1
 
     def expect(self, rows: int) -> None:
-        """So many rows are soon to be in use: when more need memory, all of them get it at once."""
+        """Announce that `rows` rows are soon in use: when more rows need memory, all of these get it at once."""
         self._expected = rows
 
     def _rows_with_another(self) -> int:
@@ -219,12 +218,12 @@ class KVCache(Cache):
         return more if self.rows == self.allocated_rows else self.allocated_rows
 
     def nbytes_with(self, capacity: int) -> int:
-        """Bytes of all keys and values once another row is in use, of such a capacity; 0 before the first pass."""
+        """Bytes of all keys and values once another row of `capacity` tokens is in use; 0 before the first pass."""
         positions = max(self.allocated, _whole_steps(capacity))
         return self.token_bytes * self._rows_with_another() * positions
 
     def reserve(self, capacity: int) -> None:
-        """Grow every row to `capacity`, keeping what is committed; where memory runs out, all stays as it was."""
+        """Grow every row to `capacity`, keeping committed tokens; if memory runs out, nothing changes."""
         if capacity <= self.capacity:
             return
         wanted = _whole_steps(capacity)
@@ -232,10 +231,10 @@ class KVCache(Cache):
         self.capacity = wanted
 
     def _allocate(self, rows: int, positions: int) -> None:
-        """Give so many rows memory for so many positions."""
+        """Give `rows` rows memory for `positions` positions."""
         filled = max(self.lengths, default=0)
         layers = [layer for layer in self._stores if layer.is_initialized]
-        # All of it before anything is changed: layers of different sizes could not be used again.
+        # All memory is allocated before anything changes: layers of different sizes could not be used again.
         made = [layer.resized(rows, positions, filled) for layer in layers]
         for layer, (keys, values) in zip(layers, made, strict=True):
             layer.put(keys, values)
@@ -248,7 +247,7 @@ class KVCache(Cache):
         self.capacity = self.allocated = self._least
 
     def _shrink(self) -> None:
-        """Give back memory that is not in use; without room for the copy all stays as it is."""
+        """Give back unused memory; nothing changes if there is no room for the copy."""
         if not self.rows:
             if self.allocated_rows > 1 or self.capacity > SHRINK * self._least:
                 self._forget()
@@ -269,9 +268,9 @@ class KVCache(Cache):
             self.capacity = capacity
 
     def copy(self) -> "KVCache":
-        """A cache of its own that holds the same; what the last pass wrote and nobody has committed, too.
+        """An independent cache with the same content, including the last pass's uncommitted tokens.
 
-        It may grow as far as this one, and takes memory as it does.
+        The copy may grow as far as this cache, and takes memory only as it grows.
         """
         copy = KVCache(len(self._stores), self.max_rows, self.capacity)
         copy.lengths, copy.rope_deltas, copy.window = [*self.lengths], [*self.rope_deltas], self.window
@@ -303,7 +302,7 @@ class KVCache(Cache):
 
     @property
     def _copied(self) -> int:
-        """Positions of a copy: those in use, and some to go on."""
+        """Positions of a copy: those in use, and some spare ones."""
         return min(self.capacity, _whole_steps(self._filled + GROW))
 
     def drop_row(self, row: int) -> int:
@@ -323,7 +322,7 @@ class KVCache(Cache):
         return KVSpan(tuple((keys.clone(), values.clone()) for keys, values in found))
 
     def append(self, row: int, prefix: KVPrefix) -> None:
-        """Commit the tokens of a prefix after those of a row."""
+        """Commit the tokens of a prefix after a row's tokens."""
         for span, count in prefix.parts:
             start, end = self.lengths[row], self.lengths[row] + count
             for layer, (keys, values) in zip(self._stores, span.layers, strict=True):
@@ -378,7 +377,7 @@ class KVCache(Cache):
         return store.keys[rows, :, :count], store.values[rows, :, :count]
 
     def _sent(self, positions: Sequence[int]) -> Tensor:
-        """Indexes, where the keys are."""
+        """Positions as indexes on the device of the keys."""
         indexes = torch.tensor(positions)
         return to_device(indexes, self._stores[0].keys.device) if self._stores[0].is_initialized else indexes
 

@@ -1,8 +1,8 @@
-"""Points in a device's work, and when it came to them.
+"""Marks in a device's queue of work, and the times at which the device reached them.
 
-A call that launches work on a GPU returns long before that work is done. So the loop never takes the time, and never
-stops a hidden draft, when a call returns: it marks a point in the device's queue and waits for that mark. On a CPU
-work is done when a call returns, and a mark is just the time.
+A call that launches work on a GPU returns long before that work is done. So the loop does not take the time, or stop a
+hidden draft, when a call returns: it marks a point in the device's queue and waits for that mark. On a CPU the work is
+done when a call returns, and a mark is just the time.
 """
 
 import time
@@ -18,7 +18,7 @@ class Mark(Protocol):
     """A point in a device's work."""
 
     def wait(self) -> float:
-        """Return when all work launched before the mark is done: the time of that, on `time.perf_counter`'s axis."""
+        """Wait until all work before the mark is done; returns that time, on `time.perf_counter`'s axis."""
         ...
 
 
@@ -56,14 +56,14 @@ class EventClock:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._zero: tuple[torch.cuda.Event, float] | None = None  # an event, and when the device came to it
+        self._zero: tuple[torch.cuda.Event, float] | None = None  # an event, and the time when the device reached it
 
     def mark(self) -> "EventMark":
         zero, at = self._anchor()
         return EventMark(zero, at, self._record())
 
     def _anchor(self) -> "tuple[torch.cuda.Event, float]":
-        """An event whose time is known. A new one is waited for, which is once a minute."""
+        """An event whose time is known; once a minute a new one is recorded and waited for."""
         known = self._zero
         if known is None or time.perf_counter() - known[1] > RENEW_S:
             event = self._record()
@@ -79,7 +79,7 @@ class EventClock:
 
 @dataclass(frozen=True, slots=True)
 class EventMark:
-    """An event, and another one whose time is known."""
+    """A mark that is a CUDA event, timed by an earlier event whose time is known."""
 
     zero: torch.cuda.Event
     zero_at: float

@@ -2,7 +2,7 @@
 
 A tree is verified in one pass and every node is compared with a plain full forward over the prompt and that node's
 path; then an accepted path is compacted and the next pass is compared again. Two planted faults, a causal mask and
-sequential positions, must show: a check that cannot fail checks nothing.
+sequential positions, must show in the differences, which proves that the test can fail.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Content digests: two requests show the same clip or recording if every byte of it is the same."""
+"""Content digests, by which two requests show the same clip or recording if all bytes are equal."""
 
 import hashlib
 import logging
@@ -22,23 +22,23 @@ DIGEST_BYTES = 16
 SETTLED_NS = 2_000_000_000  # a file changed less than this ago may change again within one tick of its clock
 REMEMBERED = 4096  # files whose digests are kept
 MOST_AT_ONCE = 1 << 26  # bytes of a file that is hashed while its request waits: about 0.1 s
-MOST_BYTES = 1 << 36  # of a file that is hashed at all
+MOST_BYTES = 1 << 36  # largest file that is hashed at all
 
 FileVersion = tuple[int, int, int, int, int]
 
 
 class NoDigestError(Exception):
-    """A value whose content cannot be told: a folder, a stream, an object of an unknown kind."""
+    """Error for a value whose content has no digest: a folder, a stream, an object of an unknown kind."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """Digests of what a request shows, and the files that were read for it.
+    """Digests of the media that a request shows, and the files that were read for them.
 
     Args:
         digest: [16] bytes, of the namespace and of everything that is shown.
-        files: those that were read for it, each with its version.
-        fresh: of these the ones that may have changed since without a new version, each with its digest.
+        files: the files that were read, each with its version.
+        fresh: the files that may have changed since without a new version, each with its digest.
         items: [16] bytes of each image, clip or recording.
     """
 
@@ -46,7 +46,7 @@ class Content:
     files: tuple[tuple[Path, FileVersion], ...] = ()
     fresh: tuple[tuple[Path, bytes], ...] = ()
     items: tuple[bytes, ...] = ()
-    _same: list[bool] = field(default_factory=list[bool], repr=False, compare=False)  # the fresh ones, once compared
+    _same: list[bool] = field(default_factory=list[bool], repr=False, compare=False)  # result, once known
 
     @classmethod
     def joined(cls, contents: "Sequence[Content]") -> "Content":
@@ -59,17 +59,17 @@ class Content:
 
     @property
     def unchanged(self) -> bool:
-        """True if every file is still as it was read; else nothing made from it belongs to this content.
+        """True if no file has changed since its digest; otherwise nothing made from the files belongs to this content.
 
-        To be checked after the files were read: then what was read has this digest. Fresh files are compared by their
-        bytes, once, and again only after `reread`.
+        Call it after reading the files: true then means that the bytes read have this digest. Fresh files are compared
+        by their bytes, once, and again only after `reread`.
         """
         if not self._same:
             self._same.append(self._fresh_same())
         return self._same[0] and all(_version(path) == version for path, version in self.files)
 
     def reread(self) -> None:
-        """Compare the fresh files anew at the next check: one is being read again."""
+        """Have the next check compare the fresh files anew, as one of them is being read again."""
         self._same.clear()
 
     def _fresh_same(self) -> bool:
@@ -80,13 +80,13 @@ class Content:
 
 
 class ContentDigests:
-    """Digests of requests' contents; remembers those of files by device, inode, size and times.
+    """Digests of requests' contents; remembers files' digests by device, inode, size and times.
 
     As in git's index, a version is only trusted if it was no longer fresh when the file was read: a file may change
     twice within one tick of the clock that its times come from.
 
-    A file of more than `MOST_AT_ONCE` bytes would hold whoever asks for its content: it has none until a thread of its
-    own has hashed it, one such file at a time. May be used by several threads.
+    Hashing a file of more than `MOST_AT_ONCE` bytes would hold up the caller: such a file has no content until a thread
+    of its own has hashed it, one file at a time. May be used by several threads.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class ContentDigests:
         self._hashing: Thread | None = None  # a large one
 
     def of(self, *values: object) -> Content | None:
-        """The content of some values together, `None` if it cannot be told.
+        """The content of some values together, `None` if one of them has no digest.
 
         Args:
             values: paths (`str` or `Path`, read as files), arrays, tensors, and mappings, sequences and dataclasses of
@@ -107,7 +107,7 @@ class ContentDigests:
         try:
             for value in values:
                 self._add(digest, Path(value) if isinstance(value, str) else value, files)
-        except (NoDigestError, OSError):  # whoever reads it says what is wrong with it
+        except (NoDigestError, OSError):  # the later reader of the file reports its fault
             return None
         fresh = tuple((path, found) for path, _, found in files if found is not None)
         return Content(digest.digest()[:DIGEST_BYTES], tuple((path, version) for path, version, _ in files), fresh)
@@ -175,7 +175,7 @@ class ContentDigests:
         with self._lock:
             if version[2] > MOST_BYTES or (self._hashing is not None and self._hashing.is_alive()):
                 return
-            # It keeps nobody from leaving the program.
+            # A daemon does not keep the program from ending.
             self._hashing = Thread(target=hash_file, name="hashing", daemon=True)
             self._hashing.start()
         log.warning(

@@ -1,4 +1,4 @@
-"""Costs and yields of drafting: a model of the running system's own timings.
+"""Costs and yields of drafting, modelled from the running system's own timings.
 
 Notation: t = V(1) the time of one target pass over one token, V(n) over n; d the time of one drafting step, c = d/t;
 W(γ) what the target waits for γ drafted levels, which is γ·d only where nothing is drafted in parallel; h_j the
@@ -20,14 +20,14 @@ from crossdraft.engine.estimates import (
     expected_accepted,
 )
 
-FREE = 0.1  # part of V(1) that is no wait worth the name
-OUTLIER = 4  # times the usual wait: longer ones are the machine's doing, not the drafter's
-READINGS = 3  # so many requests must have been read too slowly: a first one often is, on a machine that is not warm
-READING_LOSS = 8  # times V(1) that a request may lose by it, and at most
-READING_LOSS_S = 0.02  # so many seconds: less is not told from noise
-SURE = 0.5  # least probability of a draft's first token that is likely
-PREPARING_GAIN = 1.03  # times as fast a token is to be, before what is done about preparing drafts changes
-FADING = 0.99  # what a cost still counts for after each round, or request, that does not show it again
+FREE = 0.1  # share of V(1) below which a wait counts as none
+OUTLIER = 4  # times the usual wait: longer waits are caused by the machine, not the drafter
+READINGS = 3  # requests that must have been read too slowly: a first one often is, on a machine that is not warm
+READING_LOSS = 8  # times V(1) that a request may lose by the drafter's reading, and at most
+READING_LOSS_S = 0.02  # this many seconds: less cannot be told from noise
+SURE = 0.5  # least probability of a draft's first token that counts as likely
+PREPARING_GAIN = 1.03  # speed-up of a token that is required before preparing drafts is switched on or off
+FADING = 0.99  # factor on a cost after each round, or request, that does not measure it again
 
 
 def is_sure(parents: Sequence[int], path_probs: Sequence[float]) -> bool:
@@ -38,7 +38,7 @@ def is_sure(parents: Sequence[int], path_probs: Sequence[float]) -> bool:
 
 @dataclass(frozen=True)
 class ExpectedRound:
-    """A round with so many drafted levels: what it takes, and the tokens that it yields on average."""
+    """A round of some number of drafted levels: its seconds, and the tokens that it yields on average."""
 
     depth: int
     seconds: float
@@ -52,7 +52,7 @@ class ExpectedRound:
 
 @dataclass(frozen=True)
 class Plan:
-    """A round: how many levels to draft, and the seconds that a token then takes (what an accepted node is worth).
+    """A round: the number of levels to draft, and the seconds a token then takes, which an accepted node saves.
 
     Args:
         nearest: where nothing is drafted, the round with a draft that is nearest to paying.
@@ -70,7 +70,7 @@ WAIT = partial(LinearFit, anchor=2.0)
 
 @dataclass
 class RoundCosts:
-    """Costs of a round that several requests share, per request: each pays its part.
+    """Costs of a round that several requests share, divided among them.
 
     Args:
         verify: V, tokens of a row -> seconds.
@@ -83,29 +83,29 @@ class RoundCosts:
 
 @dataclass
 class CostModel:
-    """Times (seconds) and acceptances of the system as it runs; answers how much to draft and when to hide it.
+    """Times (seconds) and acceptances of the running system, and the amount and hiding of drafts that follow from them.
 
-    What a draft costs is what the target waited for it, wherever and whenever it was made. Depth is counted in levels;
-    a chain's levels are its tokens.
+    The cost of a draft is the target's wait for it, wherever and whenever it was made. Depth is counted in levels; a
+    chain's levels are its tokens.
     """
 
     verify: PassTimes = field(default_factory=PassTimes)  # of one request: n new tokens -> seconds
-    wait: LinearFit = field(default_factory=WAIT)  # levels drafted -> seconds waited, likewise
+    wait: LinearFit = field(default_factory=WAIT)  # levels drafted -> seconds waited, of one request
     wait_hidden: LinearFit = field(default_factory=RIDGE)  # nodes of a hidden draft -> seconds
     ride: LinearFit = field(default_factory=RIDGE)  # tokens of the ride-along pass -> seconds
     width: Ema = field(default_factory=lambda: Ema(weight=1.0, total=1.0))  # nodes of a level
     step: Ema = field(default_factory=Ema)  # a token of a hidden draft in this process
-    # What the target waited while the drafter read each of the last requests.
+    # Seconds that the target waited while the drafter read each of the last requests.
     read_waits: deque[float] = field(default_factory=lambda: deque(maxlen=READINGS))
     drafting: Ema = field(default_factory=Ema)  # the drafter's own time for a request, until its rounds
     length: Ema = field(default_factory=Ema)  # tokens of an answer
     rounds: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of drafts in rounds
     hidden: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of hidden drafts
-    # Of these, those that begin with a likely token (`is_sure`), and those that do not.
+    # Hidden drafts that begin with a likely token (`is_sure`), and those that do not.
     hidden_sure: dict[bool, AcceptanceByDepth] = field(
         default_factory=lambda: {sure: AcceptanceByDepth() for sure in (False, True)}
     )
-    # The power that makes drafters' own probabilities true.
+    # The exponent that calibrates drafters' own probabilities.
     calibration: RequestDifficulty = field(default_factory=lambda: RequestDifficulty(prior=8.0, decay=0.98))
     # By rows of a pass, and `prepares`.
     shared: dict[tuple[int, bool], RoundCosts] = field(default_factory=dict)
@@ -114,10 +114,10 @@ class CostModel:
     )  # rows -> seconds of a pass over a token each
     prepares: bool = False  # whether drafts are prepared while the target verifies, on cores that would help it
     cores_worth: float = 0.0  # time of a pass without those cores, over one with them; 0 = not measured
-    reading_worth: float = 0.0  # likewise, of a chunk of a prompt
+    reading_worth: float = 0.0  # same ratio for a chunk of a prompt
     prepared: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of `prepares`, how much of a draft came
     token_s: float = 0.0  # what a token was to take by the last plan
-    # What was found not to pay is measured no more, so its costs fade with rounds without a draft, decisions against
+    # Ways that do not pay are not measured, so their costs fade with rounds without a draft, decisions against
     # preparing drafts, requests without a hidden draft, and requests that the drafter does not read.
     undrafted: float = 0.0
     unprepared: int = 0

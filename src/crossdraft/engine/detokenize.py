@@ -1,7 +1,7 @@
 """Incremental detokenisation: the text of an answer while it grows, at a cost linear in its length.
 
 A token's text may depend on its neighbours: a character may span several tokens, and SentencePiece decoders drop the
-space of the first one. So a short window of the last tokens is decoded anew, never the whole answer, and text is
+first token's space. So a short window of the last tokens is decoded anew, never the whole answer, and text is
 handed out once no later token can change it. Text that may be the beginning of a stop string is held back as well.
 """
 
@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 BROKEN = "\ufffd"  # what decoders write for bytes that are no character (yet)
-UNFINISHED = 3  # most of them that one unfinished character can show as
+UNFINISHED = 3  # most `BROKEN` characters that one unfinished character can show as
 WINDOW = 24  # tokens in the window before it is cut ...
-KEPT = 12  # ... to so many
+KEPT = 12  # ... to this many tokens
 LONGEST_RUN = 64  # byte-fallback tokens in a row that are waited for; see `Detokenizer.push`
 
 
@@ -33,7 +33,7 @@ class TokenText:
     spell: Callable[[int], bytes] | None = None
 
     def bytes_of(self, token: int) -> bytes:
-        """The bytes that a token adds to an answer; of a special one, none."""
+        """The bytes that a token adds to an answer; a special token adds none."""
         if token in self.special:
             return b""
         return self.decode([token]).encode() if self.spell is None else self.spell(token)
@@ -44,9 +44,9 @@ class Detokenizer:
 
     Args:
         text: the tokenizer's side.
-        before: tokens in front of the first one, the prompt's; with them a leading space is not lost.
-        eager: hand out each character that byte-fallback tokens spell as soon as it is whole. Such decoders write all
-            of a run as broken if one byte of it is wrong; then the pieces hold the characters in front of that byte.
+        before: the prompt's tokens, in front of the first token; with them a leading space is not lost.
+        eager: hand out each character that byte-fallback tokens spell as soon as it is whole. Decoders write a whole
+            run as broken if one of its bytes is wrong; the eager pieces hold the characters in front of that byte.
     """
 
     def __init__(self, text: TokenText, before: Sequence[int] = (), *, eager: bool = False) -> None:
@@ -59,10 +59,10 @@ class Detokenizer:
         self._reset()
 
     def push(self, tokens: Sequence[int]) -> str:
-        """The text that is certain now: without a character that is not whole yet.
+        """Add tokens; returns the text that is certain now, without an incomplete last character.
 
-        Unless `eager`, a run of byte-fallback tokens is decoded when it is over, because one wrong byte changes all of
-        it; a run longer than `LONGEST_RUN` is handed out in parts.
+        Unless `eager`, a run of byte-fallback tokens is decoded when it is over, because one wrong byte changes the
+        whole run; a run longer than `LONGEST_RUN` is handed out in parts.
         """
         self._window += [token for token in tokens if token not in self._text.special]
         run = self._run()
@@ -80,7 +80,7 @@ class Detokenizer:
         text, self._shown = decoded[self._shown : certain], certain
         if len(self._window) > WINDOW and (cut := self._cut(self._window)):
             self._window = self._window[cut:]
-            # Counted from the end: the first characters of a window may be others than in the whole text.
+            # Counted from the end: a window's first characters may differ from the whole text's.
             self._shown = len(self._text.decode(self._window)) - (len(decoded) - certain)
         return text
 
@@ -137,7 +137,7 @@ class StopMatcher:
         return first
 
     def _step(self, char: str) -> bool:
-        """One character more; whether it completes the string."""
+        """Feed one character; true if it completes the string."""
         while self.matched and self._stop[self.matched] != char:
             self.matched = self._shorter[self.matched - 1]
         self.matched += self._stop[self.matched] == char
@@ -150,16 +150,16 @@ class StopMatcher:
 class AnswerText:
     """The text of one answer as it may be shown.
 
-    Without spaces in front; without an unfinished character at the end; without the stop string that ended it, nor
-    anything that may still become one. Joined, the pieces are the answer's text.
+    The text has no leading spaces, no unfinished character at the end, and neither the stop string that ended the
+    answer nor the possible beginning of one. Joined, the pieces are the answer's text.
 
     Args:
         text: the tokenizer's side.
-        stops: strings that end the answer, looked for in the text that is shown. One that is the spelling of a special
-            token ends the answer at that token.
+        stops: strings that end the answer, looked for in the text that is shown. A string that spells a special token
+            ends the answer at that token.
         before: the prompt's tokens.
-        spelt: look for them as `transformers.StopStringCriteria` does: special tokens and spaces in front count by
-            their spelling, and a string may begin in the prompt.
+        spelt: look for stop strings as `transformers.StopStringCriteria` does: special tokens and leading spaces count
+            by their spelling, and a string may begin in the prompt.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class AnswerText:
         return text if self.stopped else text + self._release(part[spaces:], visible=True)
 
     def _release(self, part: str, *, visible: bool) -> str:
-        """Add text; returns what of it, and of what was held, cannot be part of a stop string any more."""
+        """Add text; returns the visible held text that cannot be part of a stop string any more."""
         if not self._stops or not (visible or self._spelt_too):
             return part if visible else ""
         old = len(self._held)
@@ -227,12 +227,12 @@ class AnswerText:
         return self._shift(certain)
 
     def _shift(self, count: int) -> str:
-        """Take so many characters from what is held; those of them that are to be shown."""
+        """Take `count` held characters; returns those that are to be shown."""
         taken = [self._held.popleft() for _ in range(count)]  # none if a stop string begins in the prompt
         return "".join(char for char, visible in taken if visible)
 
     def _shown(self, text: str) -> str:
-        """Without a broken character until another follows."""
+        """Hold back broken characters at the end of the text until another character follows."""
         text = self._broken + text
         whole = text.rstrip(BROKEN)
         self._broken = text[len(whole) :]
@@ -240,7 +240,7 @@ class AnswerText:
 
 
 def _end_of_prompt(text: TokenText, stops: Sequence[str], prompt: Sequence[int]) -> str:
-    """As much of the prompt as a stop string that the answer completes may begin in."""
+    """The end of the prompt in which a stop string that the answer completes may begin."""
     longest = max(map(len, stops), default=0)
     if longest < 2:
         return ""

@@ -1,4 +1,4 @@
-"""Devices: which one a name means, how much memory it has, and how small tensors are sent to one."""
+"""Devices: the device that a name means, its memory, and the sending of small tensors to it."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ USUAL_MEMORY = 8 * 2**30
 
 
 def resolve(device: str | torch.device | None) -> torch.device:
-    """The device that is meant: `None` = the current GPU if there is one, else the CPU; "cuda" is one GPU of them."""
+    """The device that a name means: `None` = the current GPU if there is one, else the CPU; "cuda" = the current."""
     found = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
     if found.type == "cpu":
         return torch.device("cpu")
@@ -27,8 +27,8 @@ def usable_device(name: str | torch.device | None, option: str) -> torch.device:
     """The device that is meant, as `resolve` reads it, which is here and can hold tensors.
 
     Args:
-        name: as a user gave it; None = the usual one.
-        option: what the user calls it.
+        name: name that the user gave; None = the default device.
+        option: the user's name for this option, for the error message.
 
     Raises:
         CrossdraftError: PyTorch knows no such device, cannot use it on this machine, or it holds no values (`meta`).
@@ -59,18 +59,18 @@ def entry_device(model: Any) -> torch.device:
 
 
 def without_cudnn_attention(device: torch.device) -> None:
-    """Have no attention of this process be cuDNN's from now on, if the device is a GPU.
+    """Switch off cuDNN's attention in this process, if the device is a GPU.
 
-    PyTorch takes cuDNN's first on Hopper and Blackwell. It builds a plan, in each thread, for each number of keys, of
-    which every decode pass has another; and on a B200 models with few heads of keys wrote wrong tokens (PyTorch issue
-    193893). The setting is the process's: PyTorch has no other.
+    PyTorch prefers it on Hopper and Blackwell. cuDNN builds a plan, in each thread, for each number of keys, and every
+    decode pass has another number; on a B200 models with few key heads wrote wrong tokens with it (PyTorch issue
+    193893). The setting is for the whole process: PyTorch has no narrower one.
     """
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(enabled=False)
 
 
 def memory_bytes(device: torch.device) -> int:
-    """Memory of a device; of a CPU what this process's control group leaves of the machine's."""
+    """Bytes of a device's memory; for a CPU the machine's memory, limited by this process's control group."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     try:
@@ -85,7 +85,7 @@ def memory_bytes(device: torch.device) -> int:
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """A tensor on a device. To a GPU it goes by pinned memory, so that the caller need not wait for the copy."""
+    """Send a tensor to a device; to a GPU by pinned memory, so that the caller need not wait for the copy."""
     if device.type != "cuda" or values.device.type != "cpu":
         return values.to(device)
     return values.pin_memory().to(device, non_blocking=True)

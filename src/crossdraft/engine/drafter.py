@@ -1,6 +1,6 @@
-"""The drafter's seam: whatever proposes tokens for the target.
+"""The drafter's seam: the interface of everything that proposes tokens for the target.
 
-Every call takes lists, one entry per request, so that a drafter may batch and need not. A drafter that needs nothing
+Every call takes lists, one entry per request, so that a drafter can batch if it wants to. A drafter that needs nothing
 of the target (`needs` is empty) may `begin` and `propose` while the target's prefill runs: hidden drafting.
 """
 
@@ -25,21 +25,21 @@ class Needs:
 
     Args:
         hidden_layers: indexes into `hidden_states` (0 = the embeddings, -1 = after the final norm).
-        visual_layers: those of them that are wanted for the prompt's first piece too, which ends with its last visual
+        visual_layers: hidden layers that are wanted for the prompt's first piece too, which ends with its last visual
             token; without any, the target prefills that piece faster.
-        video: the request's video or prepared inputs, which need not be sent to another process otherwise.
+        video: the request's video or prepared inputs; without this need they are not sent to another process.
         visual: the target's visual features of the request, before they are prefilled: `Request.visual_features`. The
-            drafter waits for them where it is asked to begin.
-        prompt: the prompt's token ids, from when the target has prepared it: `Request.prompt_ids`. Nobody waits for
-            them; they are known before anything is committed.
+            drafter waits for them when it is asked to begin.
+        prompt: the prompt's token ids, once the target has prepared it: `Request.prompt_ids`. The drafter need not wait
+            for them; they are known before anything is committed.
         probes: most probe rows that one draft brings along: the cache keeps room for them.
-        learns: what it learns from one answer it drafts in others. Then a rule that tosses coins, such as `rejection`,
-            may verify no two with the same random numbers: a draft would know the draws that decide on it, and
-            acceptance would not be exact.
-        unasked: its drafts come of their own accord: asking for one costs the target nothing but the wait.
-        prepares: whether it prepares drafts for what becomes of one while `Budget.ahead` says so.
-        hides: whether a part of it may draft before the target has said anything, though another part may not.
-        runs_in: where its work is done: `here` (this process), `process` (one of its own), or both.
+        learns: true if it learns from answers for later ones. A rule that draws random numbers, such as `rejection`,
+            must then use other numbers for each answer: a draft would otherwise depend on the draws that decide on it,
+            and acceptance would not be exact.
+        unasked: true if its drafts come without being asked for: asking costs the target nothing but the wait.
+        prepares: true if it prepares drafts for possible outcomes of the current draft while `Budget.ahead` is set.
+        hides: true if a part of it may draft before the target's first token, though another part may not.
+        runs_in: place of its work: `here` (this process), `process` (one of its own), or both.
     """
 
     hidden_layers: tuple[int, ...] = ()
@@ -66,7 +66,7 @@ class Needs:
 
     @classmethod
     def of_all(cls, needs: "Sequence[Needs]") -> "Needs":
-        """Whatever any of them needs."""
+        """The union of several drafters' needs."""
         return cls(
             hidden_layers=tuple(sorted({layer for need in needs for layer in need.hidden_layers})),
             visual_layers=tuple(sorted({layer for need in needs for layer in need.visual_layers})),
@@ -94,11 +94,11 @@ class Budget:
         min_confidence: no further once the drafter's own probability of the whole path falls below this, because the
             expected gain of one more node is then below its cost.
         stop: no further once this returns true.
-        until: hidden drafting: the event that the target is at the last piece of its prefill. The draft is wanted then,
-            whatever there is of it.
+        until: hidden drafting: the event that the target is at the last piece of its prefill. The draft is then wanted
+            as far as it has come.
         on_token: called with every token of the drafter's main chain as it appears; must return at once.
-        wait_s: seconds after which the draft is worth nothing any more; 0 = only what is there already, `None` = wait.
-        ahead: whether drafts are prepared for what becomes of this one, by drafters of `Needs.prepares`.
+        wait_s: seconds after which the draft is worthless; 0 = only a draft that is there already, `None` = wait.
+        ahead: true if drafters of `Needs.prepares` are to prepare drafts for possible outcomes of this one.
     """
 
     nodes: int
@@ -120,8 +120,8 @@ class Outcome:
     """A possible result of verifying a draft.
 
     Args:
-        tokens: what it would emit: nodes of the draft along a path from the root, then one token that is no node there.
-        prob: the drafter's own probability of that.
+        tokens: emitted tokens: nodes of the draft along a path from the root, then one token that is no node there.
+        prob: the drafter's own probability of the outcome.
     """
 
     tokens: tuple[int, ...]
@@ -136,12 +136,12 @@ class Draft:
         tree: the drafted tokens.
         path_probs: [n] the drafter's own probability of the path down to each node, parents first; empty where it
             knows none, and where tokens were drawn: a drawn token must not be dropped because of its value.
-        refusal: why there will be none for this request, in one sentence; it goes on without a drafter.
-        fault: what is wrong with this draft, where it could not be read; it is dropped.
+        refusal: reason why this request gets no drafts, in one sentence; the request goes on without a drafter.
+        fault: fault of a draft that could not be read, and is dropped.
         probes: inputs to feed after the tree without verifying them; see `Probes`.
-        outcomes: where the target may leave the tree, as far as the drafter can tell; for parallel drafting.
-        spans: of work that was done elsewhere since the last draft; for the timeline.
-        notes: what the answer is to say of its drafters, a sentence each; one that it says already is not repeated.
+        outcomes: likely ways for the target to leave the tree, by the drafter; for parallel drafting.
+        spans: spans of work that was done elsewhere since the last draft; for the timeline.
+        notes: remarks on its drafters for the answer, a sentence each; a repeated remark is shown once.
     """
 
     tree: DraftTree
@@ -160,11 +160,11 @@ class Draft:
 
     @property
     def probe_embeds(self) -> Tensor | None:
-        """[m, h] embeddings that the last m of these are fed as, if they are to be read as anything but their ids."""
+        """[m, h] embeddings to feed in place of the ids of the last m input nodes, if the probes have any."""
         return None if self.probes is None else self.probes.embeddings
 
     def keep(self, nodes: Sequence[int]) -> "Draft":
-        """The draft of these nodes, parents before their children; without its probes if one stood after another."""
+        """The draft of `nodes`, parents before their children; without its probes if one followed a dropped node."""
         if list(nodes) == list(range(len(self.tree))):
             return self
         tree = self.tree.keep(nodes)
@@ -173,7 +173,7 @@ class Draft:
         return replace(self, tree=tree, path_probs=path_probs, probes=probes)
 
     def first(self, nodes: int) -> "Draft":
-        """The draft of its first nodes."""
+        """The draft of the first `nodes` nodes."""
         return self.keep(range(min(nodes, len(self.tree))))
 
 
@@ -185,8 +185,8 @@ class PromptFeatures:
     """The prompt as the target read it, for drafters that look into it.
 
     Args:
-        tokens: [m] ids of the last piece, the text after the last visual token; the first draft's root is its last.
-        visual_tokens: [N] ids of the piece in front, placeholders where something visual stands.
+        tokens: [m] ids of the last piece, the text after the last visual token.
+        visual_tokens: [N] ids of the piece before it, with placeholders for visual tokens.
         visual: for each visual layer asked for, [N, h] features of that piece.
     """
 
@@ -221,8 +221,8 @@ class VerifyOutput:
         """The output with what a drafter needs of the pass that verified its draft.
 
         Args:
-            needs: of the drafter.
-            draft: what was verified, n nodes and m probes.
+            needs: needs of the drafter.
+            draft: the verified draft, n nodes and m probes.
             logits: [1 + n + m, V] at the root, the nodes, the probes.
             layers: the features of each layer that it needs, [roots + n + m, h].
             roots: tokens in front of the tree, the root included.
@@ -238,7 +238,7 @@ class VerifyOutput:
         return output if draft.probes is None else output.with_probes(draft.probes, logits[1 + len(draft.tree) :])
 
     def with_probes(self, probes: Probes, logits: Tensor) -> "VerifyOutput":
-        """The output with the target's likeliest ids after the probes, of their logits [m, V]."""
+        """The output with the target's likeliest ids after the probes, from the probes' logits [m, V]."""
         top = logits.topk(min(probes.top, logits.shape[-1])).indices
         return replace(self, probe_top=tuple(map(tuple, top.tolist())))
 
@@ -249,7 +249,7 @@ State = TypeVar("State")
 
 @runtime_checkable
 class Drafter(Protocol[State]):
-    """See the module's text. `State` is the drafter's own memory of one request."""
+    """Interface of a drafter. `State` is the drafter's own memory of one request."""
 
     needs: Needs
 
@@ -266,7 +266,7 @@ class Drafter(Protocol[State]):
         ...
 
     def fork(self, states: Sequence[State]) -> list[State]:
-        """Copies that go their own way: to try what follows if the target says this or that.
+        """Independent copies of states, to draft after possible continuations.
 
         A copy is dropped without `end`, and teaches the drafter nothing.
         """
@@ -279,10 +279,10 @@ class Drafter(Protocol[State]):
 
 @runtime_checkable
 class AsyncDrafter(Protocol):
-    """A drafter whose proposals are made elsewhere, or in part: it may be asked first and waited for later."""
+    """A drafter whose proposals are made elsewhere, at least in part: it is asked first and waited for later."""
 
     def propose_async(self, states: Sequence[Any], budgets: Sequence[Budget]) -> "Proposal":
-        """Begin `Drafter.propose`; what is returned waits for the drafts."""
+        """Begin `Drafter.propose`; returns a function that waits for the drafts."""
         ...
 
 
@@ -290,7 +290,7 @@ Proposal = Callable[[], list[Draft]]
 
 
 def propose_async(drafter: Drafter[Any], states: Sequence[Any], budgets: Sequence[Budget]) -> Proposal:
-    """Begin a proposal; one that is made in this thread is made when the drafts are asked for."""
+    """Begin a proposal; a drafter of this thread makes its drafts only when the returned function is called."""
     if isinstance(drafter, AsyncDrafter):
         return drafter.propose_async(states, budgets)
     return lambda: drafter.propose(states, budgets)

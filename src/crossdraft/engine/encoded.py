@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import ModelOutput
 
-UNREAD = ("last_hidden_state", "hidden_states", "attentions")  # of an encoder's output: no model's forward reads them
+UNREAD = ("last_hidden_state", "hidden_states", "attentions")  # fields of an encoder's output that no model reads
 
 
 def without_unread(features: Any) -> Any:
@@ -56,12 +56,12 @@ def _with(output: Any, values: Mapping[str, Any]) -> Any:
 
 
 def last_features(encoded: Mapping[str, Any], counts: Mapping[str, int]) -> dict[str, Any]:
-    """The features of the last items alone, whose rows are `counts` of each kind; nothing of a kind that has none."""
+    """The features of the last rows only, `counts` of each kind; kinds without rows are left out."""
     return {kind: _rows(encoded[kind], -count, None) for kind, count in counts.items() if count and kind in encoded}
 
 
 def first_features(encoded: Mapping[str, Any], counts: Mapping[str, int]) -> dict[str, Any]:
-    """The features of the first rows alone, `counts` of each kind; nothing of a kind that has none."""
+    """The features of the first rows only, `counts` of each kind; kinds without rows are left out."""
     return {kind: _rows(encoded[kind], 0, count) for kind, count in counts.items() if count and kind in encoded}
 
 

@@ -1,6 +1,6 @@
 """Estimators of the policy: fading averages and lines of times, and acceptance rates.
 
-All estimates forget, since a running system changes; nothing but `add`, `saw_…` and `forget` changes anything.
+Old observations fade in all estimates, since a running system changes; only `add`, `saw_…` and `forget` change them.
 """
 
 import math
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 LEAST, MOST = 1e-3, 1 - 1e-3  # probabilities: no token is hopeless or certain for good
-ARRIVAL_PRIOR = 0.3  # part of a draft that is imagined to have come: what was never asked for is worth asking
-PRIOR_POINTS = 2.0  # weight of what was measured under other conditions, in points
+ARRIVAL_PRIOR = 0.3  # draft that is imagined to have come, so that levels never asked for are tried
+PRIOR_POINTS = 2.0  # weight of measurements under other conditions, in points
 DEEPEST = 64  # positions with a rate of their own
 
 
@@ -30,9 +30,9 @@ class LinearFit:
 
     Args:
         decay: the weight that an old point keeps per new one.
-        anchor: weight of a point at (0, 0) that never fades: of nothing costs nothing.
-        ridge: what is added to the variance of x (ridge regression): points that hardly differ in x tell nothing
-            of the slope, however much they differ in y.
+        anchor: weight of a point at (0, 0) that never fades: drafting nothing costs nothing.
+        ridge: number added to the variance of x (ridge regression): points that hardly differ in x tell nothing of the
+            slope, however much they differ in y.
     """
 
     decay: float = 0.98
@@ -45,20 +45,20 @@ class LinearFit:
     xy: float = 0.0
 
     def add(self, x: float, y: float) -> None:
-        """Add a point; what is not finite, or below 0, was not measured but came of a broken clock."""
+        """Add a point; a value that is not finite, or below 0, comes from a broken clock and counts as 0."""
         x, y = sane(x), sane(y)
         for name, value in (("w", 1.0), ("x", x), ("y", y), ("xx", x * x), ("xy", x * y)):
             setattr(self, name, getattr(self, name) * self.decay + value)
 
     def as_prior(self, times: float = 1.0) -> "LinearFit":
-        """A copy for something similar, `times` as large: it weighs little against what is measured there."""
+        """A copy for something similar, `times` as large, which weighs little against new measurements."""
         share = min(1.0, PRIOR_POINTS / self.w) if self.w else 0.0
         sums = {name: share * getattr(self, name) for name in ("w", "x", "y", "xx", "xy")}
         return replace(self, **sums | {name: times * sums[name] for name in ("y", "xy")})
 
     @property
     def slope(self) -> float:
-        """b, never negative: more is not faster."""
+        """b, at least 0, as larger passes are not faster."""
         w = self.w + self.anchor
         spread = w * self.xx - self.x * self.x
         if spread <= 1e-9 * w * self.xx:
@@ -66,7 +66,7 @@ class LinearFit:
         return max(0.0, (w * self.xy - self.x * self.y) / (spread + self.ridge * w * w))
 
     def __call__(self, x: float) -> float:
-        """a + b·x, never negative: nothing takes less than no time, wherever the line crosses 0. 0 before any point."""
+        """a + b·x, at least 0, as no time is negative; 0 before any point."""
         w = self.w + self.anchor
         return max(0.0, self.y + self.slope * (x * w - self.x)) / w if self.w else 0.0
 
@@ -80,7 +80,7 @@ class Ema:
     total: float = 0.0
 
     def add(self, value: float) -> None:
-        """Add a value; of a time that is not finite, or below 0, nothing is learned but that it was."""
+        """Add a value; one that is not finite, or below 0, counts as 0."""
         value = sane(value)
         self.weight = self.weight * self.decay + 1
         self.total = self.total * self.decay + value
@@ -95,15 +95,15 @@ class Ema:
 class PassTimes:
     """V(n): a step from one token to two (another kernel, a mask), and a line after it.
 
-    The line is never steeper than from V(1) to the mean of the wider passes: widths that hardly differ tell nothing
-    of it, whatever their noise says.
+    The line is never steeper than from V(1) to the mean of the wider passes, as widths that hardly differ say nothing
+    of the slope but noise.
     """
 
     one: Ema = field(default_factory=Ema)
     wide: LinearFit = field(default_factory=LinearFit)
 
     def add(self, n: float, seconds: float) -> None:
-        """A pass over n new tokens took so long."""
+        """Add a pass over n new tokens that took `seconds`."""
         if n == 1:
             self.one.add(seconds)
         else:
@@ -135,10 +135,10 @@ class PassTimes:
 
 @dataclass
 class AcceptanceByDepth:
-    """Rates of drafted levels, by position: how often one is sent when asked for, and accepted when verified.
+    """Rates of drafted levels by position: the share sent when asked for, and the share accepted when verified.
 
-    A position that few drafts have reached lately is taken to be like all others; so short drafts can learn that
-    longer ones have begun to pay.
+    A position that few drafts have reached lately gets the mean rate of all; so the policy can learn from short drafts
+    that longer ones have begun to pay.
     """
 
     decay: float = 0.98
@@ -155,7 +155,7 @@ class AcceptanceByDepth:
         _count(self.sent, min(asked, sent), self.decay)
 
     def saw_acceptance(self, verified: int, kept: int) -> None:
-        """The first `kept` levels were accepted; the next one, if there was one, was not."""
+        """Record a verified draft: its first `kept` levels were accepted; the next level, if any, was not."""
         _count(self.verified, verified, self.decay)
         _count(self.kept, kept, self.decay)
         for level in range(verified):
@@ -163,7 +163,7 @@ class AcceptanceByDepth:
 
     @property
     def alpha(self) -> float:
-        """Acceptance rate of a verified level, wherever it stands."""
+        """Acceptance rate of verified levels, over all positions."""
         return min(MOST, max(LEAST, self.rate.total / self.rate.weight))
 
     def rates(self, depth: int) -> list[float]:
@@ -179,7 +179,7 @@ class AcceptanceByDepth:
         return list(accumulate(self.rates(depth), operator.mul))
 
     def arrivals(self, depth: int) -> list[float]:
-        """[depth] probability of each level to be sent when asked for."""
+        """[depth] probability that each level is sent when asked for."""
         known = min(depth, DEEPEST)
         found = [(self.sent[level] + ARRIVAL_PRIOR) / (self.asked[level] + ARRIVAL_PRIOR) for level in range(known)]
         return found + [1.0] * (depth - known)
@@ -194,7 +194,7 @@ class RequestDifficulty:
     estimate is (k + failures) / (k + Σ −log p), the sum over the levels that were verified.
 
     Args:
-        prior: k, so many failures as expected are imagined: one piece of bad luck says little of a whole request.
+        prior: k, number of imagined failures at the expected rate, so that one failure says little of a request.
         decay: the weight that the past keeps at every draft, and at every round without one, so that drafting which
             was given up for bad luck is taken up again.
     """
@@ -205,14 +205,14 @@ class RequestDifficulty:
     exposure: float = 0.0
 
     def add(self, probs: Sequence[float], kept: int) -> None:
-        """Levels with these probabilities were verified, the first `kept` accepted; one that fails fails half way."""
+        """Add verified levels with these probabilities, the first `kept` accepted; a failed level counts half."""
         surprisals = [-math.log(min(MOST, max(LEAST, prob))) for prob in probs]
         self.forget()
         self.failures += kept < len(surprisals)
         self.exposure += sum(surprisals[:kept]) + sum(surprisals[kept:][:1]) / 2
 
     def forget(self) -> None:
-        """A round has passed."""
+        """Let a round pass: old observations fade."""
         self.failures *= self.decay
         self.exposure *= self.decay
 
@@ -232,5 +232,5 @@ def sane(value: float) -> float:
 
 
 def _count(counts: list[float], first: int, decay: float) -> None:
-    """All fade, the first ones get one more."""
+    """Let all counts fade, and add 1 to the first `first` ones."""
     counts[:] = [count * decay + (level < first) for level, count in enumerate(counts)]

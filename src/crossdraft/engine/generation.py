@@ -1,8 +1,8 @@
-"""A checkpoint's generation_config: what is asked of an answer where a request says nothing.
+"""A checkpoint's generation_config: the defaults of settings that a request leaves open.
 
 Each field of `transformers.GenerationConfig` is honoured as `generate` honours it, or has no effect on one sequence
 that is written token by token, or is refused by name. Fields that the installed `transformers` does not know have no
-effect there either.
+effect, as in `generate`.
 """
 
 import json
@@ -24,8 +24,8 @@ DEFAULT_TOP_K = 50  # of `generate`, where a checkpoint samples and does not say
 OWN = frozenset(("logit_bias", "seed", "processors"))  # of `Sampling`, and no fields of `GenerationConfig`
 LENGTHS = frozenset(("max_length", "max_new_tokens", "max_time", "stop_strings", "eos_token_id"))
 HONOURED = (frozenset(NAMES) - OWN) | LENGTHS | {"do_sample"}
-# About beams, about a batch's padding, about what else is returned, about the speed of a pass, or about an assistant
-# model that nobody gave: `generate` writes the same tokens whatever they are.
+# Fields about beams, a batch's padding, further outputs, the speed of a pass, or an assistant model that was not given:
+# `generate` writes the same tokens whatever their values.
 WITHOUT_EFFECT = frozenset(
     (
         *("early_stopping", "length_penalty", "diversity_penalty"),
@@ -68,10 +68,10 @@ class GenerationDefaults:
 
     Args:
         sampling: how tokens are drawn.
-        max_new_tokens, max_length: the longest answer, the longest prompt and answer together; the first wins.
+        max_new_tokens, max_length: the longest answer, the longest prompt and answer together; the former wins.
         stop: strings that end an answer.
         max_time: seconds after which no further round is begun.
-        eos: ids that end an answer; empty if nothing is said.
+        eos: ids that end an answer; empty if the checkpoint names none.
     """
 
     sampling: Sampling = field(default_factory=Sampling)
@@ -82,7 +82,7 @@ class GenerationDefaults:
     eos: tuple[int, ...] = ()
 
     def resolve(self, request: Request) -> Request:
-        """The request with all that it leaves open, but for the longest answer, which depends on the prompt."""
+        """Fill in the settings that a request leaves open, except the longest answer, which depends on the prompt."""
         sampling = request.sampling.over(self.sampling)
         if sampling.bad_words_ids:  # the end cannot be forbidden so, as in `transformers`
             ends = {(token,) for token in self.eos}
@@ -100,13 +100,13 @@ class GenerationDefaults:
         )
 
     def most(self, context: int) -> int:
-        """The longest answer to any prompt in a context of so many tokens."""
+        """The longest answer to any prompt in a context of `context` tokens."""
         if self.max_new_tokens is None and self.max_length is None:
             return min(MAX_NEW_TOKENS, context)
         return min(self.max_new_tokens or self.max_length or context, context)
 
     def limit(self, prompt: int, context: int) -> int:
-        """The longest answer to a prompt of so many tokens, as far as the context reaches.
+        """The longest answer to a prompt of `prompt` tokens, limited by the context.
 
         Raises:
             CrossdraftError: `max_length` leaves no room for an answer.
@@ -227,7 +227,7 @@ LISTS = (
 
 
 def _tuples(value: Any) -> Any:
-    """Lists as tuples, however deep."""
+    """Convert lists to tuples, at any depth."""
     return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
@@ -265,7 +265,7 @@ def _token_ids(config: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
 
 
 def _check_ids(defaults: GenerationDefaults, vocabulary: int | None) -> None:
-    """Ids that are forced or biased must be there; those that are only forbidden need not."""
+    """Raise CrossdraftError if a forced or biased id is outside the vocabulary; forbidden ids may be outside."""
     sampling = defaults.sampling
     named = {
         "eos_token_id": defaults.eos,

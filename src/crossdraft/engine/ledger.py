@@ -1,4 +1,4 @@
-"""Ledger: the times of one request. It observes; nothing is decided by it."""
+"""Ledger: records the times of one request, for reports only."""
 
 import math
 import time
@@ -15,16 +15,16 @@ class Ledger:
     """Stats and timeline of one request, from the moment it was taken up.
 
     Args:
-        stats: to be filled.
+        stats: statistics to be filled.
     """
 
     def __init__(self, stats: Stats) -> None:
         self.stats = stats
         self.timeline = Timeline()
         self.started = time.perf_counter()
-        self._waits: list[tuple[float, float]] = []  # when the target waited for the drafter: start and end of each
-        self._read_until = math.inf  # when the target's reading ended
-        self.first_round = math.inf  # when the first round after it began
+        self._waits: list[tuple[float, float]] = []  # start and end of each wait of the target for the drafter
+        self._read_until = math.inf  # end of the target's reading
+        self.first_round = math.inf  # begin of the first round after the reading
 
     @property
     def drafted(self) -> bool:
@@ -32,29 +32,29 @@ class Ledger:
         return any(span.lane == "drafter" for span in self.timeline.spans)
 
     def waited(self, start: float, end: float, spans: Iterable[Span]) -> None:
-        """The target called the drafter, whose spans since the last call are these."""
+        """Record a call of the drafter by the target, with the drafter's `spans` since the last call."""
         self._waits.append((start, end))
         # A late span of the request before (its last commit) may come along.
         self.timeline.spans.extend(span for span in spans if span.start >= self.started)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """A stage of the target's reading."""
+        """Record a stage of the target's reading while the context is open."""
         with self.timeline.span("target", name):
             yield
 
     def read_chunk(self, start: float, end: float, tokens: int) -> None:
-        """The target read so many tokens of the prompt."""
+        """Record that the target read `tokens` tokens of the prompt."""
         self.timeline.spans.append(Span("target", "prefill", start, end, tokens))
 
     def rides_along(self, start: float, end: float, tokens: int, seconds: float) -> None:
-        """The pass over the prompt's last piece is done; the target's forward took so long."""
+        """Record the pass over the prompt's last piece; `seconds` is the time of the target's forward."""
         self._read_until = start
         self.timeline.spans.append(Span("target", "ride-along", start, end, tokens))
         self.stats.add_time("ride-along", seconds)
 
     def prefilled(self) -> None:
-        """All of the prompt was read."""
+        """Record that the whole prompt was read."""
         self._read_until = min(self._read_until, time.perf_counter())
         for stage in READING:
             self.stats.add_time(stage, self.timeline.total("target", stage))
@@ -62,7 +62,7 @@ class Ledger:
         self._count_hidden()
 
     def close(self) -> None:
-        """The request leaves the batch."""
+        """Finish the statistics when the request leaves the batch."""
         self.stats.total_s = time.perf_counter() - self.started
         self._count_hidden()
         self._count_waits()
@@ -72,7 +72,7 @@ class Ledger:
         drafter = [span for span in self.timeline.spans if span.lane == "drafter"]
         late = {"read", "hidden draft"} if any(span.name == "hidden draft" for span in drafter) else set[str]()
         hidden = [span for span in drafter if span.start < self._read_until or span.name in late]
-        # What ran before the target began to read (inline, one after the other) was not hidden.
+        # Drafting before the target began to read (inline, one after the other) was not hidden.
         reading = [span for span in self.timeline.spans if span.lane == "target" and span.name in READING]
         self.stats.hidden_drafting_s = sum(span.seconds for span in hidden)
         self.stats.hidden_inside_s = sum(part.overlap(span.start, span.end) for part in hidden for span in reading)
@@ -82,9 +82,9 @@ class Ledger:
         self.stats.first_provisional_s = first
 
     def _count_waits(self) -> None:
-        """Part what the target waited into the drafter's computing, and sending, packing and idling.
+        """Split the target's waits into the drafter's computing, and sending, packing and idling.
 
-        In the rounds they are the stages `draft` and `communication`, before these with `hidden` in front.
+        In the rounds they are the stages `draft` and `communication`; before the rounds, the same with prefix `hidden`.
         """
         drafter = [span for span in self.timeline.spans if span.lane == "drafter"]
         for start, end in self._waits:

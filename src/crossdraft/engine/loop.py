@@ -39,16 +39,16 @@ class DecodeLoop:
         target: the model whose output must be reproduced.
         drafter: its runner; `None` = the target alone.
         max_batch: requests that share a pass.
-        rule: acceptance rule by name, with settings where it has any (`typical:eps=0.05`); `None` = the exact one for
+        rule: acceptance rule by name, with settings if it has any (`typical:eps=0.05`); `None` = the exact rule for
             the request's temperature.
         nodes: most nodes drafted per round; the cost model drafts fewer where that is faster.
         hidden_nodes: most nodes drafted for the ride-along.
         adaptive: let measured times and acceptances set the budget of each round.
         on_piece: called with the pieces of every request that has no `on_piece` of its own.
-        prefixes: what is kept of prompts for later ones; `None` = nothing.
+        prefixes: cache of prompts' beginnings for later prompts; `None` = nothing is kept.
         prefill_chunk: tokens of a prompt that share a pass with others; 0 = all of them, `None` = as many as take
             0.1 s, or a round and a half.
-        kv_bytes: of the keys and values of all requests that share a pass: another one waits where it would take more.
+        kv_bytes: limit of all running requests' keys and values: a request that would exceed it waits.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class DecodeLoop:
         """Answer all requests, in their order.
 
         Raises:
-            Exception: the first one that a request ended with, when the others are answered.
+            Exception: the first error that a request ended with, after the others are answered.
         """
         request_ids = [self.submit(request) for request in requests]
         while self.busy:
@@ -123,7 +123,7 @@ class DecodeLoop:
         self._admission.drop()
 
     def close(self) -> None:
-        """Cancel every request, for good; what another thread has begun for one, `join` waits for."""
+        """Cancel every request, for good; `join` waits for work that another thread has begun."""
         self.drop()
         self._admission.close(wait=False)
 
@@ -132,7 +132,7 @@ class DecodeLoop:
         self._admission.close(wait=True)
 
     def _run(self, rows: list[RequestState]) -> None:
-        """Run the next pass of these rows; where it fails, one row after the other, to find whose fault that is."""
+        """Run the next pass of these rows; if it fails, run the rows one by one to find the faulty request."""
         before = [*self.cache.lengths]
         try:
             self._pass(rows)
@@ -170,7 +170,7 @@ class DecodeLoop:
         self._measure(rows, passed, out, times)
 
     def _next_chunk(self, row: RequestState, size: int) -> tuple[Chunk, Chunk | None]:
-        """The tokens that a row reads in the next pass, and what is left of that piece of its prompt."""
+        """The tokens that a row reads in the next pass, and the rest of that piece of its prompt."""
         if not row.pending:
             return Chunk(torch.tensor([row.root])), None
         return self.target.cut(row.pending[0], size)
@@ -181,7 +181,7 @@ class DecodeLoop:
         return PassRow(self.queue.rows.index(row), chunk, draft.input_tree, draft.probe_embeds, captured)
 
     def _drafts(self, rows: Sequence[RequestState]) -> dict[int, Draft]:
-        """A draft for every request whose root is read now, as far as it pays; by the request's id."""
+        """Drafts, as far as they pay, of the requests whose root is read now; by the request's id."""
         first, later = [row for row in rows if not row.tokens], [row for row in rows if row.tokens]
         plans = [(row, self.policy.plan_round(row, len(rows))) for row in later if row.drafts]
         if plans:
@@ -193,7 +193,7 @@ class DecodeLoop:
         found: dict[int, Draft] = {}
         for row in first:
             if row.drafts:
-                row.wait_until_read()  # launched is not done: until then the drafter goes on
+                row.wait_until_read()  # the pass was only launched: the drafter goes on until it is done
                 draft = self.drafter.collect(row)
                 self.policy.saw_hidden_draft(draft, self.drafter.waited_s)
                 found[row.request_id] = self._checked(draft, self.policy.hidden_nodes, row, hidden=True)
@@ -203,7 +203,7 @@ class DecodeLoop:
         return found
 
     def _checked(self, draft: Draft, nodes: int, row: RequestState, rows: int = 1, *, hidden: bool = False) -> Draft:
-        """Validate, trim and clip a draft to what this pass will verify."""
+        """Validate a draft, and cut it to the nodes that this pass will verify."""
         target, width = self.target, self.target.text_config.hidden_size
         try:
             draft = checked(draft, target.vocab_size, self.policy.probes, target.traits.visual_ids, width)
@@ -226,7 +226,7 @@ class DecodeLoop:
             if row.pending or row.over or not len(logits):
                 continue  # more of its prompt is to come
             tree, first = draft.tree, not row.tokens
-            try:  # by rules, processors and a decoding of a user's own: an error in them is the request's
+            try:  # a user's own rule, processor or decoding may fail: the error is the request's
                 if first:
                     row.keep_prompt(self.cache, self.queue.rows.index(row))
                 accepted = row.verify(tree, logits[: 1 + len(tree)])
@@ -248,7 +248,7 @@ class DecodeLoop:
     def _measure(
         self, rows: Sequence[RequestState], passed: Sequence[PassRow], out: TargetOut, times: SharedPassTimes
     ) -> None:
-        """Tell the policy what the pass took."""
+        """Tell the policy the times of the pass."""
         row, one = rows[0], passed[0]
         if len(rows) == times.prompts and row.drafts and not one.chunk.skip_logits:
             self.policy.saw_prefill(len(one), out.seconds, self.drafter.hidden_work(row))

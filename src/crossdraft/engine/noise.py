@@ -23,8 +23,8 @@ MASK = 2**64 - 1
 STEP = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio
 ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 BITS = 52  # a number is (k + 1/2) / 2^52, which a float64 holds exactly: never 0, never 1
-SPARSE = 4  # the noise of possible tokens alone is computed where at most a quarter is possible
-COINS = -1  # no position of a token: of what rules draw otherwise
+SPARSE = 4  # only possible tokens' noise is computed where at most a quarter of the tokens is possible
+COINS = -1  # stands for a position in the seeds of rules' other random numbers
 
 
 def uniform(seed: int, position: int, tokens: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ def shares(weights: Tensor, seed: int, position: int) -> Tensor:
     """Shares in the race of a position: softmax(log w + Gumbel noise), for rows of distributions.
 
     The k largest are k tokens drawn without replacement (Gumbel top-k, Kool et al. 2019), the largest is `choose`'s.
-    How far it leads says how sure it is that another distribution, close to this one, draws the same token.
+    Its lead says how likely another distribution, close to this one, is to draw the same token.
 
     Args:
         weights: [..., V]; a row of zeros stays one.
@@ -89,11 +89,11 @@ def shares(weights: Tensor, seed: int, position: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """The noise of a round, of which an acceptance rule is a pure function.
+    """The noise of a round, the only source of randomness of an acceptance rule.
 
     Args:
-        seed: of the request.
-        position: in the answer, of the first token after the root.
+        seed: the request's seed.
+        position: position in the answer of the first token after the root.
     """
 
     seed: int
@@ -104,12 +104,12 @@ class Noise:
         return choose(weights, self.seed, self.position + depth)
 
     def generator(self) -> torch.Generator:
-        """A stream of random numbers, for rules that toss coins instead."""
+        """A stream of random numbers, for rules that draw them instead of using the noise."""
         return torch.Generator().manual_seed(_hash(_hash(_hash(self.seed) + COINS) + self.position) >> 1)
 
 
 def _hash(number: int) -> int:
-    """SplitMix64's mixing of an integer: 64 bits of which each depends on all of its own."""
+    """SplitMix64's mixing of an integer: 64 bits, each of which depends on all bits of the integer."""
     z = (number + STEP) & MASK
     for shift, factor in ROUNDS:
         z = (z ^ (z >> shift)) * factor & MASK

@@ -1,6 +1,6 @@
 """Opening: a request on its way to a row: its prompt is prepared, looked up in the prefix cache, and encoded.
 
-Preparing and encoding a clip cannot be cut into chunks. So while others are answered, another thread does them.
+Preparing and encoding a clip cannot be cut into chunks. So another thread does both while other requests are answered.
 """
 
 from collections.abc import Callable, Generator
@@ -25,12 +25,12 @@ Work = Callable[[], Any]
 
 
 class Opening:
-    """See the module's text. To be used by one thread.
+    """The steps that bring one request to a row. To be used by one thread.
 
     Args:
-        state: the request. If it has an answer already, it had a row before, which it lost to another one.
+        state: the request. If it has part of an answer already, it had a row before and lost it to another request.
         target, prefixes: see `DecodeLoop`.
-        needs: of the drafter.
+        needs: needs of the drafter.
         show: called with the visual features, once they are there.
     """
 
@@ -42,15 +42,15 @@ class Opening:
         self._again = state.known is not None
         self._steps = self._open()
         self._next: Work | None = next(self._steps, None)
-        self._made: Future[Any] | None = None  # what is done in the other thread
+        self._made: Future[Any] | None = None  # the step that the other thread does
 
     @property
     def busy(self) -> bool:
-        """True if the other thread is at work for it."""
+        """True if the other thread is at work for this request."""
         return self._made is not None and not self._made.done()
 
     def finish(self) -> None:
-        """Do all that is left in this thread, unless the request is cancelled meanwhile."""
+        """Do all remaining steps in this thread, unless the request is cancelled meanwhile."""
         while self._next is not None and not self.state.over:
             self._go_on(self._next() if self._made is None else self._made.result())
             self.state.check_cancelled()
@@ -71,7 +71,7 @@ class Opening:
         return self._next is None
 
     def close(self) -> None:
-        """Nothing more of it is wanted."""
+        """Drop the remaining steps."""
         self._steps.close()
         self._next = None
         if self._made is not None:
@@ -83,7 +83,7 @@ class Opening:
             self._next = self._steps.send(made)
 
     def _open(self) -> Generator[Work, Any, None]:
-        """Yield what any thread may do next, and take its result."""
+        """Yield each step, which any thread may do, and take its result."""
         state, target = self.state, self._target
         if state.known is not None:
             needs = NO_NEEDS if state.tokens else self.needs
@@ -100,12 +100,12 @@ class Opening:
         self._plan(known, encoded)
 
     def _plan(self, known: CachedPrompt, encoded: Encoded) -> None:
-        """Leave in the request's state what is to be read into its row."""
+        """Store in the request's state the pieces to be read into its row."""
         state, target = self.state, self._target
         whole = bool(state.tokens) or not state.drafts
         state.known, state.prefix = known, known.prefix
         state.pending, state.rope_delta = target.chunks(known.prompt, encoded, len(known.prefix), whole=whole)
-        if state.tokens:  # what was answered is read as well, up to the root; then it goes on
+        if state.tokens:  # the answer so far is read too, up to the root
             state.pending = [replace(chunk, skip_logits=True) for chunk in state.pending]
             state.pending.append(Chunk(torch.tensor(state.tokens)))
         else:

@@ -12,10 +12,10 @@ TOKEN_TYPES = ("mm_token_type_ids", "token_type_ids")
 
 
 class OwnForward:
-    """See the module's text.
+    """Executor that runs a model's own forward.
 
     Args:
-        passes: of the model.
+        passes: builder of the model's passes.
     """
 
     def __init__(self, passes: PassBuilder) -> None:

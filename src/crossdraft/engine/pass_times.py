@@ -1,4 +1,4 @@
-"""Measured times of passes of a target: V(n), the time of one over n new tokens."""
+"""Measured times of passes of a target: V(n), the time of a pass over n new tokens."""
 
 import logging
 import time
@@ -16,24 +16,24 @@ from crossdraft.engine.tree import DraftTree
 
 log = logging.getLogger(__name__)
 
-BEFORE = 512  # tokens that stand before those of a pass
+BEFORE = 512  # tokens in the cache before a pass
 SAMPLES = 5  # of each pass, at most
-TOKEN = 3  # any
+TOKEN = 3  # an arbitrary id
 WIDE, CHUNK, ROWS = 16, 256, 8  # tokens and rows of passes that `calibrate` measures,
-CALIBRATION_S, LONGEST_S = 0.15, 0.5  # each for so long, and a chunk if it is not expected to take longer
+CALIBRATION_S, LONGEST_S = 0.15, 0.5  # seconds for each of them; longest expected time of a chunk that is measured
 
 
 @torch.inference_mode()
 def calibrate(target: Target, cost: CostModel, rows: int, spare: Callable[[], tuple[int, ...]]) -> None:
-    """Tell the cost model what passes take before the first request; it takes about a second, or four passes.
+    """Measure passes for the cost model before the first request, in about a second, or four passes.
 
-    Measured are a token, a draft of `WIDE - 1` behind it, and a token in each of several rows, on the drafter's cores
-    as well where it has some; then, what these cores are worth to such a draft and to a chunk of a prompt.
+    Passes over a token, over a token and a draft of `WIDE - 1`, and over a token in each of several rows are measured,
+    also on the drafter's cores if it has some; then the gain of these cores for such a draft and a chunk of a prompt.
 
     Args:
-        target: whose passes, in the thread that will run them.
-        cost: is told; what it knows already is not measured again, nor anything where the context has no room for it.
-        rows: requests that share passes, at most.
+        target: the target, in the thread that will run its passes.
+        cost: model that gets the times; times that it has, or for which the context is too short, are not measured.
+        rows: most requests that share a pass.
         spare: the drafter's cores that nothing runs on now.
     """
     if target.context <= CHUNK:
@@ -60,7 +60,7 @@ def calibrate(target: Target, cost: CostModel, rows: int, spare: Callable[[], tu
 
 
 def _least_seconds(target: Target, rows: int, tokens: int, nodes: int = 0) -> float:
-    """The least of some passes over so many rows, of a chunk and a draft each, after `BEFORE` tokens or fewer."""
+    """Least seconds of some passes over `rows` rows, each with a chunk and a draft, after at most `BEFORE` tokens."""
     before = min(BEFORE, target.context - CHUNK)
     room = before + tokens + nodes
     cache, chunk = target.new_cache(rows, room), Chunk(torch.full((tokens,), TOKEN))

@@ -1,8 +1,8 @@
-"""A pass of the target: the tokens of several rows, one after another without padding, and what comes of them.
+"""A pass of the target: the tokens of several rows, one after another without padding, and their outputs.
 
-A row of a pass has pending tokens (a prompt, a part of one, or the last committed token alone) and perhaps a draft tree
-behind them. Rows that attend in one call are a segment: consecutive rows of the cache with a single pending token each,
-or one row with more.
+A row of a pass has pending tokens (a prompt, a part of one, or the last committed token alone), which a draft tree may
+follow. Rows that attend in one call are a segment: consecutive rows of the cache with a single pending token each, or
+one row with several.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ from crossdraft.engine.tree import DraftTree
 
 EMPTY = DraftTree.empty()
 PassResult = tuple[Tensor, Callable[[int], Tensor]]
-"""Logits [W, V] of the tokens that are answered, and what gives a hidden layer [N, h] by its index."""
+"""Logits [W, V] of the tokens that are answered, and a function from a hidden layer's index to its states [N, h]."""
 Masks = Tensor | dict[str, Tensor | None] | None  # one for all layers, or for each type of layer
 
 
@@ -36,8 +36,8 @@ class Chunk:
         tokens: [m] ids, m ≥ 1.
         positions: [m] or [3, m] positions; `None` = count on from the row's length.
         encoded: visual features whose placeholders stand in `tokens`.
-        skip_logits: nobody will ask for logits after it: another chunk follows.
-        images: [m] the number of the image that a token belongs to, -1 = none, where those of one see each other.
+        skip_logits: true if no logits are wanted, as another chunk follows.
+        images: [m] number of a token's image, -1 = none, for models in which tokens of one image see each other.
     """
 
     tokens: Tensor
@@ -52,11 +52,11 @@ class PassRow:
     """A row of a pass.
 
     Args:
-        index: of the cache.
-        chunk: its pending tokens.
-        tree: the draft tree behind them.
-        embeds: [k, h] embeddings that the tree's last k nodes are read as, whatever their ids.
-        capture: hidden layers wanted of it: indexes into `hidden_states` (0 = embeddings, -1 = after the final norm).
+        index: index of the row in the cache.
+        chunk: pending tokens of the row.
+        tree: the draft tree after them.
+        embeds: [k, h] embeddings to read for the tree's last k nodes, in place of their ids.
+        capture: hidden layers wanted: indexes into `hidden_states` (0 = embeddings, -1 = after the final norm).
     """
 
     index: int
@@ -70,12 +70,12 @@ class PassRow:
 
     @property
     def decodes(self) -> bool:
-        """True if its only pending token is the root, so that all of it is answered."""
+        """True if the only pending token is the root, so that all tokens of the row are answered."""
         return len(self.chunk.tokens) == 1 and not self.chunk.skip_logits and not self.chunk.encoded
 
     @property
     def answers(self) -> int:
-        """Number of its last tokens whose logits are wanted: the root and the nodes."""
+        """Number of the row's last tokens whose logits are wanted: the root and the nodes."""
         return 0 if self.chunk.skip_logits else 1 + len(self.tree)
 
 
@@ -86,10 +86,10 @@ class TargetOut:
     Args:
         logits: [1 + n, V] at the root and at every node; [0, V] after a chunk that skips them.
         hidden: for each captured layer [m + n, h], at the chunk's tokens and at every node.
-        began, done: where the model's own forward begins and ends in the device's work.
+        began, done: marks in the device's work where the model's own forward begins and ends.
         width: mean number of tokens of a row.
 
-    The pass is launched, and may not be done yet: on a GPU whoever reads a time, or acts on its end, waits for `done`.
+    The pass is launched, and may not be done yet: to read its time, or act on its end, wait for `done`.
     """
 
     logits: list[Tensor]
@@ -109,13 +109,13 @@ class Segment:
     """Rows of a pass that attend in one call, padded to one width for that alone.
 
     Args:
-        rows: one or more.
-        first: where their tokens begin among those of the pass.
+        rows: one or more rows.
+        first: index of their first token among those of the pass.
         width: tokens of the widest row, or more.
-        window: where their keys and values are written.
-        mask: [B, 1, width, keys], true = may attend; `None` = everything up to itself; of some models one for each type
-            of layer.
-        real: [m] where its tokens stand among all that are padded to one width; `None` if none is padded.
+        window: place in the cache of their keys and values.
+        mask: [B, 1, width, keys], true = may attend; `None` = each token attends to all up to itself; for some models
+            one mask for each type of layer.
+        real: [m] indexes of the rows' tokens after padding to one width; `None` if none is padded.
     """
 
     rows: tuple[PassRow, ...]
@@ -132,11 +132,11 @@ class Segment:
 
     @cached_property
     def tokens(self) -> slice:
-        """Its tokens among those of the pass."""
+        """Slice of the segment's tokens among those of the pass."""
         return slice(self.first, self.first + sum(self.sizes))
 
     def padded(self, states: Tensor) -> Tensor:
-        """[m, ...] of its tokens -> [B, width, ...], zeros in the padding."""
+        """[m, ...] of the segment's tokens -> [B, width, ...], zeros in the padding."""
         shape = (len(self.rows), self.width, *states.shape[1:])
         if self.real is not None:
             wide = states.new_zeros(shape[0] * shape[1], *shape[2:])
@@ -156,8 +156,8 @@ class Pass:
     Args:
         ids: [N] token ids of all rows, on the target's device.
         positions: [N] or [3, N].
-        segments: of these tokens, in their order.
-        embeds: [N, h] what is read; `None` = the embeddings of the ids. It has visual features in their places.
+        segments: segments of these tokens, in their order.
+        embeds: [N, h] input embeddings with visual features in their places; `None` = the embeddings of the ids.
     """
 
     ids: Tensor
@@ -187,7 +187,7 @@ class Pass:
         return Pass(self.ids[tokens], self.positions[..., tokens], (replace(segment, first=0),), embeds)
 
     def by_row(self, logits: Tensor, layer: "Callable[[int], Tensor]") -> tuple[list[Tensor], list[tuple[Tensor, ...]]]:
-        """Logits [W, V] of what is answered and hidden layers, `layer` [N, h] each, row by row; see `TargetOut`."""
+        """Split the answered tokens' logits [W, V] and the captured layers, `layer` [N, h], by row; see `TargetOut`."""
         hidden: list[tuple[Tensor, ...]] = []
         for row, end in zip(self.rows, accumulate(map(len, self.rows)), strict=True):
             hidden.append(tuple(layer(one)[end - len(row) : end] for one in row.capture))
@@ -198,12 +198,12 @@ class Executor(Protocol):
     """Runs passes over a model: `hf` (any model's own forward), `fast` (known decoder layers), `graphs` (captured)."""
 
     def __call__(self, one: Pass, cache: KVCache) -> PassResult:
-        """Run a pass whose windows are open; what it writes into the cache stays uncommitted."""
+        """Run a pass whose windows are open; its keys and values stay uncommitted in the cache."""
         ...
 
 
 def real_tokens(sizes: Sequence[int], width: int) -> Tensor | None:
-    """[m] where the tokens of rows of these sizes stand among all that are padded to one width; `None` if none is.
+    """[m] indexes of the tokens of rows of these sizes after padding to one width; `None` if none is padded.
 
     >>> real_tokens([1, 2], 3)
     tensor([0, 3, 4])
@@ -230,8 +230,8 @@ class PassBuilder:
 
     Args:
         model: in eval mode.
-        device: where it reads its inputs.
-        traits: what is particular about it.
+        device: device of its inputs.
+        traits: peculiarities of the model.
     """
 
     model: PreTrainedModel
@@ -244,12 +244,12 @@ class PassBuilder:
         return cls(model, entry_device(model), detect_traits(model))
 
     def build(self, cache: KVCache, rows: Sequence[PassRow], width: int = 0, keys: int = 0) -> Pass:
-        """The pass over these rows, whose windows are open then.
+        """Build the pass over these rows, and open its windows.
 
         Args:
-            cache: where they are.
-            rows: in any order.
-            width, keys: of a pass of one segment, at least so many tokens a row, and keys that it attends to.
+            cache: cache of the rows.
+            rows: the rows, in any order.
+            width, keys: for a pass of one segment, least numbers of tokens a row and of keys that it attends to.
         """
         ids: list[int] = []
         positions: list[Tensor] = []
@@ -295,19 +295,19 @@ class PassBuilder:
         return sliding if self.traits.all_slide else {"full_attention": mask, "sliding_attention": sliding}
 
     def near(self, cache: KVCache, rows: Sequence[PassRow], width: int, keys: int) -> Tensor:
-        """[B, 1, width, keys], True = not further back than a sliding layer looks, along a node's own path."""
+        """[B, 1, width, keys], True = within a sliding layer's window, counted along a node's own path."""
         own, index = [], []
         for row in rows:
             length, m, n = cache.lengths[row.index], len(row.chunk.tokens), len(row.tree)
             nodes = [length + m - 1 + depth for depth in row.tree.depths]
-            # Padding, too, sees at least itself: nothing but NaN comes of a query that sees nothing.
+            # Padding, too, sees at least itself: a query that sees nothing gives NaN.
             own.append([*range(length, length + m), *nodes, *range(length + m + n, length + width)])
             index.append([*range(length), *own[-1], *range(length + width, keys)])
         queries, seen = (to_device(torch.tensor(table), self.device) for table in (own, index))
         return seen[:, None, None] > queries[:, None, :, None] - (self.traits.window or keys)
 
     def mask(self, cache: KVCache, rows: Sequence[PassRow], width: int, keys: int) -> Tensor | None:
-        """[B, 1, width, keys], True = may attend. `None` where the plain causal path says the same."""
+        """[B, 1, width, keys], True = may attend. `None` where plain causal attention is the same."""
         lengths = [cache.lengths[row.index] for row in rows]
         level = len(set(lengths)) == 1
         plain = level and all(row.tree.is_chain and row.chunk.images is None for row in rows)
@@ -316,7 +316,7 @@ class PassBuilder:
         past: int | Tensor = lengths[0]
         if not level:
             past = to_device(torch.tensor(lengths), self.device).view(-1, 1, 1, 1)
-        # Up to itself is right for a chunk and for a chain; what is padded after them nobody sees.
+        # Attention up to itself is right for a chunk and for a chain; the padding after them is not seen.
         queries = torch.arange(width, device=self.device)[:, None]
         causal = torch.arange(keys, device=self.device) <= past + queries
         mask = causal.expand(len(rows), 1, width, keys).contiguous()

@@ -1,7 +1,7 @@
-"""Which CPU cores this process may use, and restricting it to some of them, where the system can do that.
+"""CPU cores that this process may use, and its restriction to some of them, where the system can do that.
 
-Linux tells and restricts. macOS and Windows do neither through Python: there the cores are numbered 0, 1, … and only
-the number of threads follows from what was asked for.
+Linux lists the cores and restricts a process to some. macOS and Windows do neither through Python: there the cores are
+numbered 0, 1, … and only the number of threads follows from the cores that were asked for.
 """
 
 import os
@@ -30,7 +30,7 @@ def spin_shortly(environment: MutableMapping[str, str]) -> None:
     """Have idle OpenMP threads sleep soon, so that others get their cores; see `engine.fast.elastic`.
 
     Args:
-        environment: in which PyTorch is to be imported; what it says itself stands.
+        environment: environment in which PyTorch will be imported; its own settings are kept.
     """
     if "OMP_WAIT_POLICY" not in environment:
         environment.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)

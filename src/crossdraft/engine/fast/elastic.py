@@ -1,11 +1,10 @@
 """Elastic cores: a drafter's CPU cores belong to the target while the drafter has nothing to do.
 
-The thread that runs the target looks between two layers whether the drafter works (`poll`; see `handled`), and has its
-next operations run on the drafter's cores as well, or on its own alone. The number of threads changes, and nothing
-that is computed.
+Between two layers the thread that runs the target checks if the drafter works (`poll`; see `handled`), and has its next
+operations run on the drafter's cores as well, or on its own alone. Only the number of threads changes, no result.
 
-An idle OpenMP thread spins before it sleeps, by default for about 10 ms, in which it takes time from the drafter that
-has work again. GOMP_SPINCOUNT, read when PyTorch is imported, makes that shorter; the command line sets it.
+An idle OpenMP thread spins before it sleeps, by default for about 10 ms, and takes that time from a drafter that has
+work again. GOMP_SPINCOUNT, read when PyTorch is imported, makes the spinning shorter; the command line sets it.
 """
 
 import os
@@ -53,7 +52,7 @@ class _Team:
         self.started = spare
 
     def narrow(self) -> None:
-        """Give back what is borrowed."""
+        """Give the borrowed cores back."""
         if self.wide:
             self.wide = False
             torch.set_num_threads(self.threads)
@@ -90,14 +89,14 @@ def borrowing(spare: Callable[[], Cores]) -> Iterator[None]:
         yield
     finally:
         used.narrow()
-        used.spare = _nothing  # whose loop this was may be given up
+        used.spare = _nothing  # lets the loop's owner be freed
         _local.team = before
 
 
 def poll(*_: object) -> None:
-    """Borrow what is spare now, or give it back: between two layers, and after calls of the drafter.
+    """Borrow the cores that are spare now, or give them back: between two layers, and after calls of the drafter.
 
-    In a drafter's process it says that a layer is finished.
+    In a drafter's process the call reports that a layer is finished.
     """
     progress()
     if (team := _local.team) is not None:
@@ -105,7 +104,7 @@ def poll(*_: object) -> None:
 
 
 class PollHook:
-    """Calls `poll` before a layer: one for all adapters around its model, until the last who holds it lets go."""
+    """Calls `poll` before a layer: one hook for all adapters around its model, until the last holder releases it."""
 
     def __init__(self, layer: nn.Module) -> None:
         self.holders, self._handle = 0, layer.register_forward_pre_hook(self)
@@ -114,7 +113,7 @@ class PollHook:
         poll()
 
     def release(self) -> None:
-        """One of the holders needs it no more."""
+        """Release one holder's claim; the last release removes the hook."""
         with _hooking:
             self.holders -= 1
             if not self.holders:
@@ -125,9 +124,9 @@ _hooking = threading.Lock()  # guards which layers have a hook, and how many hol
 
 
 def poll_between(model: nn.Module, without: Sequence[nn.Module] = (), *, hold: bool = False) -> list[PollHook]:
-    """Call `poll` before each layer of the model's stacks, but for those in `without`.
+    """Call `poll` before each layer of the model's stacks, except the layers in `without`.
 
-    With `hold` the caller is one of those who hold the hooks, and is to `release` each of them once.
+    With `hold` the caller becomes a holder of the returned hooks, and has to `release` each of them once.
     """
     skipped = {id(module) for module in without}
     stacks = [stack for stack in model.modules() if isinstance(stack, nn.ModuleList)]

@@ -5,7 +5,7 @@ wrappers: output recording, mask construction, kernel dispatch, argument checks.
 instead, with the model's own modules, in the order of `LlamaDecoderLayer.forward`: operation by operation the same
 arithmetic. Decoders of another anatomy keep their own forward.
 
-Nobody asks for the logits of a prompt's tokens but the last: there the last layer does no more than keys and values.
+Only the last token of a prompt needs logits: for the others the last layer computes keys and values alone.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from crossdraft.engine.cache import KVCache
 from crossdraft.engine.fast.elastic import poll
 from crossdraft.engine.passes import Pass, PassResult, Segment
 
-ANATOMIES = (LlamaModel, Qwen2Model)  # pre-norm, rotary, gated MLP; biases and grouped heads as they come
+ANATOMIES = (LlamaModel, Qwen2Model)  # pre-norm, rotary, gated MLP; with or without biases and grouped heads
 CAUSAL_ROWS = 96  # queries of a first pass that attend at once on a CPU
 
 
@@ -49,13 +49,13 @@ class FastDecoder:
 
     @property
     def usable(self) -> bool:
-        """False while somebody listens to, or changes, what a module does whose forward is skipped here."""
+        """False while a module whose forward is skipped here has hooks, which would not run."""
         return not any(m._forward_hooks or m._forward_pre_hooks for m in self.skipped)  # noqa: SLF001
 
     def __call__(self, one: Pass, cache: KVCache) -> PassResult:
         """Run a pass; see `passes.Executor`.
 
-        The last layer goes no further than keys and values for tokens that nobody asks about.
+        The last layer computes keys and values alone for tokens whose outputs are not wanted.
         """
         embeds = self.text.embed_tokens(one.ids) if one.embeds is None else one.embeds
         turn = self.rotary(embeds, one.positions)
@@ -71,7 +71,7 @@ class FastDecoder:
         return self.head(last), states.__getitem__
 
     def _wants_last(self, one: Pass) -> bool:
-        """True if the last layer's output is asked for, of tokens that are not answered, too."""
+        """True if the last layer's output is also wanted of tokens that are not answered."""
         last = {-1, len(self.text.layers)}
         return any(not last.isdisjoint(row.capture) for row in one.rows)
 
@@ -93,11 +93,11 @@ class FastDecoder:
         """[N, h] -> [N, h], or [W, h] of the `wanted` tokens alone.
 
         Args:
-            layer, store: a decoder layer, and where its keys and values are.
-            stream: its input.
+            layer, store: a decoder layer, and the store of its keys and values.
+            stream: input of the layer.
             turn: see `rotary`.
-            one, biases: the pass, and what each segment's mask adds to the scores.
-            wanted: [W] tokens that are answered, if the layer need go on with no others.
+            one, biases: the pass, and the biases that each segment's mask adds to the scores.
+            wanted: [W] tokens that are answered, if outputs of no other tokens are needed.
         """
         attention = layer.self_attn
         poll()
@@ -116,7 +116,7 @@ class FastDecoder:
         return self.after_attention(layer, stream, torch.cat(mixed) if len(mixed) > 1 else mixed[0])
 
     def after_attention(self, layer: Any, stream: Tensor, mixed: Tensor) -> Tensor:
-        """The layer's output, of its input [m, h] and what its heads mixed [m, H * d]."""
+        """The layer's output, from its input [m, h] and its heads' attention [m, H * d]."""
         attention, mlp = layer.self_attn, layer.mlp
         poll()
         stream = stream + attention.o_proj(mixed)
@@ -126,16 +126,16 @@ class FastDecoder:
         return stream + mlp.down_proj(inner)
 
     def query(self, attention: Any, query: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-        """[N, H, d] -> [N, H, d] what a layer's scores are made of, beside `key`."""
+        """[N, H, d] -> [N, H, d], the rotated queries of a layer."""
         return rotate(query, *turn)
 
     def key(self, attention: Any, key: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-        """[N, G, d] -> [N, G, d] what is kept of a token's key."""
+        """[N, G, d] -> [N, G, d], the rotated keys as the cache keeps them."""
         return rotate(key, *turn)
 
 
 def find_fast(model: PreTrainedModel) -> FastDecoder | None:
-    """The executor `fast` of a model, if its decoder has a known anatomy and its weights stay where they are."""
+    """The executor `fast` of a model, if its decoder has a known anatomy and its weights are not offloaded."""
     base = model.base_model
     text: Any = getattr(base, "language_model", getattr(base, "text_model", base))
     head = model.get_output_embeddings()
@@ -148,11 +148,11 @@ def find_fast(model: PreTrainedModel) -> FastDecoder | None:
 def _mixed(
     scale: float, store: Any, segment: Segment, own: Sequence[Tensor], bias: Tensor | None, *, whole: bool
 ) -> Tensor:
-    """[m, H * d] attention of a segment's tokens, or if it is not `whole` of those that are answered.
+    """[m, H * d] attention of a segment's tokens, or unless `whole` of its answered tokens.
 
     Args:
-        scale: of the scores.
-        store: where keys and values are.
+        scale: scale of the scores.
+        store: store of keys and values.
         segment: rows.
         own: [B, H, n, d] queries, keys and values of their tokens.
         bias: [B, 1, n, keys] added to the scores.
@@ -172,7 +172,7 @@ def _mixed(
 
 
 class _NoHead(nn.Module):
-    """A head without words."""
+    """A head that returns logits of width 0."""
 
     def forward(self, states: Tensor) -> Tensor:
         return states[..., :0]
@@ -194,9 +194,9 @@ def attend(
         bias: [B, 1, n, keys] added to the scores, or `None`.
         causal: without a bias, each query sees the keys up to its own.
         scale: of the scores.
-        masked_groups: whether the kernels take a bias and grouped heads at once; `None` = on a CPU alone. CUDA's fused
-            ones do not, and the plain one that is left writes all scores to memory. So, as in `transformers`, a single
-            query's heads are put side by side as if they were queries, and else the keys and values are repeated.
+        masked_groups: true if the kernels take a bias and grouped heads at once; `None` = on a CPU only. CUDA's fused
+            kernels do not, and the plain kernel writes all scores to memory. So, as in `transformers`, a single
+            query's heads are treated as queries of one head; for more queries the keys and values are repeated.
 
     Returns:
         [B, H, n, d].
@@ -218,9 +218,9 @@ def attend(
 
 
 def _causal_in_parts(query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-    """`attend` of a first pass on a CPU, `CAUSAL_ROWS` queries at a time: the later keys are not even looked at.
+    """Causal attention of a first pass on a CPU, `CAUSAL_ROWS` queries at a time, without reading later keys.
 
-    PyTorch's kernel computes up to 512 keys for every query and then hides those behind it.
+    PyTorch's kernel computes up to 512 keys for every query and then masks the later ones.
     """
     count = query.shape[2]
     hidden = torch.ones(CAUSAL_ROWS, CAUSAL_ROWS, dtype=torch.bool, device=query.device).triu(1)
@@ -241,13 +241,13 @@ def mask_bias(states: Tensor, mask: Tensor | None) -> Tensor | None:
 
 
 def rms_norm(module: Any, states: Tensor) -> Tensor:
-    """Root-mean-square norm, as the module does it, to the bit."""
+    """Root-mean-square norm, equal to the module's to the bit."""
     wide = states.float()
-    if wide.device.type != "cpu":  # `mean` divides there in another way: say what the module says
+    if wide.device.type != "cpu":  # `mean` divides differently there: compute as the module does
         return module.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + module.variance_epsilon)).to(
             states.dtype
         )
-    # A mean is a sum, divided; so it takes fewer passes.
+    # A sum that is divided in place is a mean in fewer passes.
     scale = wide.square().sum(-1, keepdim=True).div_(states.shape[-1]).add_(module.variance_epsilon).rsqrt_()
     return module.weight * (wide * scale).to(states.dtype)
 

@@ -1,8 +1,8 @@
-"""Memory that was freed, given back to the system.
+"""Heap trimming: gives freed memory back to the system.
 
-glibc keeps freed blocks below 32 MiB for later. Where a model's weights are replaced one by one by blocks of other
-sizes, a fifth of the model can stay behind that way; and where requests of all lengths come and go, free blocks pile
-up: in half a minute a tenth of what a small pair holds.
+glibc keeps freed blocks below 32 MiB for later. When a model's weights are replaced one by one by blocks of other
+sizes, free blocks of a fifth of the model's size can remain; and while requests of all lengths come and go, free blocks
+pile up: in half a minute a tenth of the memory of a small pair.
 """
 
 import ctypes
@@ -15,9 +15,9 @@ from functools import cache
 from pathlib import Path
 
 TRIM_EVERY = 256 * 1024 * 1024  # bytes; a trim takes milliseconds
-REQUESTS = 32  # that ended, after which a trim is due
+REQUESTS = 32  # ended requests after which a trim is due
 GROWTH = 16 * 1024 * 1024  # bytes that a process may hold more than after its last trim, before another one is due
-INTERVAL_S = 0.5  # between two of these at least: each takes milliseconds, and what it gives back is soon wanted again
+INTERVAL_S = 0.5  # least time between two such trims: each takes milliseconds, and the memory is soon wanted again
 STATM = Path("/proc/self/statm")
 
 
@@ -31,7 +31,7 @@ def _malloc_trim() -> Callable[[int], int] | None:
 
 
 def trim() -> None:
-    """Give back what is free, where the C library can."""
+    """Give free memory back to the system, if the C library can."""
     release = _malloc_trim()
     if release is not None:
         release(0)
@@ -45,13 +45,13 @@ def resident() -> int:
 
 
 class HeapTrimmer:
-    """Trims the heap each time that so many bytes were replaced."""
+    """Trims the heap each time that `TRIM_EVERY` bytes were replaced."""
 
     def __init__(self) -> None:
         self._replaced = 0
 
     def replaced(self, nbytes: int) -> None:
-        """Note that so much was freed, and as much allocated."""
+        """Note that `nbytes` were freed, and as many allocated."""
         self._replaced += nbytes
         if self._replaced >= TRIM_EVERY:
             self.trim()
@@ -65,8 +65,8 @@ class HeapTrimmer:
 class RequestTrimmer:
     """Trims the heap after every `REQUESTS` requests, and before if the process has grown by `GROWTH` since.
 
-    Only the second bounds what lies free: with several requests at a time it is 60 MiB after thirty of them. Only the
-    first gives back what was in use at the last trim, and is no more.
+    Only the limit on growth bounds the free memory: with several requests at a time it is 60 MiB after thirty of them.
+    Only the limit on requests gives back memory that was in use at the last trim and is free now.
     """
 
     def __init__(self) -> None:
@@ -74,11 +74,11 @@ class RequestTrimmer:
         self._trimmed = -math.inf  # when
 
     def ended(self, count: int = 1) -> None:
-        """Note that so many requests are over, and what they held is free."""
+        """Note that `count` requests are over, whose memory is free."""
         self._ended += count
 
     def trim_if_due(self) -> None:
-        """Give back what is free, if requests have ended and there is enough of it."""
+        """Give back free memory, if requests have ended and enough of it is free."""
         if self._ended == self._checked:
             return
         self._checked, held = self._ended, resident()

@@ -2,15 +2,15 @@
 
 PyTorch's plain `linear` hands few rows to a BLAS that rearranges the whole weight at every call: a verify pass over
 2 to 64 rows pays that for every layer. Rearranged once, at loading, the same products take about half the time. The
-packed kernels also give a row the same bits whatever the other rows are: of what makes a token's logits depend on how
-many are verified with it, only attention is left. (Inductor's "freezing" packs weights by the same operators.)
+packed kernels also give a row the same bits whatever the other rows are, so that only attention makes a token's logits
+depend on how many are verified with it. (Inductor's "freezing" packs weights by the same operators.)
 
 Layers that read the same input (query, key and value; gate and up) become one product, which their stand-ins share.
 
 On some processors the plain kernels are the faster ones for a row or two. So both are timed at loading, for passes of
 as many rows as the model will mostly run, and a model that is faster plain stays plain.
 
-A packed model is for inference where it stands. It can be saved, but not moved, cast or loaded into.
+A packed model is for inference on its device. It can be saved, but not moved, cast or loaded into.
 """
 
 import math
@@ -34,12 +34,12 @@ from crossdraft.engine.fast.heap import HeapTrimmer
 from crossdraft.errors import CrossdraftError
 
 ROWS_HINT = 16  # the number of rows that the layout is chosen for; it serves one row, and a thousand, as well
-PRIMITIVES = 192  # that oneDNN keeps in a process, some 100 MiB: most that recur while requests of all lengths come
-DESCRIPTORS = 8  # that PyTorch keeps besides, in each thread; oneDNN knows those of the primitives that it keeps
+PRIMITIVES = 192  # primitives that oneDNN keeps in a process, some 100 MiB: most that requests of all lengths need
+DESCRIPTORS = 8  # descriptors that PyTorch keeps in each thread; oneDNN keeps those of its own primitives
 CAPACITIES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": PRIMITIVES, "LRU_CACHE_CAPACITY": DESCRIPTORS}  # in the environment
 DTYPES = (torch.float32, torch.bfloat16)
-TIMED, COPIES, COLD_BYTES = 5, 8, 16 << 20  # times that products are timed, after a first one; of how many layers
-LOSS = 1.1  # times as long as plain layers that packed ones may take, for their bits, and for noise
+TIMED, COPIES, COLD_BYTES = 5, 8, 16 << 20  # timings of a product after a first one; copies of its layers, by bytes
+LOSS = 1.1  # times of plain layers that packed ones may take, as they keep a row's bits, and for noise
 Shape = tuple[int, tuple[int, ...], torch.dtype]  # features, sizes and dtype of layers that become one product
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # in the order in which they are called
 _reorder, _linear, _has_bf16 = (  # private: another PyTorch may lack them
@@ -52,18 +52,18 @@ _library.define("packed_linear(Tensor rows, Tensor weight, Tensor? bias, int fea
 
 
 def usual_rows(count: int, known: Sequence[int] = ()) -> int:
-    """The next larger number of rows for which there are kernels, or will be.
+    """Round a number of rows up to one for which kernels exist, or will be made.
 
     oneDNN makes a primitive for each number of rows that a product of some shape ever has, and for each number of
     threads, and keeps it (`bound_kernels` says how many): half a megabyte, nearly all of it tables that describe
     kernels, and as long to make as the product of twenty rows. So that not every length of a draft or a prompt has its
-    own, numbers above 8 are rounded up: to multiples of 2, above 16 of 4, above 32 of 8, above 64 of 16; or to one
-    that there was before, if that is at most an eighth more.
-    What a row yields does not depend on the others.
+    own, numbers above 8 are rounded up: to multiples of 2, above 16 of 4, above 32 of 8, above 64 of 16; or to an
+    earlier number, if that is at most an eighth more.
+    A row's result does not depend on the other rows.
 
     Args:
-        count: rows that there are.
-        known: numbers of rows that there were, in rising order.
+        count: number of rows.
+        known: earlier numbers of rows, in rising order.
 
     >>> [usual_rows(count) for count in (1, 8, 9, 17, 33, 65, 401)]
     [1, 8, 10, 20, 40, 80, 416]
@@ -78,11 +78,11 @@ def usual_rows(count: int, known: Sequence[int] = ()) -> int:
 
 
 def bound_kernels() -> None:
-    """Bound what oneDNN and PyTorch keep of products, where the environment does not: they would keep 1,024 each.
+    """Bound the primitives that oneDNN and PyTorch keep, unless the environment does: they would keep 1,024 each.
 
     A primitive takes half a megabyte, and PyTorch keeps its descriptor, half of that, in each thread that ever used it,
-    also when oneDNN has dropped the primitive. Both ask the environment when the first product is made, and not again.
-    What was not used for the longest time is made anew when it is wanted.
+    also when oneDNN has dropped the primitive. Both read the environment once, when the first product is made. The
+    least recently used primitives are dropped, and made anew when wanted.
     """
     for name, capacity in CAPACITIES.items():
         os.environ.setdefault(name, str(capacity))
@@ -115,7 +115,7 @@ class _Product:
         return last[1][index]
 
     def whole(self, rows: Tensor) -> Tensor:
-        """[..., in] -> [..., out] of all layers, in a product of a usual number of rows."""
+        """[..., in] -> [..., out] of all layers, in one product padded to a usual number of rows."""
         count = math.prod(rows.shape[:-1])
         usual = usual_rows(count, self._known)
         if usual not in self._known:  # another thread may put its own there meanwhile, and one is forgotten
@@ -126,7 +126,7 @@ class _Product:
         return _linear(more, self.packed, self.bias, "none", [], "")[:count].unflatten(0, rows.shape[:-1])
 
     def traced(self, rows: Tensor) -> Sequence[Tensor]:
-        """Apply all its layers to `rows`, by an operator that torch.compile leaves as it is."""
+        """Apply all layers to `rows`, by an operator that torch.compile does not change."""
         whole = torch.ops.crossdraft.packed_linear(rows, self.packed, self.bias, sum(self.sizes))
         return torch.split_with_sizes(whole, self.sizes, -1)
 
@@ -193,7 +193,7 @@ def traced_products(linears: Sequence[nn.Module], rows: Tensor) -> Sequence[Tens
 
 
 def _packed_linear(rows: Tensor, weight: Tensor, bias: Tensor | None, features: int) -> Tensor:
-    """The packed product. Inductor knows the operator inside, but only for weights that it has packed itself."""
+    """The packed product. Inductor supports the inner operator only for weights that it has packed itself."""
     poll()  # a compiled pass borrows cores, and gives them back, between its products
     return _linear(rows, weight, bias, "none", [], "")
 
@@ -214,14 +214,14 @@ def has_bf16() -> bool:
 def prepack(model: nn.Module, fill: Callable[[nn.Linear], None] = lambda linear: None, *, rows: int = 1) -> int:
     """Replace every plain linear layer on the CPU by its packed form, in place; returns how many there were.
 
-    The plain weights are given up layer by layer, so that memory stays what it was, but for one layer; a head that
-    shares its weights with the embedding gets a copy. Where the processor's plain kernels are faster, or this build of
-    PyTorch lacks the operators, or the processor the kernels, nothing is packed.
+    The plain weights are given up layer by layer, so that memory grows by one layer only; a head that shares its
+    weights with the embedding gets a copy. Nothing is packed if the processor's plain kernels are faster, or if PyTorch
+    lacks the operators, or the processor the kernels.
 
     Args:
         model: the model.
         fill: called with each layer before it is packed; reads its weights if they are still in their file.
-        rows: of a usual pass: 1 where tokens are written one by one, more where drafts are verified.
+        rows: rows of a usual pass: 1 if tokens are written one by one, more if drafts are verified.
     """
     if not torch.backends.mkldnn.is_available() or None in (_reorder, _linear, _has_bf16):
         return 0
@@ -243,7 +243,7 @@ def prepack(model: nn.Module, fill: Callable[[nn.Linear], None] = lambda linear:
 
 
 def _faster(shapes: Mapping[Shape, int], rows: int) -> bool:
-    """True if so many products of these shapes take less time packed, or hardly more."""
+    """True if products of these shapes, each in its number, take less time packed, or hardly more."""
     times = [(number, product_times(*shape, rows)) for shape, number in shapes.items()]
     packed, plain = (sum(number * both[way] for number, both in times) for way in range(2))
     return packed <= LOSS * plain
@@ -251,13 +251,13 @@ def _faster(shapes: Mapping[Shape, int], rows: int) -> bool:
 
 @cache
 def product_times(features: int, sizes: tuple[int, ...], dtype: torch.dtype, rows: int) -> tuple[float, float]:
-    """Seconds of a packed product of layers [size, features], and of the plain ones, by copies that caches hardly hold.
+    """Seconds of the packed and the plain product of layers [size, features], on copies too large for CPU caches.
 
     Args:
-        features: of each row.
-        sizes: what each layer makes of them.
-        dtype: of weights and rows.
-        rows: of the product.
+        features: inputs of each layer.
+        sizes: outputs of each layer.
+        dtype: dtype of weights and rows.
+        rows: number of rows.
     """
     copies = max(1, min(COPIES, COLD_BYTES // (features * sum(sizes) * dtype.itemsize)))
     made = partial(skip_init, nn.Linear, features, bias=False, dtype=dtype)
@@ -276,7 +276,7 @@ def product_times(features: int, sizes: tuple[int, ...], dtype: torch.dtype, row
 
 
 def _pack_together(parent: nn.Module, linears: Mapping[str, nn.Linear]) -> None:
-    """Replace children of a module that make one product."""
+    """Replace a module's linear children by parts of one packed product."""
     product = _Product([*linears.values()])
     for index, (name, linear) in enumerate(linears.items()):
         setattr(parent, name, PrepackedLinear(product, index, linear.in_features))
@@ -288,7 +288,7 @@ def _plain(parent: nn.Module) -> dict[str, nn.Linear]:
 
 
 def _grouped(linears: Mapping[str, nn.Linear]) -> list[dict[str, nn.Linear]]:
-    """The layers that become one product; the others each by itself."""
+    """Group layers that become one product; each other layer is a group by itself."""
     groups = [names for names in TOGETHER if all(name in linears for name in names)]
     groups = [
         names

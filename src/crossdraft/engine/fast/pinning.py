@@ -10,7 +10,7 @@ from crossdraft.engine.fast.cores import available_cores, bind_cores
 
 
 def pin(cores: Sequence[int] | None) -> Callable[[], None]:
-    """Bind the calling thread to the cores, one torch thread for each; `None` = as it is. Returns what undoes it."""
+    """Bind the calling thread to the cores, one torch thread for each; `None` = no change. Returns the undoing call."""
     if cores is None:
         return lambda: None
     before, threads = available_cores(), torch.get_num_threads()
@@ -26,7 +26,7 @@ def pin(cores: Sequence[int] | None) -> Callable[[], None]:
 
 @contextmanager
 def pinned(cores: Sequence[int] | None) -> Iterator[None]:
-    """`pin` for as long as the context is open."""
+    """Bind the calling thread to the cores, as `pin` does, while the context is open."""
     undo = pin(cores)
     try:
         yield
@@ -47,7 +47,7 @@ def one_thread() -> Iterator[None]:
 
 @torch.inference_mode()
 def done_on(work: Callable[[], Any], cores: Sequence[int], threads: int) -> Any:
-    """Run some work on these cores, with so many threads, and return its result."""
+    """Run some work on `cores` with `threads` threads, and return its result."""
     with pinned(cores):
         torch.set_num_threads(threads)
         return work()

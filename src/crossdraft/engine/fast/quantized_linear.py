@@ -1,13 +1,13 @@
 """Weight-only quantised linear layers on a CPU: weights in 8 or 4 bits, activations in bfloat16.
 
-PyTorch's own kernels: the fastest of those that were tried here, and no further package; torchao's and bitsandbytes'
-layers unpack the whole weight at each call on this device. They also give a row the same bits whatever the other rows
+The kernels are PyTorch's own: the fastest of those tried here, without a further package; torchao's and bitsandbytes'
+layers unpack the whole weight at each call on a CPU. PyTorch's also give a row the same bits whatever the other rows
 are, so that a target's logits do not depend on how many tokens are verified together. Only `int8` has a second way, for
 pieces of a prompt that are wider than any draft tree: there the weight is unpacked, as the kernel for few rows would
-take two to three times as long. It rounds otherwise, so that a prompt's keys depend on the pieces that it is read in.
+take two to three times as long. That way rounds otherwise, so a prompt's keys depend on the pieces it is read in.
 
 `int8` has one scale for each row of the weight (absolute maximum), `int4` a scale and a zero for each group of 32
-(minimum and maximum). A quantised target is another target: what is lossless is relative to it.
+(minimum and maximum). A quantised target is another target: "lossless" is relative to the quantised one.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class QuantizedLinear(nn.Module):
     """`nn.Linear` without a copy of its plain weight; `weight` makes one on demand.
 
     Args:
-        linear: on the CPU, in bfloat16.
+        linear: the plain layer, on the CPU, in bfloat16.
         bits: 8 or 4.
     """
 
@@ -127,7 +127,7 @@ def int4_groups(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def check_quantization(name: str, device: torch.device, dtype: torch.dtype) -> None:
-    """Raise CrossdraftError unless a model can be quantised so where it shall run.
+    """Raise CrossdraftError unless a model can be quantised in this way on its device.
 
     Args:
         name: one of `QUANTIZATIONS`.
@@ -153,7 +153,7 @@ def check_quantization(name: str, device: torch.device, dtype: torch.dtype) -> N
 def quantize_layers(model: Any, name: str, fill: Callable[[nn.Module], None] = lambda linear: None) -> int:
     """Quantise the linear layers of a model's language model, in place; returns how many there were.
 
-    The embedding, the head and vision encoders stay as they are, and so do layers whose sizes the kernels do not take.
+    The embedding, the head, vision encoders and layers of sizes that the kernels do not take are not changed.
     Plain weights are given up layer by layer.
 
     Args:
@@ -190,7 +190,7 @@ def replace_layers(
 
     Args:
         model: as `quantize_layers`.
-        smaller: makes one of a layer of a size that the kernels take.
+        smaller: makes the smaller layer from a linear layer of a size that the kernels take.
         fill: as `quantize_layers`.
     """
     count, heap = 0, HeapTrimmer()

@@ -1,7 +1,7 @@
-"""A key-value cache for passes of fixed shapes: what a compiled, graph-captured function can be handed.
+"""A key-value cache for passes of fixed shapes, which a compiled, graph-captured function can be given.
 
 Rows have one capacity from the beginning, so that their memory does not move while requests come and go. A pass attends
-to a window of whole steps; what lies behind a row's own tokens is masked.
+to a window of whole steps; positions after a row's own tokens are masked.
 """
 
 from collections.abc import Callable
@@ -15,15 +15,15 @@ Views = tuple[list[Tensor], list[Tensor]]
 
 
 class StaticKVCache(KVCache):
-    """Rows that hold `capacity` tokens each, and passes padded by up to `padding` tokens behind them.
+    """A cache whose rows hold `capacity` tokens each, and up to `padding` positions of padding after them.
 
-    A request that needs more than that makes the rows grow, as in any cache; functions made for the old ones are then
+    A request that needs more than that makes the rows grow, as in any cache; functions made for the old memory are then
     made anew.
 
     Args:
-        num_layers, max_rows, capacity: as of any cache.
-        padding: positions of a row behind those.
-        keep: the method that takes it when it is handed back; not kept alive by it.
+        num_layers, max_rows, capacity: as in `KVCache`.
+        padding: further positions of a row.
+        keep: method that takes the cache when it is handed back; held by a weak reference.
     """
 
     def __init__(
@@ -38,29 +38,29 @@ class StaticKVCache(KVCache):
         self.allocated_rows = max_rows
         self._asked, self._keep = self.size, None if keep is None else WeakMethod(keep)
         self.padding = padding
-        self.made: dict[object, object] = {}  # whatever somebody made for this very memory
+        self.made: dict[object, object] = {}  # functions made for this memory
         self._views: dict[tuple[int, int], Views] = {}
         self._seen: Tensor | None = None
 
     def add_row(self, capacity: int) -> int:
-        """As in any cache, with room for the padding."""
+        """Open an empty row, as `KVCache` does, with room for the padding."""
         return super().add_row(capacity + self.padding)
 
     def _shrink(self) -> None:
-        """Nothing is given back: memory must not move."""
+        """Give nothing back: memory must not move."""
 
     @property
     def size(self) -> tuple[int, int]:
-        """Rows, and positions of each."""
+        """Number of rows, and of positions of each."""
         return self.max_rows, self.capacity
 
     @property
     def grown(self) -> bool:
-        """True if its rows hold more than they were made for."""
+        """True if the rows have grown beyond the size they were made for."""
         return self.size != self._asked
 
     def hand_back(self) -> None:
-        """Empty it for the next one who wants one of its size; its owner must not use it any more."""
+        """Empty the cache for the next user of its size; its owner must not use it any more."""
         while self.rows:
             self.drop_row(self.rows - 1)
         keep = None if self._keep is None else self._keep()
@@ -90,7 +90,7 @@ class StaticKVCache(KVCache):
         return self._views[rows, window]
 
     def check_memory(self) -> None:
-        """Forget what was made for memory that is another now."""
+        """Drop views and functions made for memory that has been replaced."""
         if self._stores[0].keys is not self._seen:
             self._seen = self._stores[0].keys
             self._views.clear()
@@ -98,6 +98,6 @@ class StaticKVCache(KVCache):
 
 
 def hand_back(cache: KVCache) -> None:
-    """Give up a cache that its owner does not use any more: what was made for its memory serves the next one."""
+    """Give up a cache that its owner does not use any more: functions made for its memory serve the next user."""
     if isinstance(cache, StaticKVCache):
         cache.hand_back()

@@ -1,13 +1,13 @@
 """Passes of fixed shapes over a text decoder, each one compiled function; on CUDA, one captured graph.
 
-A decode pass is the same for every round but for its numbers: ids, positions, where keys are written, what may be
-attended to. Here all of these are tensors, rows and widths are padded to a few sizes, and the pass has no Python left
-that depends on data (gpt-fast does the same for one token at a time). So `torch.compile` makes one function of it, for
-each number of rows and each width; the window that is attended to stays a variable of the function. On CUDA it has a
-few sizes, too, as a captured graph has no variables. Operation by operation it is the arithmetic of
-`FastDecoder`, fused, so that sums may round differently in their last bits.
+Decode passes of all rounds differ only in numbers: ids, positions, places where keys are written, masks. Here all of
+these are tensors, rows and widths are padded to a few sizes, and no Python code of the pass depends on data (gpt-fast
+does the same for one token at a time). So `torch.compile` makes one function for each number of rows and each width;
+the window that is attended to stays a variable of the function. On CUDA the window is padded to a few sizes, too, as a
+captured graph has no variables. The arithmetic is that of `FastDecoder`, operation by operation, but fused, so that
+sums may round differently in their last bits.
 
-Prompts, and whatever else is no decode round, go the ordinary way, into the same cache.
+Prompts, and all other passes that are no decode round, run in the ordinary way, on the same cache.
 """
 
 import importlib.util
@@ -32,7 +32,7 @@ from crossdraft.errors import CrossdraftError
 WIDTHS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 WINDOW_STEP = 32  # on a CPU; on CUDA see `windows`
 LEAST_WINDOW = 512
-CAPTURE_RUNS = 3  # before a capture: kernels are loaded and workspaces made by then
+CAPTURE_RUNS = 3  # runs before a capture, which load kernels and make workspaces
 Arguments = tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor], list[Tensor]]
 Outputs = tuple[Tensor, list[Tensor]]
 Function = Callable[..., Outputs]
@@ -51,9 +51,9 @@ class StaticDecoder:
     """Executor `graphs`: compiled decode passes of a decoder.
 
     Args:
-        fast: its executor `fast`, whose modules are used.
-        device: where it is.
-        widest: most tokens in a row; a wider pass goes the ordinary way.
+        fast: the decoder's executor `fast`, whose modules are used.
+        device: device of the decoder.
+        widest: most tokens in a row; a wider pass runs in the ordinary way.
     """
 
     def __init__(self, fast: FastDecoder, device: torch.device, widest: int = WIDTHS[-1]) -> None:
@@ -64,10 +64,10 @@ class StaticDecoder:
         self._kept: StaticKVCache | None = None
         self._pool: GraphPool | None = None  # the captured graphs share it: they never run at the same time
 
-    padding = WIDTHS[-1] + WINDOW_STEP  # positions of a row behind the most that a request needs
+    padding = WIDTHS[-1] + WINDOW_STEP  # positions of a row beyond those that a request needs
 
     def new_cache(self, num_layers: int, max_rows: int, capacity: int) -> StaticKVCache:
-        """An empty cache whose rows hold so many tokens; the one that is kept, if it is of this size."""
+        """An empty cache whose rows hold `capacity` tokens; the kept cache, if it has this size."""
         wanted, kept = StaticKVCache(num_layers, max_rows, capacity, self.padding, self._keep), self._kept
         if kept is None or kept.size != wanted.size:
             return wanted
@@ -75,16 +75,16 @@ class StaticDecoder:
         return kept
 
     def keep_for_next(self, cache: KVCache) -> None:
-        """Hand this cache to the next one who wants one of its size: graphs are captured for its memory."""
+        """Keep a cache for the next user of its size, as graphs are captured for its memory."""
         hand_back(cache)
 
     def _keep(self, cache: StaticKVCache) -> None:
-        """Keep one cache, that of the most rows: its memory and graphs cost most."""
+        """Keep one cache, the one with the most rows, as its memory and graphs cost most."""
         if not cache.grown and (self._kept is None or cache.size >= self._kept.size):
             self._kept = cache
 
     def shape(self, cache: KVCache, rows: Sequence[PassRow]) -> tuple[int, int] | None:
-        """The padded width of a decode round over these rows and the keys it attends to; `None`: another executor's."""
+        """The padded width of a decode round over these rows, and its number of keys; `None` for other passes."""
         if not isinstance(cache, StaticKVCache) or not cache.ready or not self.fast.usable:
             return None
         if any(row.index != number for number, row in enumerate(rows)):
@@ -94,7 +94,7 @@ class StaticDecoder:
         if (width := max(map(len, rows))) > self.widths[-1]:
             return None
         padded = next(size for size in self.widths if size >= width)
-        # A window as wide as the rows would have a function take its width for theirs.
+        # Were the window as wide as the rows, torch.compile would take both sizes for one.
         fits = _positions(cache, len(rows), padded) <= cache.capacity - WINDOW_STEP
         return (padded, self.window(cache, len(rows), padded)) if fits else None
 
@@ -129,7 +129,7 @@ class StaticDecoder:
         return segment.packed(logits[:count]), lambda layer: segment.packed(states[layer][:count])
 
     def _function(self, shape: PassShape, cache: StaticKVCache, arguments: Arguments, keys: int) -> Function:
-        """The function of a shape, on CUDA its graph for a window; compiled or captured if it is the first of it."""
+        """The function of a shape, on CUDA its graph for a window; compiled or captured at first use."""
         if shape not in self._compiled:
             self._compiled[shape] = compile_pass(self.fast, shape, arguments)
         function = self._compiled[shape]
@@ -177,8 +177,8 @@ def row_counts(max_rows: int) -> list[int]:
 class GraphPool:
     """Memory that captured graphs share, by its `handle`.
 
-    PyTorch gives a pool up with the last of its graphs, and a capture into what it gave up fails. So an empty one is
-    kept with it, as in `torch._inductor.cudagraph_trees`.
+    PyTorch frees a pool with the last of its graphs, and a capture into a freed pool fails. So an empty graph is kept
+    in the pool, as in `torch._inductor.cudagraph_trees`.
     """
 
     def __init__(self) -> None:
@@ -193,13 +193,13 @@ class GraphPool:
 class CapturedPass:
     """A compiled pass as one CUDA graph: a launch instead of hundreds.
 
-    Keys and values stay where they are; the numbers of a pass are copied to where the graph reads them, and what it
-    returns is copied from where the next pass will write.
+    Keys and values are not moved; the numbers of a pass are copied to the graph's input tensors, and its results are
+    copied from the output tensors, which the next pass overwrites.
 
     Args:
         function: the compiled pass.
-        arguments: of a pass that is about to run: what runs before the capture writes what it will write.
-        pool: of memory.
+        arguments: those of a pass that is about to run; runs before the capture write the same values as that pass.
+        pool: memory that the graphs share.
     """
 
     def __init__(self, function: Function, arguments: Arguments, pool: Any) -> None:
@@ -213,7 +213,7 @@ class CapturedPass:
                 function(*self.inputs, keys, values)
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
-        # Another thread may use the device meanwhile: a drafter's.
+        # A drafter's thread may use the device meanwhile.
         with torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local"):
             self.outputs = function(*self.inputs, keys, values)
 

@@ -1,8 +1,8 @@
-"""Vision layers whose output nobody reads.
+"""Vision layers whose output is not read, replaced by the identity.
 
 LLaVA and its kin take their visual features from an inner layer of the vision encoder (`vision_feature_layer`, mostly
 the last but one), and `transformers` computes the layers after it all the same: one of 24 in CLIP's large encoder, one
-of 5 in the reference target's. Here such layers hand on what they are given. The features are the same, to the bit.
+of 5 in the reference target's. Here such layers return their input. The features are the same, to the bit.
 """
 
 from collections.abc import Iterator
@@ -15,10 +15,10 @@ ENCODERS = ("vision_tower", "video_tower", "image_tower")
 
 
 def pass_unread(model: PreTrainedModel) -> int:
-    """Let vision layers after the last one that is read hand on their input, in place; returns how many there were.
+    """Let vision layers after the last one that is read return their input, in place; returns the number of them.
 
-    They keep their weights, and their hidden states among the encoder's. Only the encoder's own last state is no
-    longer what it was. A model that does not say which layer it reads stays as it is.
+    They keep their weights, and their hidden states among the encoder's. Only the encoder's own last state changes. A
+    model without `vision_feature_layer` is not changed.
     """
     wanted: Any = getattr(model.config, "vision_feature_layer", None)
     if wanted is None:
