@@ -323,7 +323,7 @@ class CostModel:
         *,
         hidden: bool = False,
     ) -> list[int]:
-        """Which nodes of a finished tree to verify, best first: those whose path probability repays a wider pass.
+        """Nodes of a finished tree to verify, best first: those whose path probability repays a wider pass.
 
         Args:
             parents: [n] as in a draft tree.

@@ -184,7 +184,7 @@ class SpeculationPolicy:
 
     @harmless(None)
     def saw_hidden_draft(self, draft: Draft, waited_s: float) -> None:
-        """So long the target waited for the hidden draft."""
+        """Record how long the target waited for the hidden draft."""
         if draft.refusal is None:
             self.cost.wait_hidden.add(len(draft.tree), waited_s)
 

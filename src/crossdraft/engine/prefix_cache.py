@@ -61,18 +61,18 @@ class _Edge:
 
     @property
     def parent(self) -> "_Edge | None":
-        """The edge that it is below."""
+        """The edge above this one; `None` of a root."""
         return None if self.above is None else self.above()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all its tensors."""
+        """Bytes of the edge's tensors."""
         span = 0 if self.span is None else self.span.nbytes
         return span + sum(features.nbytes for features in self.hidden.values())
 
     @property
     def contents(self) -> set[bytes]:
-        """Digests of what is visual among its tokens."""
+        """Digests of the images and clips among the edge's tokens."""
         return {_digest(token) for token in set(self.ids) if token < 0}
 
     def split(self, at: int) -> "_Edge":
@@ -114,10 +114,10 @@ def _harmless(method: "Callable[Concatenate[PrefixCache, P], None]") -> "Callabl
 
 
 class PrefixCache:
-    """See the module's text. To be used by one thread.
+    """Cache of prompts' beginnings and encoder features. To be used by one thread.
 
     Args:
-        most_bytes: of all keys, values and features together; 0 = nothing is kept.
+        most_bytes: bytes of all keys, values and features together; 0 = nothing is kept.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -192,7 +192,7 @@ class PrefixCache:
         return replace(cached, prefix=prefix.first(length))
 
     def _find(self, cached: "CachedPrompt", most: int, layers: Sequence[int]) -> KVPrefix:
-        """The longest known prefix, of at most so many tokens."""
+        """The longest known prefix, of at most `most` tokens."""
         parts: list[tuple[KVSpan, int]] = []
         hidden: list[Mapping[int, Tensor]] = []
         found: list[_Edge] = []
@@ -234,7 +234,7 @@ class PrefixCache:
 
     @_harmless
     def add_features(self, content: Content, digest: bytes, encoded: Encoded) -> None:
-        """Keep what the vision encoder made of an item of a content, or of all of them together."""
+        """Keep the encoder features of one item of a content, or of all items together."""
         encoded = {kind: without_unread(features) for kind, features in encoded.items()}
         nbytes = nbytes_of(encoded)
         if not nbytes or digest in self._features or not content.unchanged or not self._fits(nbytes):
@@ -301,7 +301,7 @@ class PrefixCache:
         return [edge]
 
     def _fits(self, nbytes: int) -> bool:
-        """True if something of that size may be kept at all."""
+        """True if an entry of `nbytes` bytes fits the budget at all."""
         if nbytes > self.most_bytes and not self._warned:
             self._warned = True
             log.warning(
@@ -311,7 +311,7 @@ class PrefixCache:
         return nbytes <= self.most_bytes
 
     def _evict(self) -> None:
-        """Drop what was used longest ago until the rest is within the budget; an edge goes after those below it."""
+        """Drop the least recently used entries until the rest fits the budget; an edge goes after those below it."""
         while self.nbytes > self.most_bytes:
             oldest, _ = self._used.popitem(last=False)
             if isinstance(oldest, bytes):
@@ -385,12 +385,12 @@ class CachedPrompt:
     prefix: KVPrefix = field(default_factory=KVPrefix)
 
     def encode(self, *, always: bool = False) -> Encoded:
-        """The visual features that the target has yet to read; those of what is known too if `always`."""
+        """The visual features that the target has yet to read; with `always` also those of the known prefix."""
         encoding = self.encoding(always=always)
         return encoding.keep(encoding.make())
 
     def encoding(self, *, always: bool = False) -> "Encoding":
-        """The same, to be made elsewhere."""
+        """The encoding that `encode` runs, to be run elsewhere."""
         if self.content is None:
             return Encoding(self, (), (None,))
         items = tuple(item for item in self.items if always or item.end > len(self.prefix))

@@ -24,8 +24,8 @@ class Probes:
 
     Args:
         tokens: [m] ids of the target.
-        parents: [m] what each stands after: -1 the root, 0 … n-1 a node, n + j probe j, which comes before it.
-        top: how many of the likeliest ids after each are wanted.
+        parents: [m] parent of each probe: -1 the root, 0 … n-1 a node, n + j the earlier probe j.
+        top: number of likeliest ids that are wanted after each probe.
         embeddings: [m, h] what is fed in place of the ids' own embeddings, which then only hold the positions; learned
             ones are no row of the target's table. They stay in this process.
 

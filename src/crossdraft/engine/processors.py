@@ -19,7 +19,7 @@ from crossdraft.engine.sampling import CONTEXTUAL, WARPERS, Sampling
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
 
-# They remember what they were called with, or run a model of their own.
+# Processors that keep a state between calls, or run a model of their own.
 STATEFUL = frozenset(
     (
         "SynthIDTextWatermarkLogitsProcessor",
@@ -150,7 +150,7 @@ def verify_tree(rule: Rule, tree: DraftTree, warped: Tensor, noise: Noise) -> Ac
 
 
 def generation_config(sampling: Sampling, eos: Sequence[int], prompt: int, max_new_tokens: int) -> GenerationConfig:
-    """The same settings for `generate`; those of single tokens are put together to one `sequence_bias`.
+    """Sampling settings as `generate` takes them; biases of single tokens are joined to one `sequence_bias`.
 
     As in `transformers`, a `min_new_tokens`, 0 too, replaces `min_length`.
     """

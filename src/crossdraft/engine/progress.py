@@ -26,7 +26,7 @@ class ProgressClock:
         return self._time[0]
 
     def mark(self) -> None:
-        """A piece is finished now."""
+        """Note that a piece of work is finished now."""
         self._time[0] = time.monotonic()
 
 
@@ -34,14 +34,14 @@ _clock: ContextVar[ProgressClock | None] = ContextVar("progress", default=None)
 
 
 def mark_on(clock: ProgressClock) -> None:
-    """From now on `progress` marks that clock, in the calling thread alone: nobody waits for the others."""
+    """Have `progress` mark that clock from now on, in the calling thread only."""
     _clock.set(clock)
 
 
 def progress() -> None:
     """Say that a piece of work is finished; a drafter that takes seconds calls it. Takes a fraction of a microsecond.
 
-    Where nobody waits in another process, nothing happens.
+    Without a clock, as no other process waits, nothing happens.
     """
     if (clock := _clock.get()) is not None:
         clock.mark()

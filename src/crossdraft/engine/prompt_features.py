@@ -10,7 +10,7 @@ from crossdraft.engine.drafter import Needs, PromptFeatures
 
 
 class PromptReading:
-    """See the module's text.
+    """Features that a prompt's passes give, collected for a drafter.
 
     Args:
         cut: tokens up to the last visual one; 0 if none is, or no text follows.

@@ -1,4 +1,4 @@
-"""RequestQueue: the requests of a decode loop: those that wait, those that have a row, those that are answered."""
+"""RequestQueue: the requests of a decode loop: waiting ones, ones that have a row, and answered ones."""
 
 import itertools
 import time
@@ -35,7 +35,7 @@ class ChunkSize:
     read: Ema = field(default_factory=Ema)  # tokens of a chunk
 
     def tokens(self, rows: int) -> int:
-        """Tokens of the next chunk, in a pass of so many rows."""
+        """Number of tokens of the next chunk, in a pass of `rows` rows."""
         if rows == 1 or self.size == 0:
             return ALONE
         held_s, read_s = self.held_s, self.read_s.value
@@ -59,7 +59,7 @@ class ChunkSize:
 
 
 class RequestQueue:
-    """See the module's text.
+    """Waiting, running and answered requests of a decode loop.
 
     Args:
         on_piece: called with the pieces of every request that has no `on_piece` of its own.
@@ -153,7 +153,7 @@ class RequestQueue:
         return list(self._done)
 
     def end(self, job: Job, result: RequestState | Exception) -> None:
-        """A request is over: its answer, or what ended it, can be fetched."""
+        """End a request: its answer, or the error that ended it, can be fetched."""
         self._done[job.request_id] = _failed(result, job) if isinstance(result, Exception) else result
 
 
@@ -163,7 +163,7 @@ def precedence(asked: Job | RequestState) -> tuple[int, int]:
 
 
 def _failed(error: Exception, job: Job) -> Exception:
-    """The error that a user gets: what is theirs to mend as it is, any other with the request's name."""
+    """The error that a user gets: errors that the user can mend unchanged, any other with the request's name."""
     if isinstance(error, CrossdraftError | CancelledError):
         return error
     asked = job.request.question[:60]

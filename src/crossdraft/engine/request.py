@@ -183,7 +183,7 @@ class Request(NamedFields):
         return next((part.value for part in reversed(self.visuals) if part.kind == "video"), None)
 
     def without_pixels(self) -> "Request":
-        """The same without decoded images and frames, which are large; of files the paths stay."""
+        """The request without decoded images and frames, which are large; paths of files stay."""
         if self.messages is None:
             shown = (*several("image", self.image), *several("video", self.video))
             paths = [part for part in shown if is_path(part.value)]
@@ -200,7 +200,7 @@ class Request(NamedFields):
         """Refuse, unread, a prompt that is longer than any text of `context` tokens.
 
         Raises:
-            ContextLengthError: it is.
+            ContextLengthError: the prompt is longer.
         """
         letters = sum(len(message.text) for message in self.conversation)
         if letters > LETTERS_PER_TOKEN * context:

@@ -343,7 +343,7 @@ class RequestState:
         self.tell(self.pieces[-1])
 
     def end(self) -> None:
-        """If the answer has ended, hand out the text that was held back: what was streamed is what was answered."""
+        """Hand out the text that was held back, if the answer has ended, so that the stream is the whole answer."""
         if self.finish is not None and self.error is None and (text := self.text.flush()):
             self._tell((), text, self.pieces[-1].origin if self.pieces else Origin.TARGET, len(self.tokens))
 

@@ -134,7 +134,7 @@ class Sampling(NamedFields):
         return (*(self.logit_bias or ()), *single, *((token, -math.inf) for token in forbidden))
 
     def over(self, defaults: "Sampling") -> "Sampling":
-        """These settings where they say something, else those of `defaults`."""
+        """Fill settings that are `None` from `defaults`."""
         own = {name: value for name in NAMES if (value := getattr(self, name)) is not None}
         return replace(defaults, **own)
 

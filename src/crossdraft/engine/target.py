@@ -125,7 +125,7 @@ class Target:
         return made
 
     def features_only(self) -> "Target":
-        """This model for those who only want its features: where its passes are `fast`, no logits are made [n, 0]."""
+        """A view of the model for callers that want only features: if its passes are `fast`, logits are [n, 0]."""
         return self.reading(executor=None if self.fast is None else self.fast.features_only())
 
     @property

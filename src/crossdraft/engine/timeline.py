@@ -68,7 +68,7 @@ class Timeline:
 
     @property
     def start(self) -> float:
-        """When the first span began; 0 if there is none."""
+        """Time at which the first span began; 0 if there is none."""
         return min((span.start for span in self.spans), default=0.0)
 
     def to_chrome(self) -> dict[str, object]:

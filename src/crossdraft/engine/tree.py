@@ -86,7 +86,7 @@ class DraftTree:
         return tree
 
     def union(self, other: "DraftTree") -> "DraftTree":
-        """Both trees as one trie; a node that both propose appears once, as the first tree chose it.
+        """Join two trees to one trie; a node that both propose appears once, as the first tree chose it.
 
         Exact under multi-round rejection: each candidate is tested against the residual that its elder siblings
         left, whatever drafter it came from.

@@ -44,7 +44,7 @@ class FastDecoder:
                 self.skipped.append(layer.mlp.act_fn)  # its output is overwritten
 
     def features_only(self) -> "FastDecoder":
-        """The same decoder without a head: its logits are [W, 0]."""
+        """A copy of the decoder without a head: its logits are [W, 0]."""
         return FastDecoder(self.text, _NoHead())
 
     @property

@@ -12,7 +12,7 @@ from crossdraft.engine.runner.link import Handled
 
 
 def main() -> None:
-    """As `run`, the key being read from stdin."""
+    """Run the child with the command line's arguments and the key from stdin."""
     address, cores, folder = sys.argv[1:4]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     key = bytes.fromhex(sys.stdin.read())

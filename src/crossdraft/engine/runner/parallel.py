@@ -182,10 +182,10 @@ class ParallelSpeculator(Generic[State]):
             state.verifying(NOTHING, NODES)
 
     def missed(self, states: Sequence[ParallelState[State]]) -> None:
-        """Their first drafts came too late for the target to verify.
+        """Drop first drafts that came too late for the target to verify.
 
-        What was drawn for them is not drafted any more: that it took long says something of it (that the text did not
-        end at once), so it would follow another distribution than the one sent with it.
+        Their drawn tokens are not drafted any more: the long time tells something of them (that the text did not end at
+        once), so they would follow another distribution than the one sent with them.
         """
         for state in states:
             if state.undrawn is not None:

@@ -420,7 +420,7 @@ class ProcessDrafter:
         return time.monotonic() - max(self._last_message_s, min(self._open.values()))
 
     def _idle_s(self) -> float:
-        """The same, and the child has finished no piece of work either."""
+        """Seconds that an answer is due without a message or a finished piece of the child's work; 0 if none is due."""
         return min(self._overdue_s(), time.monotonic() - self._handled.progress.get())
 
     def _ask(self, kind: str, value: object) -> int:
@@ -471,7 +471,7 @@ class ProcessDrafter:
         return body
 
     def _await(self, serial: int, patience_s: float) -> Any:
-        """As `_fetch`, however long it takes; given up once the child has made no progress for `patience_s`."""
+        """Fetch an answer, with no time limit while the child makes progress at least every `patience_s`."""
         while True:
             try:
                 return self._fetch(serial, patience_s - self._idle_s())

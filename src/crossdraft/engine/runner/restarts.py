@@ -1,4 +1,4 @@
-"""When a drafter that was lost may be restarted: not too often."""
+"""Limit on how often a lost drafter may be restarted."""
 
 import time
 from collections.abc import Callable

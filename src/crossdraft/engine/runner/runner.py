@@ -59,7 +59,7 @@ class Worker(Protocol):
         ...
 
     def spare_cores(self) -> tuple[int, ...]:
-        """Its CPU cores, while it has nothing to do."""
+        """The drafter's CPU cores, while it has nothing to do."""
         ...
 
     def stop(self) -> None:

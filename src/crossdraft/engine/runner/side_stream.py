@@ -91,7 +91,7 @@ class StreamDrafter(Generic[State]):
             yield
 
     def _cross(self, tensors: Sequence[Tensor | None], stream: torch.cuda.Stream) -> None:
-        """These tensors are read by that stream, too."""
+        """Record that `stream` reads the tensors too, so that their memory is not reused before."""
         for tensor in tensors:
             if tensor is not None and tensor.device == self.device:
                 tensor.record_stream(stream)
