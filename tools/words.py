@@ -24,7 +24,10 @@ teaching telling tells told towers unrolled verdict verdicts voice vote wear you
 ROOT = Path(__file__).parents[1]
 SOURCES, TESTS = [ROOT / name for name in ("src", "lab/src", "plugins/vllm/src", "plugins/ray/src")], ROOT / "tests"
 RETIRED = frozenset(WORDS.split())
-FIRST_WORDS = re.compile(r"(Of|What|Whether|That of|Those|As of|Who|Nobody|How|Where)\b")
+FIRST_WORDS = re.compile(
+    r"(Of|What|Whether|Which|Who|Whose|How|Where|When|Until|If|As|So|It|Its|Their|This|That|These|Those|Both|None|Nobody|"
+    r"Nothing|The same|Likewise)\b"
+)
 PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
