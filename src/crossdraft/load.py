@@ -111,7 +111,9 @@ def _target(
     where, settings = image_settings(folder) or (folder, None)
     stills, tokenizer = image_spec(model.config, settings, where), load_tokenizer(folder)
     check_tokenizer(tokenizer, model)
-    return _adapter(model, tokenizer, spec, sampling.instead(num_frames, fps), stills, packed=packed)
+    if packed:
+        pass_unread(model)
+    return _adapter(model, tokenizer, spec, sampling.instead(num_frames, fps), stills)
 
 
 def load_embeddings(
@@ -189,8 +191,9 @@ def adapt_model(
     stills = image_spec(model.config, None if pixels is None else pixels.to_dict())
     check_tokenizer(tokenizer, model)
     if packed:
+        pass_unread(model)
         prepack(model, rows=VERIFIED)
-    return _adapter(model, tokenizer, spec, sampling.instead(num_frames, fps), stills, packed=packed)
+    return _adapter(model, tokenizer, spec, sampling.instead(num_frames, fps), stills)
 
 
 def _adapter(
@@ -199,11 +202,7 @@ def _adapter(
     spec: FrameSpec | None,
     sampling: FrameSampling,
     stills: FrameSpec,
-    *,
-    packed: bool,
 ) -> Target:
-    if packed:
-        pass_unread(model)
     where = model.name_or_path or type(model).__name__
     defaults = read_defaults(vars(model.generation_config), where, model.config.get_text_config().vocab_size)
     prepare = VideoPrompt(model, tokenizer, spec, sampling, stills)

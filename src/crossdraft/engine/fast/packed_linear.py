@@ -259,6 +259,8 @@ def product_times(features: int, sizes: tuple[int, ...], dtype: torch.dtype, row
         dtype: dtype of weights and rows.
         rows: number of rows.
     """
+    parts = max(1, features * sum(sizes) * dtype.itemsize // COLD_BYTES)  # a part of what is larger, so that it fits
+    sizes = tuple(max(1, size // parts) for size in sizes)
     copies = max(1, min(COPIES, COLD_BYTES // (features * sum(sizes) * dtype.itemsize)))
     made = partial(skip_init, nn.Linear, features, bias=False, dtype=dtype)
     plain = [[cast("nn.Linear", made(out_features=size)) for size in sizes] for _ in range(copies)]
@@ -272,7 +274,7 @@ def product_times(features: int, sizes: tuple[int, ...], dtype: torch.dtype, row
             for layer in way:
                 layer(read)
             seconds.append(time.perf_counter() - start)
-    return min(found[0]) / copies, min(found[1]) / copies
+    return parts * min(found[0]) / copies, parts * min(found[1]) / copies
 
 
 def _pack_together(parent: nn.Module, linears: Mapping[str, nn.Linear]) -> None:
