@@ -48,8 +48,7 @@ class Request(NamedFields):
             spelling ends it at that token; `tokens`, as `transformers` does: in the spelling of all tokens, special
             ones and the prompt's too. A checkpoint's own are looked for so.
         max_time: seconds, from when it is taken out of the queue, after which no further round is begun; the first
-            token comes whatever it takes, unless another process reads the prompt. `None`: the checkpoint's, else no
-            limit.
+            token comes whatever it takes. `None`: the checkpoint's, else no limit.
         logprobs: report the target's log-probability of every emitted token (raw, before warping).
         top_logprobs: and those of so many most probable tokens beside each.
         namespace: whose request it is; what a drafter learns from answers, it keeps separately for each. `None`: it
