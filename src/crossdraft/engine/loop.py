@@ -46,7 +46,7 @@ class DecodeLoop:
         adaptive: let measured times and acceptances set the budget of each round.
         on_piece: called with the pieces of every request that has no `on_piece` of its own.
         prefixes: cache of prompts' beginnings for later prompts; `None` = nothing is kept.
-        prefill_chunk: tokens of a prompt that share a pass with others; 0 = all of them, `None` = as many as take
+        prefill_chunk: tokens of a prompt that share a pass with others; 0 = 2,048, `None` = as many as take
             0.1 s, or a round and a half.
         kv_bytes: limit of all running requests' keys and values: a request that would exceed it waits.
     """

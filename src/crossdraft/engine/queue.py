@@ -25,7 +25,7 @@ class ChunkSize:
     """The part of a prompt that shares a pass with others, by what chunks and rounds took.
 
     Args:
-        size: tokens of a chunk; 0 = all of them, `None` = as many as may hold others. Each further chunk costs a pass,
+        size: tokens of a chunk; 0 = `ALONE`, `None` = as many as may hold others. Each further chunk costs a pass,
             for which the request comes later, and all that wait behind it.
     """
 
