@@ -63,7 +63,7 @@ def test_what_is_detectable_is_detected_as_often_as_it_says():
     assert 0.73 <= found / 300 <= 0.87
 
 
-# What the docs promise (`docs/data.md`): planted, and found in so many of 100 samples.
+# What the docs promise (`docs/scores.md`): planted, and found in so many of 100 samples.
 SLOWDOWN, JITTER, SCENES = 0.03, 0.015, 40
 LEAST_FOUND, MOST_FALSE = 95, 8
 

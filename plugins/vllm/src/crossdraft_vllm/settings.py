@@ -54,7 +54,7 @@ class HostSettings:
         if needs_target(spec):
             raise CrossdraftError(
                 f"The drafter '{spec}' reads the target's features, which vLLM does not hand out; export an EAGLE head "
-                "and let vLLM run it (docs/heads.md), or name a drafter such as event or union:event,memory."
+                "and let vLLM run it (docs/convert_heads.md), or name a drafter such as event or union:event,memory."
             )
         if self.media_root is not None and not Path(text("media_root", self.media_root, "/data/clips")).is_dir():
             raise CrossdraftError(f"media_root is '{self.media_root}', which is no folder; name one, or leave it out.")
