@@ -98,7 +98,7 @@ def _text(_name: str, value: Any) -> str:
 
 @dataclass(frozen=True)
 class Options(NamedFields):
-    """Options of a pair. All that is not lossy gives the same tokens in every combination (sampled: same distribution).
+    """Options of a pair. All that is not lossy gives the target's own tokens in every combination (or distribution).
 
     `hidden_nodes`, the most tokens of a hidden draft, is for studies and tests.
 
