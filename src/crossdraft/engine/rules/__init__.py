@@ -1,7 +1,7 @@
-"""Acceptance rules: which path of a draft tree the target keeps, and the token it adds after it. One file each.
+"""Acceptance rules, one file each: a rule decides which path of a draft tree is kept, and which token follows it.
 
-Lossless rules give the target's own answer, in distribution when sampling. Lossy ones are opt-in, and whatever shows
-their answers says so.
+A lossless rule gives the target's own answer, when sampling in distribution. Lossy rules are opt-in, and their answers
+are marked as lossy.
 """
 
 from collections.abc import Mapping
@@ -45,16 +45,16 @@ RULES: Mapping[str, Rule] = Table("crossdraft.rules", Rule, KIND, {rule.name: ru
 
 
 def check_rule(spec: str | None) -> Rule | None:
-    """The rule of that name and settings, which may or may not fit a request; `None` of `None`.
+    """Return the rule that a spec names, whether or not it fits a request's temperature; `None` gives `None`.
 
     Raises:
-        CrossdraftError: no rule or setting has the name, a value is out of range, or a judge cannot be read.
+        CrossdraftError: no rule or setting has the name, a value is out of range, or trained weights cannot be read.
     """
     return None if spec is None else _rule(text("rule", spec, "typical:eps=0.05"))
 
 
 def rule_for(spec: str | None, sampling: Sampling) -> Rule:
-    """The rule of that name and settings, such as `typical:eps=0.05`; `None` = the exact one for the temperature.
+    """Return the rule that a spec such as `typical:eps=0.05` names; `None` gives the exact rule for the temperature.
 
     Raises:
         CrossdraftError: no rule or setting has the name, a value is out of range, or the rule does not fit the
@@ -75,11 +75,11 @@ def rule_for(spec: str | None, sampling: Sampling) -> Rule:
 
 
 def check_target(spec: str | None, target: "Target") -> None:
-    """Refuse a rule that belongs to another target than the one it is to verify for; most belong to none.
+    """Refuse a rule that was trained for another target; most rules are not trained.
 
     Args:
         spec: as in `rule_for`.
-        target: see above.
+        target: the target whose drafts the rule is to verify.
 
     Raises:
         CrossdraftError: as `check_rule`, or as `TrainedRule.check_target`.
@@ -109,5 +109,5 @@ def _rule(text: str) -> Rule:
         return rule
     verify = read_settings(type(rule.verify), spec, KIND)
     if isinstance(verify, TrainedRule):
-        verify.read()  # refused now rather than with the first draft
+        verify.read()  # unreadable weights are refused now, not at the first draft
     return replace(rule, verify=verify)

@@ -5,16 +5,16 @@ down from the root; at a node with target distribution p it tries the children i
 
     accepted with probability min(1, p(x) / q(x)); otherwise p becomes norm(max(0, p - q)) and the next child is tried.
 
-When none is left, the bonus token is drawn from what p has become. The emitted token follows p exactly, if q is the
-distribution of x *given the siblings tried before it*. That is
+When no child is left, the bonus token is drawn from the residual that p has become. The emitted token follows the
+target's p exactly if q is the distribution of x *given the siblings tried before it*. This q is
 
     a point mass on x           for a child chosen deterministically: accepted with probability p(x);
-    q without the elder tokens, for a child drawn without replacement, or drawn from another drafter's q and entered in
-    renormalised                the tree only where no elder sibling had the same token.
+    q without earlier siblings' for a child drawn without replacement, or drawn from another drafter's q and entered in
+    tokens, renormalised        the tree only if no earlier sibling had the same token.
 
-So chains, top-k trees, sampled trees and unions of all these are one rule. What it asks of a drafter: a sampled token
-must not be dropped because of its value (whether anything is drafted after it may depend on that), and a
-deterministic choice must not depend on what its siblings were sampled as.
+So one rule serves chains, top-k trees, sampled trees and unions of these. A drafter must keep two conditions: it must
+not drop a sampled token because of its value (though it may draft no further after it), and a deterministic choice must
+not depend on the tokens that siblings were sampled as.
 """
 
 from collections.abc import Sequence
@@ -28,10 +28,10 @@ from crossdraft.engine.tree import ROOT, DraftTree
 
 
 def verify(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Acceptance:
-    """The tokens emitted are distributed as `probs` [1 + n, V] says.
+    """Verify a tree; the emitted tokens follow the distributions `probs` [1 + n, V].
 
     Raises:
-        CrossdraftError: the drafter gives a chance to ids that the target does not have.
+        CrossdraftError: the drafter gives probability to ids that the target does not have.
     """
     tree = aligned(tree, probs)
     step = partial(try_children, ratios=acceptance_ratios(tree, probs))
@@ -41,15 +41,15 @@ def verify(tree: DraftTree, probs: Tensor, generator: torch.Generator) -> Accept
 def try_children(
     tree: DraftTree, parent: int, p: Tensor, chance: Chance, ratios: Sequence[float] | None = None, added: float = 0.0
 ) -> tuple[int, Tensor]:
-    """Multi-round rejection of a node's children: the first accepted one (`ROOT` if none), and what p [V] has become.
+    """Try a node's children in order; returns the first accepted one (`ROOT` if none) and the residual p [V].
 
-    A q without the elder tokens is that of a token which differs from them all; an elder token is not tried again.
+    A child whose token an earlier sibling has is not tried.
 
-    Waiting for an answer of the device costs more than computing it. So p(x) / q(x) of an eldest child may be known
-    (`ratios`, see `acceptance_ratios`); once that is refused, those of all the others are asked for together, each as
-    if those before it had been refused.
+    Reading a number from the device costs more than computing it. So the ratio p(x) / q(x) of the first child may be
+    given (`ratios`, see `acceptance_ratios`); if that child is refused, the ratios of all others are read at once, each
+    computed as if the children before it had been refused.
 
-    What is `added` to the ratio of a token that the target gives any chance makes the rule lossy; see `ears`.
+    `added` is added to the ratio of each token with p(x) > 0, which makes the rule lossy; see the lab's rule `ears`.
     """
 
     def passes(ratio: float) -> bool:
@@ -76,8 +76,8 @@ def try_children(
 
 
 def residual(p: Tensor, q: Tensor) -> Tensor:
-    """norm(max(0, p - q)) over [..., V]: what the target still owes after a candidate drawn from q was refused.
+    """norm(max(0, p - q)) over [..., V]: the target's distribution after a candidate drawn from q was refused.
 
-    The sum is 0 only if p = q. Such a candidate is refused by rounding alone, and p itself is then right.
+    The sum is 0 only if p = q. Then rounding alone refused the candidate, and p itself is right.
     """
     return normalised((p - q).clamp_min(0), p)

@@ -1,12 +1,12 @@
 """`typical`: LOSSY, when sampling. Any tree (Medusa, Cai et al. 2024).
 
-A token is kept if the target itself finds it likely enough, by a bar that sinks where the target is unsure:
+A token is kept if its probability under the target exceeds a threshold, which is lower where the target is unsure:
 
     p(x) > min(eps, delta · e^(-H(p))),   H the entropy in nats.
 
-The longest path of such tokens is kept; among equally long ones the likeliest. Then comes the target's most likely
-token, as Medusa takes it: the answer always goes on, and nothing is drawn at random. At temperature 0 only the target's
-most likely token has a chance: that is `greedy`, which is lossless, so this rule verifies sampled answers only.
+The longest path of such tokens is kept; among equally long paths, the likeliest. The bonus is the target's most likely
+token, as in Medusa, so nothing is drawn at random. At temperature 0 the rule would be `greedy`, which is lossless; so
+this rule verifies sampled answers only.
 """
 
 from dataclasses import dataclass
@@ -25,11 +25,11 @@ LIMIT = Limit("a number between 0 and 1", lambda value: 0 <= value <= 1)
 
 @dataclass(frozen=True, slots=True)
 class Typical:
-    """The bar.
+    """The rule, with the settings of its threshold.
 
     Args:
-        eps: a token at least this likely is always kept; Medusa's `posterior_threshold`.
-        delta: how far the bar sinks with the entropy; Medusa's `posterior_alpha`.
+        eps: a token likelier than this is always kept; Medusa's `posterior_threshold`.
+        delta: factor of e^(-H) in the threshold; Medusa's `posterior_alpha`.
 
     Raises:
         CrossdraftError: a number outside its range.

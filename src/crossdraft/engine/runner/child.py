@@ -19,11 +19,11 @@ from crossdraft.engine.runner.__main__ import run
 from crossdraft.engine.runner.link import Handled
 from crossdraft.errors import CrossdraftError
 
-CALL_TIMEOUT_S = 120.0  # for a child to start and call back, before it loads anything
+CALL_TIMEOUT_S = 120.0  # for a child to start and connect, before it loads anything
 
 
 class Child(Protocol):
-    """A process, as `subprocess.Popen` has it."""
+    """A child process: the part of `subprocess.Popen` that is used here."""
 
     @property
     def pid(self) -> int: ...
@@ -33,11 +33,11 @@ class Child(Protocol):
 
 
 START: ContextVar[Callable[..., Child] | None] = ContextVar("starts a drafter's process", default=None)
-"""Has a process call a function with arguments, in place of one that is started afresh; OSError or EOFError: none."""
+"""Starts a process that calls a function with arguments, in place of a new Python; OSError or EOFError if it cannot."""
 
 
 def start_child(cores: Sequence[int] | None) -> tuple[Connection, Child, Handled]:
-    """Start the worker and wait until it has called back."""
+    """Start a drafter's process and wait until it has connected."""
     key = secrets.token_bytes(32)
     with tempfile.TemporaryDirectory(prefix="crossdraft-", ignore_cleanup_errors=True) as folder:
         # Windows has no sockets in folders; its pipes have names of their own.
@@ -65,9 +65,9 @@ def start_child(cores: Sequence[int] | None) -> tuple[Connection, Child, Handled
 
 
 def _started(address: str, cores: Sequence[int] | None, folder: str, key: bytes) -> Child:
-    """The process."""
+    """Start the process, by `START` if that is set."""
     if (start := START.get()) is not None:
-        with suppress(OSError, EOFError):  # then it is started afresh
+        with suppress(OSError, EOFError):  # then a new Python is started
             return start(run, address, tuple(cores) if cores else None, folder, key)
     environment = dict(os.environ)
     if cores is not None:
@@ -84,7 +84,7 @@ def _started(address: str, cores: Sequence[int] | None, folder: str, key: bytes)
     stdin = child.stdin
     if stdin is None:
         raise CrossdraftError("The drafter's process could not be started.")
-    with suppress(BrokenPipeError):  # it is dead already: the watcher sees to that
+    with suppress(BrokenPipeError):  # the child has died, which the watcher notices
         stdin.write(key.hex().encode())
         stdin.close()
     return child
@@ -92,7 +92,7 @@ def _started(address: str, cores: Sequence[int] | None, folder: str, key: bytes)
 
 def _listener(address: str, key: bytes) -> Listener:
     try:
-        return Listener(address, authkey=key)  # of the kind that the address names
+        return Listener(address, authkey=key)  # a socket or a pipe, by the address
     except OSError as error:  # such as a folder for temporary files with too long a name
         raise CrossdraftError(
             f"The drafter's process cannot be reached at {address} ({error}); set TMPDIR to a folder with a short "
@@ -101,7 +101,7 @@ def _listener(address: str, key: bytes) -> Listener:
 
 
 def _wake_if_dead(child: Child, address: str) -> None:
-    """`accept` has no timeout: if the child ends before it calls, knock in its place so that accept fails."""
+    """Wake `accept`, which has no timeout, if the child ends before it connects: connect in its place."""
     child.wait()
     with suppress(OSError):  # the child had connected, or the listener is gone: nobody waits
         Client(address).close()

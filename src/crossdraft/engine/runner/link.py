@@ -1,4 +1,4 @@
-"""Between two processes: a connection whose sending never waits, and how far the other one has got."""
+"""Connection to another process whose sends never block, and numbers that both processes share."""
 
 import mmap
 import select
@@ -15,21 +15,21 @@ from crossdraft.engine.progress import PROGRESS_BYTES, ProgressClock
 HANDLED_FILE = "handled"  # beside the socket
 NUMBERS_BYTES = 24  # of three numbers
 HANDLED_BYTES = NUMBERS_BYTES + PROGRESS_BYTES
-SMALL = 2048  # bytes that a socket takes that says it takes any
-BACKLOG = 10_000  # messages that wait to be sent
+SMALL = 2048  # bytes that a writable socket takes without blocking
+BACKLOG = 10_000  # most messages that wait to be sent
 Message = tuple[str, object]  # kind, body
 
 
 class Handled:
-    """Shared numbers of a drafter's process: the messages it has handled, its progress, and what it may use.
+    """Shared memory of the engine's process and a drafter's process: three numbers, and the drafter's progress.
 
-    Numbers in shared memory. The child writes the first one, which the parent compares with how many messages it has
-    sent, and the progress; the parent writes whether the target's cores are lent to the child, and whether it is to
-    prepare drafts while the target verifies.
+    The child writes the number of messages that it has handled, which the parent compares with the number sent, and its
+    progress. The parent writes whether the target's cores are lent to the child, and whether the child is to prepare
+    drafts while the target verifies.
 
     Args:
-        folder: where both processes find the file that they map; it may be deleted once they have.
-        create: make the file; the other side only opens it.
+        folder: folder of the file that both processes map; it may be deleted once both have mapped the file.
+        create: create the file; the other side only opens it.
     """
 
     def __init__(self, folder: Path, *, create: bool = False) -> None:
@@ -41,11 +41,11 @@ class Handled:
         self.progress = ProgressClock(memory[NUMBERS_BYTES:])
 
     def get(self) -> int:
-        """The number, as the child wrote it last; takes less than a microsecond."""
+        """Number of messages that the child has handled; takes less than a microsecond."""
         return self._numbers[0]
 
     def set(self, count: int) -> None:
-        """Write the number."""
+        """Write the number of messages handled."""
         self._numbers[0] = count
 
     @property
@@ -54,7 +54,7 @@ class Handled:
         return bool(self._numbers[1])
 
     def lend(self, *, lent: bool) -> None:
-        """Write whether they are."""
+        """Write whether the target's cores are lent to the drafter."""
         self._numbers[1] = lent
 
     @property
@@ -63,15 +63,15 @@ class Handled:
         return bool(self._numbers[2])
 
     def prepare(self, *, ahead: bool) -> None:
-        """Write whether they are."""
+        """Write whether drafts are to be prepared while the target verifies."""
         self._numbers[2] = ahead
 
 
 class Link:
-    """A connection whose other side may be slow, or hang.
+    """A connection to a process that may be slow, or hang.
 
-    A small message is sent at once where the connection takes it. Else a thread sends it: the other side may be in the
-    midst of a pass, or stopped, and arrays are megabytes. What follows meanwhile waits behind it, in order.
+    A small message is sent at once if the connection has room. Otherwise a thread sends it, as the other process may be
+    computing or stopped, and arrays are megabytes; later messages wait behind it, in order.
 
     Args:
         connection: to the other process.
@@ -83,16 +83,16 @@ class Link:
         self._connection = connection
         self._lock = threading.Lock()
         self._backlog: deque[tuple[memoryview, Sequence[memoryview]]] = deque()
-        self._sending = False  # a thread is about the backlog
-        # Held by its thread alone: who receives mostly holds this link, and the two would hold each other.
+        self._sending = False  # a thread is sending the backlog
+        # The thread is no attribute: `receive` mostly refers to this link, and that would make a reference cycle.
         threading.Thread(target=self._listen, args=(receive,), name="drafter-link", daemon=True).start()
 
     def send(self, message: Message, arrays: Sequence[memoryview] = ()) -> None:
-        """Send, or have it sent.
+        """Send a message now, or have a thread send it.
 
         Raises:
-            BlockingIOError: the other process has taken no message for long.
-            OSError: it is gone.
+            BlockingIOError: `BACKLOG` messages wait already.
+            OSError: the other process is gone.
         """
         packed = ForkingPickler.dumps(message)
         with self._lock:
@@ -141,7 +141,7 @@ class Link:
                     self._backlog.clear()
 
     def _listen(self, receive: Callable[[object], None]) -> None:
-        with suppress(Exception):  # ended, or not to be read: what comes next would not be either
+        with suppress(Exception):  # the connection ended, or a message and so all later ones cannot be read
             while True:
                 receive(self._connection.recv())
         receive(None)

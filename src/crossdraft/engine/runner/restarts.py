@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-RESTARTS = 3  # at most so many
+RESTARTS = 3  # most restarts
 WINDOW_S = 600.0  # within this time
 BACKOFF_S = 0.5
 
@@ -14,7 +14,7 @@ class Restarts:
     Args:
         most: restarts within `WINDOW_S`; 0 = none.
         clock: seconds, as `time.monotonic`.
-        backoff_s: before the first restart; four times as long before each further one.
+        backoff_s: seconds before the first restart; four times as long before each further one.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""A CUDA stream of the drafter's own: on one GPU its work can then run concurrently with the target's prefill.
+"""A CUDA stream for a drafter, on which its work can run concurrently with the target's prefill on one GPU.
 
-Work of one stream runs in its order; between two streams nothing is ordered but what one is told to wait for. So the
-drafter's stream waits for what it is given, and the stream that takes a draft waits for the drafter's, never the whole
-device. All of a drafter's work goes to its stream, whenever it is asked: what it keeps between two calls is allocated
-there and freed there, and the allocator may reuse it in that stream's order. A tensor that crosses over is recorded, so
-that its memory stays until both are done with it.
+Work in one stream runs in order; two streams are ordered only where one is told to wait for the other. So the drafter's
+stream waits for the drafter's inputs, and the stream that takes a draft waits for the drafter's stream, never for the
+whole device. All of the drafter's calls run on its stream, so that memory which the drafter keeps between calls is
+allocated, freed and reused in that stream's order. A tensor that passes from one stream to the other is recorded on the
+second, so that its memory stays until both are done with it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,23 +35,23 @@ class StreamDrafter(Generic[State]):
         self.stream = torch.cuda.Stream(device)
 
     def point(self) -> torch.cuda.Event:
-        """Record this thread's position in its stream: a thread that starts now may read what came before."""
+        """Record an event in this thread's stream: another thread's work can wait for all that came before it."""
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self.device))
         return event
 
     @contextmanager
     def concurrent(self, point: torch.cuda.Event) -> Iterator[None]:
-        """In another thread: work after `point`, but not after what the caller launches from then on."""
+        """Run another thread's body on the drafter's stream: after `point`, not after the target's later work."""
         self.stream.wait_event(point)
         with torch.cuda.stream(self.stream):
             yield
 
     def take(self, drafts: Sequence[Draft]) -> None:
-        """Let this thread's stream read drafts; those of `propose` it may read already."""
+        """Let this thread's stream read drafts from the drafter's stream; `propose` does so for its own drafts."""
         stream = torch.cuda.current_stream(self.device)
         if stream == self.stream:
-            return  # handed over later, by the thread that collects it
+            return  # the thread that collects the draft takes it later
         stream.wait_stream(self.stream)
         for draft in drafts:
             self._cross((draft.tree.dists, draft.probe_embeds), stream)
@@ -83,7 +83,7 @@ class StreamDrafter(Generic[State]):
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
-        """The body's work goes to the stream, after what this thread has launched."""
+        """Run the body's work on the drafter's stream, after all that this thread has launched."""
         stream = torch.cuda.current_stream(self.device)
         if stream != self.stream:
             self.stream.wait_stream(stream)
@@ -91,7 +91,7 @@ class StreamDrafter(Generic[State]):
             yield
 
     def _cross(self, tensors: Sequence[Tensor | None], stream: torch.cuda.Stream) -> None:
-        """Record that `stream` reads the tensors too, so that their memory is not reused before."""
+        """Record that `stream` reads the tensors too, so that their memory is not reused before it has."""
         for tensor in tensors:
             if tensor is not None and tensor.device == self.device:
                 tensor.record_stream(stream)

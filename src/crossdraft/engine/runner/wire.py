@@ -18,10 +18,10 @@ from crossdraft.errors import CrossdraftError
 
 
 class SparseRows(NamedTuple):
-    """[m, V] distributions, most of them zero, as after top-k, top-p or min-p: only the rest is sent.
+    """[m, V] distributions whose entries are mostly zero, as after top-k, top-p or min-p: only the others are sent.
 
-    Of a vocabulary of 152,064 ids 32 distributions are 19.5 MB; after top-k 50 they are 13 kB. They arrive to the bit:
-    exact rejection needs what the tokens were drawn from.
+    Over 152,064 ids, 32 distributions are 19.5 MB; after top-k 50 they are 13 kB. The values arrive bit for bit, as
+    exact rejection needs the distributions that the tokens were drawn from.
 
     Args:
         width: V.
@@ -38,13 +38,13 @@ class SparseRows(NamedTuple):
 PackedRows = np.ndarray | SparseRows | None
 PackedTensor = tuple[str, tuple[int, ...]]  # dtype, shape
 PackedDraft = tuple[tuple[int, ...], tuple[int, ...], PackedRows, tuple[int, ...], Draft]
-"""The tree's tokens, parents, distributions and rows; the rest of the draft."""
+"""The tree's `tokens`, `parents`, `dists` and `drawn_from`; the rest of the draft."""
 
 
 def pack_draft(draft: Draft, spans: tuple[Span, ...] = ()) -> PackedDraft:
-    """A draft as tuples and numpy arrays: torch would pass tensors by shared memory that outlives a crash.
+    """Convert a draft to tuples and NumPy arrays: torch would send tensors in shared memory that outlives a crash.
 
-    `spans`: of the work on this draft alone.
+    `spans`: spans of the work on this draft alone.
 
     Raises:
         CrossdraftError: its probes are embeddings.
@@ -59,7 +59,7 @@ def pack_draft(draft: Draft, spans: tuple[Span, ...] = ()) -> PackedDraft:
 
 
 def unpack_draft(packed: PackedDraft) -> Draft:
-    """The inverse of `pack_draft`; a faulty draft of whatever else it is given. See `checks` for what is in it."""
+    """Inverse of `pack_draft`; anything else gives a draft with a `fault`. The tree itself is checked by `checks`."""
     try:
         tokens, parents, dists, drawn_from, rest = packed
         spans = tuple(span for span in rest.spans if isinstance(span, Span))
@@ -69,9 +69,9 @@ def unpack_draft(packed: PackedDraft) -> Draft:
 
 
 def pack_request(request: Request) -> tuple[bytes, list[memoryview]]:
-    """A request, and apart from it its NumPy arrays as they lie in memory: clips and recordings are megabytes.
+    """Pickle a request without its NumPy arrays, which are returned apart and not copied: clips are megabytes.
 
-    Plain pickle copies tensors; torch would pass them on by a server that only multiprocessing's children reach.
+    Plain pickle copies tensors; torch would send them through a server that only multiprocessing's children reach.
 
     Raises:
         CrossdraftError: something in it cannot be sent.
@@ -105,12 +105,12 @@ def unpack_tensor(packed: PackedTensor | None, arrays: Sequence[bytearray]) -> T
 
 
 def unpack_request(packed: bytes, arrays: Sequence[bytearray]) -> Request:
-    """The inverse of `pack_request`; the arrays may be written to, as those that were packed."""
+    """Inverse of `pack_request`; the request's arrays are writable."""
     return pickle.loads(packed, buffers=arrays)  # noqa: S301 - from the parent, over their own authenticated socket
 
 
 def pack_rows(tree: DraftTree) -> PackedRows:
-    """A tree's distributions, without those of nodes that were cut off."""
+    """Pack a tree's distributions, sparse if at most a third of the entries is nonzero; rows cut off are left out."""
     if tree.dists is None:
         return None
     rows = tree.dists[: max(tree.drawn_from, default=-1) + 1].cpu()
@@ -126,7 +126,7 @@ def unpack_rows(packed: PackedRows) -> Tensor | None:
     """The inverse of `pack_rows`.
 
     Raises:
-        ValueError, IndexError, RuntimeError: it is none.
+        ValueError, IndexError, RuntimeError: the parts of `packed` do not fit each other.
     """
     if packed is None or isinstance(packed, np.ndarray):
         return None if packed is None else torch.from_numpy(packed)

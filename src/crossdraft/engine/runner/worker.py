@@ -29,17 +29,17 @@ from crossdraft.errors import CrossdraftError
 log = logging.getLogger(__name__)
 
 Received = tuple[str, Any, list[bytearray]]  # kind, body, arrays
-HIDDEN_FIRST = ("begin", "hidden", "drop", "visual")  # messages that a hidden draft under way goes before
+HIDDEN_FIRST = ("begin", "hidden", "drop", "visual")  # messages that wait until a hidden draft under way is done
 
 
 class Inbox:
-    """The messages of the parent, in order, with the arrays that belong to them.
+    """Messages from the parent, in order, each with its arrays.
 
     Args:
         connection: to the parent.
-        handled: gets how many messages are done whenever there is nothing to do but wait for the next.
+        handled: gets the number of messages done whenever the inbox waits for the next one.
 
-    A prompt's token ids are taken up as they come, into `prompts`, by request: nothing is done for them.
+    A prompt's token ids are not handed out as a message: they are stored in `prompts`, by request, as they come.
     """
 
     def __init__(self, connection: Connection, handled: Handled) -> None:
@@ -54,11 +54,11 @@ class Inbox:
         return bool(self._waiting) or self.connection.poll()
 
     def ends(self, key: int) -> bool:
-        """True if the end of that state is among the messages that are here."""
+        """True if a message that ends this state has arrived."""
         return any(kind == "end" and key in value for kind, value, _ in self._arrived())
 
     def stops(self, serial: int) -> bool:
-        """True if that hidden draft is to be handed over: it is wanted now, or the parent waits for something else."""
+        """True if this hidden draft must end: the parent wants it now, waits for something else, or is gone."""
         stopped = any(
             serial in value if kind == "stop" else kind not in HIDDEN_FIRST for kind, value, _ in self._arrived()
         )
@@ -77,11 +77,11 @@ class Inbox:
         return self._waiting.popleft()
 
     def put_back(self, message: Received) -> None:
-        """Have it received once more."""
+        """Put a message back, to be received next."""
         self._waiting.appendleft(message)
 
     def _arrived(self) -> deque[Received]:
-        """The messages that are here, not received yet."""
+        """Messages that have arrived and were not received yet."""
         try:
             while self.connection.poll():
                 self._read()
@@ -90,7 +90,7 @@ class Inbox:
         return self._waiting
 
     def _read(self) -> None:
-        """Take up one message."""
+        """Read one message with its arrays; waits until it is here."""
         kind, value = self.connection.recv()
         self._received += 1
         if kind == "prompt":
@@ -130,11 +130,11 @@ def serve(connection: Connection, handled: Handled, threads: int | None) -> None
 
 
 class DraftServer:
-    """A drafter and its states, by the parent's keys.
+    """Answers the parent's messages with a drafter, whose states are kept by the parent's keys.
 
     Args:
-        drafter: what drafts.
-        policy: of drafting in parallel; one of `parallel.POLICIES`, or `parallel.BY_COST`.
+        drafter: the drafter.
+        policy: policy of parallel drafting: one of `parallel.POLICIES`, or `parallel.BY_COST`.
         inbox: the parent's messages.
     """
 
@@ -151,15 +151,15 @@ class DraftServer:
             ahead=(lambda: handled.ahead) if by_cost else None,
         )
         self.states: dict[int, ParallelState[Any]] = {}
-        self._seen: dict[int, VisualInbox] = {}  # of drafters that read what the target sees
-        self._reads: dict[int, Span] = {}  # of requests whose hidden draft is still to come
+        self._seen: dict[int, VisualInbox] = {}  # visual features of requests, if the drafter needs them
+        self._reads: dict[int, Span] = {}  # spans of reading requests whose hidden draft is still to come
         self.refused: dict[int, str] = {}  # why nothing more is done about these requests
         self._heap = RequestTrimmer()
 
     def run(self, *, works_while_read: bool) -> None:
         """Answer messages until told to close, and draft in parallel between them.
 
-        `works_while_read`: also while the target reads, which has a better use for shared or lent cores.
+        `works_while_read`: also while the target reads a prompt; false where the target can use the child's cores.
         """
         works = True
         while True:
@@ -180,13 +180,13 @@ class DraftServer:
                     self._fork(value)
                 case "end" | "drop":
                     self._end(value, copies=kind == "drop")
-                case _:  # "stop": it came after the draft was done, or refused, and asks nothing more
+                case _:  # "stop" that came after its draft was done or refused
                     pass
 
     def _next(self, *, works: bool) -> Received:
-        """The next message that asks something; drafts are prepared until it comes, if it `works`.
+        """Wait for the next message that needs an action; meanwhile prepare drafts, if `works`.
 
-        What the target sees is taken up on the way; the request may be over, or refused.
+        Visual features that come meanwhile are stored, unless their request is over.
         """
         while True:
             if works:
@@ -208,13 +208,13 @@ class DraftServer:
         self._send((reply[0], (serial, self._drain(), reply[1])))
 
     def _begin(self, value: Any, arrays: Sequence[bytearray]) -> bool:
-        """Read a request; why that cannot be done is said when something is asked of it.
+        """Begin a request; a failure is reported when a draft is asked for.
 
         Returns:
-            whether the target reads so little of it that drafts may be prepared meanwhile.
+            true if the target reads so little of the prompt that drafts may be prepared meanwhile.
         """
         key, packed, known, _ = value
-        if self.inbox.ends(key):  # a slow reader must not fall behind by one answer after another
+        if self.inbox.ends(key):  # a slow drafter must not fall further behind with every answer
             self.refused[key] = "The answer was complete before it was read."
             return False
         request = unpack_request(packed, arrays)
@@ -245,7 +245,7 @@ class DraftServer:
         return known
 
     def _hidden(self, serial: int, key: int, nodes: int, watched: bool) -> Any:
-        """Draft until done, or until that is stopped."""
+        """Make a hidden draft, until it is complete or must end."""
         if not self._able(key):
             return self._refusal(key)
         on_token = (lambda token: self._send(("token", (key, token)))) if watched else None
@@ -257,7 +257,7 @@ class DraftServer:
         return pack_draft(draft, (drafted,) if read is None else (read, drafted))
 
     def _propose(self, asked: Sequence[tuple[int, int, float]]) -> list[Any]:
-        """One round's drafts."""
+        """Make one round's drafts, packed, in the order of `asked`."""
         able = [entry for entry in asked if self._able(entry[0])]
         self.spans.extend(self._reads.pop(key) for key, *_ in able if key in self._reads)
         start = time.perf_counter()
@@ -266,7 +266,7 @@ class DraftServer:
         return [pack_draft(made[key]) if key in made else self._refusal(key) for key, *_ in asked]
 
     def _drafts(self, asked: Sequence[tuple[int, int, float]]) -> dict[int, Draft]:
-        """By key; if that fails, of one after the other, but for those whose own error it is."""
+        """Make drafts, by key; after an error each request is asked alone, and those that fail alone are refused."""
         budgets = [Budget(nodes, confidence) for _, nodes, confidence in asked]
         try:
             made = self.drafter.propose([self.states[key] for key, *_ in asked], budgets)
@@ -312,7 +312,7 @@ class DraftServer:
                 self.refused[copy] = self.refused.get(key, "")
 
     def _end(self, keys: Sequence[int], *, copies: bool) -> None:
-        """Forget requests, or copies, which are dropped without the drafter's `end`."""
+        """Forget requests; with `copies` they are forks, which are dropped without the drafter's `end`."""
         states = [self.states.pop(key) for key in keys if key in self.states]
         if not copies:
             for state in states:
@@ -354,11 +354,11 @@ class DraftServer:
 
 
 class VisualInbox:
-    """Inbox of a request's visual features; the `Request.visual_features` of the drafter's process.
+    """Visual features of one request, sent by the parent: `Request.visual_features` in the drafter's process.
 
     Args:
         inbox: the parent's messages.
-        key: of the request.
+        key: key of the request.
     """
 
     def __init__(self, inbox: Inbox, key: int) -> None:
@@ -372,10 +372,10 @@ class VisualInbox:
         self._features, self._ended = unpack_tensor(packed, arrays), True
 
     def __call__(self) -> Tensor:
-        """Wait for them, [N, E]; they are sent before anything else about that request but its hidden draft.
+        """Wait for the features [N, E]; of this request's messages only `hidden` may come before them.
 
         Raises:
-            CrossdraftError: they cannot be had, or the target could not read the clip.
+            CrossdraftError: there are no features, or the target could not read the clip.
         """
         skipped: list[Received] = []
         while not self._ended:
@@ -384,7 +384,7 @@ class VisualInbox:
                 self.add(received)
                 continue
             skipped.append(received)
-            if kind not in ("hidden", "begin", "drop"):  # those wait until it is read
+            if kind not in ("hidden", "begin", "drop"):  # these wait until the request is read
                 break
         for message in reversed(skipped):
             self._inbox.put_back(message)
