@@ -1,19 +1,19 @@
 """Parallel drafting: a drafter drafts on while the target verifies. One speculator, three policies.
 
-While a draft is verified, its drafter would be idle. Instead it prepares for what may come of that: for an *outcome*
-(the tokens that the target then emits) it drafts on a fork of its state as if that had been committed. What is
-prepared is pushed at once, so that the target finds it when the outcome is known and waits for nobody. If another
-outcome comes, the forks are dropped, and nothing is lost but idle time. What is emitted never depends on it: it only
-decides when a draft is made.
+While a draft is verified, its drafter would be idle. Instead it prepares for possible *outcomes* of the verification
+(the tokens that the target may emit): for each it drafts on a fork of its state, as if those tokens were committed. A
+prepared draft is sent at once, so that the target need not wait once the outcome is known. If another outcome comes,
+the forks are dropped, and only idle time is lost. Parallel drafting changes when a draft is made, never what is
+emitted.
 
 The policies differ in two points, which outcomes are prepared and how long the target waits for a draft:
 
-| policy     | prepares                             | the target waits                                           |
-|------------|--------------------------------------|------------------------------------------------------------|
-| `pipespec` | that everything is accepted          | until there is a draft at all (PipeSpec 2025)              |
-| `pearl`    | that everything is accepted          | likewise; after a rejection not at all: it checks its own  |
-|            |                                      | next token while the drafter writes (PEARL 2025)           |
-| `ssd`      | likely rejections too, by their prob | for a few tokens if the outcome was not prepared (SSD 2026) |
+| policy     | prepares                    | the target waits                                                    |
+|------------|-----------------------------|---------------------------------------------------------------------|
+| `pipespec` | acceptance of all tokens    | until there is any draft (PipeSpec 2025)                            |
+| `pearl`    | acceptance of all tokens    | until there is any draft; not at all after a rejection: it computes |
+|            |                             | its own next token while the drafter drafts (PEARL 2025)            |
+| `ssd`      | likely rejections, too      | for a few tokens if the outcome was not prepared (SSD 2026)         |
 """
 
 import time
@@ -34,7 +34,7 @@ MOST = 12  # outcomes that are prepared for one draft; fewer if copies of the dr
 STEP = 4  # tokens after which a growing draft is sent on
 LEAST_PROB = 0.01  # less likely outcomes are not worth a pass
 ANY = 10**9  # "a whole draft", however long
-FORK_BYTES = 2 * 2**30  # keys and values of all copies together that drafting ahead holds; for a 7B drafter about five
+FORK_BYTES = 2 * 2**30  # most keys and values of all forks together: about five forks of a 7B drafter
 
 State = TypeVar("State")
 Stop = Callable[[], bool]
@@ -45,8 +45,8 @@ class Policy:
     """Settings of parallel drafting.
 
     Args:
-        accepted: prepare for everything being accepted.
-        rejections: prepare for likely rejections too.
+        accepted: prepare for the acceptance of all tokens.
+        rejections: prepare for likely rejections, too.
         hit, miss: tokens that the target waits for where the outcome was prepared, and where it was not.
     """
 
@@ -67,15 +67,15 @@ BY_COST = "auto"  # `BEST` while `Budget.ahead` says so, else `off`
 
 
 def policy_for(device: str | None, draft_device: str | None, *, own_cores: bool) -> str:
-    """The policy of a drafter on these devices: where it has one of its own, `ssd`; where it shares a GPU, `off`.
+    """Choose the policy of a drafter: `ssd` on a device of its own, `off` on a device that it shares.
 
-    On CPU cores of its own it is `auto`: while it is idle, they serve the target (`engine.fast.elastic`), so what is
-    prepared costs the target their help. `CostModel.preparing_pays` weighs one against the other.
+    On CPU cores of its own it is `auto`: idle drafter cores help the target (`engine.fast.elastic`), and they do not
+    while they prepare drafts. `CostModel.preparing_pays` weighs one against the other.
 
     Args:
-        device: of the target; `None` = the GPU if there is one, else the CPU.
-        draft_device: of the drafter; `None` = the target's.
-        own_cores: whether the drafter has CPU cores that the target has not.
+        device: device of the target; `None` = the GPU if there is one, else the CPU.
+        draft_device: device of the drafter; `None` = the target's.
+        own_cores: true if the drafter has CPU cores of its own.
     """
     if draft_device is not None and resolve(draft_device) != resolve(device):
         return BEST
@@ -84,20 +84,20 @@ def policy_for(device: str | None, draft_device: str | None, *, own_cores: bool)
 
 @dataclass(eq=False)
 class ParallelState(Generic[State]):
-    """One request: the drafter's own state, and what is known between its draft and the next.
+    """State of one request: the drafter's own state, and the outcomes prepared for the draft being verified.
 
     Args:
         inner: the drafter's state.
-        greedy: whether nothing is drawn.
-        key: by which `Push` names the request.
-        undrawn: of a sampled answer, the state before anything was drawn; see `ParallelSpeculator.missed`.
-        draft: what the target verifies now.
-        nodes: how much to draft for an outcome.
-        ready: tokens that are drafted already after what is committed.
-        predicted: whether the last outcome was prepared.
-        unprepared: whether the draft is being verified, and nothing was prepared for that yet.
+        greedy: true if no token is drawn at random.
+        key: key by which `Push` names the request.
+        undrawn: in a sampled answer, the drafter's state before the hidden draft; see `ParallelSpeculator.missed`.
+        draft: the draft that the target verifies now.
+        nodes: most nodes to draft for an outcome.
+        ready: tokens that are drafted already after the committed ones.
+        predicted: true if the last outcome was prepared.
+        unprepared: true if a draft is being verified, and no outcome of it was prepared yet.
         waiting: outcomes to be prepared, or prepared further, likeliest last.
-        prepared: for an outcome's tokens the forked state, and its draft.
+        prepared: forked state and draft by the tokens of an outcome.
         offered: the draft that was prepared for the last outcome, which the target may have taken.
         round: verify passes so far.
     """
@@ -117,7 +117,7 @@ class ParallelState(Generic[State]):
     round: int = 0
 
     def verifying(self, draft: Draft, nodes: int) -> None:
-        """The target verifies this draft now: what is prepared begins from there."""
+        """Note that the target verifies this draft now; what was prepared for the draft before is dropped."""
         self.draft, self.nodes, self.offered = draft, nodes, NOTHING
         self.ready, self.predicted, self.unprepared = 0, True, True
         self.waiting, self.prepared = [], {}
@@ -128,15 +128,15 @@ Push = Callable[[int, int, tuple[int, ...], Draft], None]
 
 
 class ParallelSpeculator(Generic[State]):
-    """A drafter that is given the time between its drafts, by `work`.
+    """A drafter that prepares drafts between its proposals; `work` gives it the time.
 
     Args:
-        drafter: whatever drafts.
+        drafter: the drafter.
         policy: see the module's text.
-        ahead: says whether it holds now; else it is `off`.
+        ahead: returns true while the policy is in force; otherwise it is `off`.
         push: called with every draft that is prepared.
-        fork_bytes: most memory of the keys and values of all copies together; what has no room is not prepared.
-        spans: gets a span of each piece of work.
+        fork_bytes: most bytes of keys and values of all forks together; outcomes without room are not prepared.
+        spans: list that gets a span of each piece of work.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class ParallelSpeculator(Generic[State]):
         return states
 
     def draft_hidden(self, state: ParallelState[State], budget: Budget) -> Draft:
-        """The first draft, for the ride-along."""
+        """Make the hidden draft, for the ride-along pass."""
         if not state.greedy:
             state.undrawn = self.drafter.fork([state.inner])[0]
         (draft,) = drafts_of(self.drafter.propose([state.inner], [budget]), 1)
@@ -177,14 +177,14 @@ class ParallelSpeculator(Generic[State]):
         return draft
 
     def expect_first(self, state: ParallelState[State]) -> None:
-        """The target writes its first token without a draft: prepare for what that will be, greedily."""
+        """Have `work` prepare for the target's first token, which comes without a draft; greedy answers only."""
         if state.greedy:
             state.verifying(NOTHING, NODES)
 
     def missed(self, states: Sequence[ParallelState[State]]) -> None:
-        """Drop first drafts that came too late for the target to verify.
+        """Drop hidden drafts that came too late for the target to verify.
 
-        Their drawn tokens are not drafted any more: the long time tells something of them (that the text did not end at
+        Their sampled tokens are not used again: being late says something about them (that the text did not end at
         once), so they would follow another distribution than the one sent with them.
         """
         for state in states:
@@ -193,12 +193,12 @@ class ParallelSpeculator(Generic[State]):
                 state.verifying(NOTHING, state.nodes)
 
     def propose(self, states: Sequence[ParallelState[State]], budgets: Sequence[Budget]) -> list[Draft]:
-        # A draft that was prepared for this outcome is the draft, though the target asked before it saw that. What was
-        # drawn would otherwise be drawn anew where it took long, and follow another distribution than the one sent.
+        # A draft prepared for this outcome is used although the target asked before the draft reached it. Otherwise
+        # tokens that took long would be drawn anew, and follow another distribution than the one sent with them.
         drafts = {id(state): state.offered for state in states}
         asked = [(state, b) for state, b in zip(states, budgets, strict=True) if not len(state.offered.tree)]
         drafts |= self._ask(asked)
-        # Of what was drafted before, a drafter that keeps no text has nothing ready.
+        # A drafter that keeps no text has none of the `ready` tokens: it is asked for a whole draft.
         asked = [(state, b) for state, b in asked if not len(drafts[id(state)].tree) and state.ready]
         drafts |= self._ask(asked, anew=True)
         made = []
@@ -215,7 +215,7 @@ class ParallelSpeculator(Generic[State]):
         return {id(state): draft for (state, _), draft in zip(asked, made, strict=True)}
 
     def took(self, state: ParallelState[State], tree: DraftTree) -> None:
-        """The target verifies this part of the draft that was pushed for its last outcome."""
+        """Note that the target verifies this part of the draft that was pushed for the last outcome."""
         draft = replace(state.offered, tree=tree, path_probs=())
         state.verifying(draft, state.nodes)
 
@@ -248,7 +248,7 @@ class ParallelSpeculator(Generic[State]):
             if state.unprepared and self.policy.accepted and not stop():
                 state.unprepared = False
                 state.waiting = self._predict(state, stop)
-                state.unprepared = not state.prepared and stop()  # it was interrupted: once more, then
+                state.unprepared = not state.prepared and stop()  # it was interrupted: try again next time
         while not stop():
             able = [state for state in self._states if state.waiting]
             if not able:
@@ -256,7 +256,7 @@ class ParallelSpeculator(Generic[State]):
             self._prepare(max(able, key=lambda state: state.waiting[-1].prob), stop)
 
     def _predict(self, state: ParallelState[State], stop: Stop) -> list[Outcome]:
-        """The outcomes to prepare, likeliest last: that everything is accepted, and what the draft says may be."""
+        """Outcomes to prepare, likeliest last: acceptance of all tokens, and likely ones among `Draft.outcomes`."""
         if not self._room(state):
             return []
         start = time.perf_counter()
@@ -279,9 +279,9 @@ class ParallelSpeculator(Generic[State]):
         return sum(map(held_bytes, forks)) + copy_bytes(state.inner) <= self.fork_bytes
 
     def _accept_all(self, fork: State, tree: DraftTree, stop: Stop) -> tuple[int, ...] | None:
-        """Tell the fork that everything was accepted, and its own next token after it; `None` if it has none.
+        """Commit the whole main path to a fork, and the drafter's own next token; returns these tokens.
 
-        The target will emit one token more than the draft has: the drafter takes its own for that.
+        The target emits one token more than the draft has: the drafter's own stands in for it. `None` if it has none.
         """
         accepted = tree.main_path_tokens
         budget = _until(Budget(len(tree) + 1, stop=stop), 1, accepted)
@@ -292,7 +292,7 @@ class ParallelSpeculator(Generic[State]):
             return tokens
         if stop():
             return None
-        # Its next token is there when it is asked for that alone: in a larger tree others came first.
+        # Asked for one node the drafter gives its next token: in the larger tree other nodes came first.
         if accepted:
             self.drafter.commit([fork], [VerifyOutput(tuple(tree.main_path), accepted)])
         last = self.drafter.propose([fork], [Budget(1, stop=stop)])[0].tree.main_path_tokens
@@ -302,7 +302,7 @@ class ParallelSpeculator(Generic[State]):
         return (*accepted, *last)
 
     def _prepare(self, state: ParallelState[State], stop: Stop) -> None:
-        """Draft a few tokens more for the likeliest outcome that waits, and push what there is of them."""
+        """Draft a few tokens more for the likeliest waiting outcome, and push its draft if that grew."""
         start = time.perf_counter()
         outcome = state.waiting.pop()
         tokens = outcome.tokens
@@ -313,12 +313,12 @@ class ParallelSpeculator(Generic[State]):
         else:
             (fork,), before = self.drafter.fork([state.inner]), NOTHING
             self.drafter.commit([fork], [VerifyOutput(tuple(state.draft.tree.follow(tokens[:-1])), tokens)])
-        # What is drawn is drawn once: of two draws, the longer one would not follow the distribution sent with it.
+        # A sampled draft is drawn once: the longer of two draws would not follow the distribution sent with it.
         budget = Budget(state.nodes, stop=stop)
         step = _until(budget, STEP, before.tree.main_path_tokens) if state.greedy else budget
         draft = self.drafter.propose([fork], [step])[0]
         if state.greedy and _extent(draft) <= _extent(before) and step.stopped and not stop():
-            draft = self.drafter.propose([fork], [budget])[0]  # what was told was no more than a part's
+            draft = self.drafter.propose([fork], [budget])[0]  # only one part of the drafter reported tokens
         grown = _extent(draft) > _extent(before)
         state.prepared[tokens] = fork, draft if grown else before
         if grown:
@@ -328,15 +328,15 @@ class ParallelSpeculator(Generic[State]):
         self._record(start)
 
     def _adopt(self, state: ParallelState[State], output: VerifyOutput, *, asked: bool) -> bool:
-        """Go on from what was prepared for this outcome; false if nothing was."""
+        """Continue from the fork prepared for this outcome; false if there is none."""
         fork, draft = state.prepared.get(output.tokens, (None, NOTHING))
         drafted, count = state.draft.tree.main_path_tokens, len(output.tokens)
-        # Where the target verified a part only of what was drafted, the rest of it may be what follows.
+        # If the target verified only a part of the draft, the rest of the draft may continue the answer.
         kept = len(drafted) - count if drafted[:count] == output.tokens else 0
         state.verifying(NOTHING, state.nodes)
         state.offered, state.ready = draft, kept if fork is None else 0
         state.predicted = fork is not None or kept > 0
-        # Who is not asked prepares for the target's own next token where it has nothing to offer.
+        # A drafter that is not asked, and has no draft to offer, prepares for the target's own next token.
         state.unprepared = not asked and fork is None and state.greedy
         state.round += 1
         if fork is not None:
@@ -344,7 +344,7 @@ class ParallelSpeculator(Generic[State]):
         return fork is not None
 
     def _wait_for(self, state: ParallelState[State], budget: Budget, *, anew: bool) -> Budget:
-        """The budget, with a stop signal for when the target has waited for enough."""
+        """Limit a budget to the tokens that the target waits for under the policy."""
         enough = self.policy.hit if state.predicted else self.policy.miss
         return _until(budget, enough if anew else enough - state.ready)
 
@@ -353,7 +353,7 @@ class ParallelSpeculator(Generic[State]):
 
 
 def prepares(needs: Needs) -> bool:
-    """True if a drafter of these needs can prepare drafts: the target's outputs are not known yet by then."""
+    """True if a drafter with these needs can prepare drafts: the target's outputs are not known at that time."""
     return needs.nothing and not needs.probes
 
 
@@ -363,14 +363,14 @@ def _possible(outcome: Outcome, tree: DraftTree) -> bool:
 
 
 def _extent(draft: Draft) -> tuple[int, int]:
-    """Size of a draft: nodes, then depth, which may grow where there may be no more nodes."""
+    """Size of a draft: its nodes, then its depth, which can still grow when the number of nodes cannot."""
     return len(draft.tree), draft.tree.depth
 
 
 def _until(budget: Budget, enough: int, known: Sequence[int] = ()) -> Budget:
-    """The budget, to be stopped, too, when so many tokens have been written after the `known` ones.
+    """Budget that also stops once `enough` tokens have been written after the `known` ones.
 
-    A drafter that writes anew from the root is told of those again, one that keeps its text is not: they do not count.
+    A drafter that writes anew from the root reports the known tokens once more; these are not counted.
     """
     repeated = written = 0
 

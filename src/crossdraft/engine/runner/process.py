@@ -1,10 +1,9 @@
 """A drafter in a process of its own, on its own cores or its own GPU.
 
-The worker is an ordinary child (`python -m crossdraft.engine.runner`), not a fork of ours: it can pin itself to its
-cores before torch starts a thread, and a script needs no `__main__` guard. (Who starts many may say how, by
-`child.START`: as forks of a process in which torch has no threads either.) Both sides speak over a private socket. A
-hidden draft ends at its own stop message, or where the target waits for something else; another request's beginning
-waits for it.
+The process is an ordinary child (`python -m crossdraft.engine.runner`), not a fork: it can pin itself to its cores
+before torch starts a thread, and a script needs no `__main__` guard. (`child.START` may start it in another way, as a
+fork of a process in which torch has no threads either.) Parent and child speak over a private socket. A hidden draft
+ends at its stop message, or when the target waits for something else; another request begins after it.
 """
 
 import itertools
@@ -34,12 +33,12 @@ from crossdraft.engine.runner.wire import pack_request, pack_tensor, unpack_draf
 from crossdraft.engine.timeline import Span
 from crossdraft.errors import CrossdraftError
 
-LOAD_TIMEOUT_S = 600.0  # without progress: a library that loads a 7B drafter from a slow disk makes none
+LOAD_TIMEOUT_S = 600.0  # without progress, of which a library reports none while it loads 7B weights from a slow disk
 DRAFTER_TIMEOUT_S = 10.0
-LONGEST_WAIT_S = 1.0  # for a hidden draft behind another one, and for one that was drawn, whatever it is worth
-LENDING_S = 0.01  # a draft that takes longer is made on the target's cores, too: handing them over costs less than that
+LONGEST_WAIT_S = 1.0  # longest wait for an overdue reply before a hidden draft; shortest time limit of a sampled draft
+LENDING_S = 0.01  # drafts that take longer also use the target's cores: lending these costs less than that
 TOO_LATE = "its draft came too late, and what was drawn for it must not be verified any more"
-Turn = tuple[int, tuple[int, ...]]  # a verify pass: how many came before it, the tokens that it emits
+Turn = tuple[int, tuple[int, ...]]  # a verify pass: the number of passes before it, and the tokens that it emitted
 
 
 @dataclass(eq=False)
@@ -47,15 +46,15 @@ class ProcessState:
     """One request of a drafter in another process.
 
     Args:
-        key: names it there.
-        certain: whether nothing is drawn but by the request's seed, so that no draft says anything by when it comes.
-        launch: of which child: another one does not know it.
-        hidden: serial of the question for its hidden draft, until the reply was taken.
-        asked: serial of the question for its next draft, likewise.
+        key: the request's key in the child.
+        certain: true if nothing is drawn but by the request's seed, so that late drafts may be dropped without bias.
+        launch: number of the child that knows the request; a restarted child does not.
+        hidden: serial of the question for its hidden draft, until the reply is taken.
+        asked: serial of the question for its next draft, until the reply is taken.
         refusal: why there will be no draft for it any more.
         turn: the last verify pass.
-        prepared: by the turn that they are for, drafts that came unasked.
-        waits: whether the target waits for its drafts.
+        prepared: drafts that the child prepared, by the verify pass that they follow.
+        waits: true if the target waits for its drafts.
     """
 
     key: int
@@ -70,23 +69,24 @@ class ProcessState:
 
 
 class ProcessDrafter:
-    """A drafter that runs `factory()` in a child process, and does its work there.
+    """A drafter whose work is done in a child process, by the drafter that `factory()` makes there.
 
-    The target never waits for a slow reader: if the drafter has not read the request when the target is at its last
-    piece, the answer begins without it and the drafter joins when it is ready. Nor does it wait for a draft longer than
-    that can save (`Budget.wait_s`); at 0 it takes what was prepared, see `parallel`, and waits for nothing.
+    The target never waits while the drafter reads a request: if that takes longer than the prefill, the answer begins
+    without drafts, and they come once the drafter is ready. The target waits for a draft no longer than the draft can
+    save (`Budget.wait_s`); at 0 it takes prepared drafts only, see `parallel`.
 
     Args:
-        factory: makes the drafter, there; must be picklable (a module's function or a `functools.partial` of one).
+        factory: makes the drafter, in the child; must be picklable (a module's function or a `functools.partial` of
+            one).
         cores: CPU cores the child may use; `None` = those of this process.
-        drafter_timeout_s: seconds that the child may make no progress while a question is open, before it counts as
-            hanging; see `engine.progress`.
+        drafter_timeout_s: seconds without progress, while a question is open, after which the child counts as hanging;
+            see `engine.progress`.
         drain_timeout_s: seconds that the ride-along pass waits for a stopped draft: about one drafting step.
         parallel: what the child does while the target verifies: one of `parallel.POLICIES`, or `parallel.BY_COST`.
-        lent_cores: CPU cores of the target, which serve the child while the target waits for a draft of it.
+        lent_cores: CPU cores of the target that the child uses, too, while the target waits for its drafts.
 
     Raises:
-        CrossdraftError: the child could not load the drafter, or what it reads cannot be sent to it.
+        CrossdraftError: the child could not load the drafter.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class ProcessDrafter:
     ) -> None:
         self._factory, self._cores, self._parallel = factory, cores, parallel
         self._lent_cores = tuple(core for core in lent_cores or () if cores is not None and core not in cores)
-        self._draft_s = 0.0  # that the target waited for the last draft
+        self._draft_s = 0.0  # seconds that the target waited for the last draft
         self.drafter_timeout_s = drafter_timeout_s
         self.drain_timeout_s = drain_timeout_s
         self._launches = 0
-        self._dropped = deque[tuple[int, int]]()  # forks that were collected, by launch and key
-        self._sends = threading.RLock()  # frames are sent by whichever thread encodes them
+        self._dropped = deque[tuple[int, int]]()  # launch and key of forks that were garbage-collected
+        self._sends = threading.RLock()  # several threads send: visual features are sent by the thread that makes them
         self._serial = 0
         self._keys = itertools.count()
         self._closed = False
@@ -128,7 +128,7 @@ class ProcessDrafter:
             self._launches += 1
         incoming = self._incoming = SimpleQueue[Any]()
         self._replies: dict[int, tuple[str, Any]] = {}  # arrived, not fetched yet; by the question's serial
-        self._open: dict[int, float] = {}  # questions that have no reply yet, and since when one is due
+        self._open: dict[int, float] = {}  # questions without a reply, and the time since which it is due
         self._last_message_s = time.monotonic()  # when the child last sent anything
         self._states: dict[int, ProcessState] = {}
         self._on_token: dict[int, OnToken] = {}
@@ -136,7 +136,7 @@ class ProcessDrafter:
         self._sent = 0  # messages since it was loaded
         connection, self._child, self._handled = start_child(self._cores)
         self._link = Link(connection, lambda message: self._receive(incoming, message))
-        if self._closed:  # while it was started: `close` ended the one before
+        if self._closed:  # `close` was called meanwhile, and ended the child before this one
             self._child.kill()
             self.stop()
             raise CrossdraftError("The drafter is closed.")
@@ -190,7 +190,7 @@ class ProcessDrafter:
         """Ask for drafts; see `AsyncDrafter`."""
         if any(budget.until is not None for budget in budgets):
             return self._ask_hidden(states, budgets)
-        # Who waits for nothing takes prepared drafts only.
+        # Without a wait only prepared drafts are taken.
         self._handled.prepare(ahead=any(budget.ahead or budget.wait_s == 0 for budget in budgets))
         drafts: dict[int, Draft] = {}
         for i, (state, budget) in enumerate(zip(states, budgets, strict=True)):
@@ -207,10 +207,10 @@ class ProcessDrafter:
         return wait
 
     def late_hidden(self, state: ProcessState) -> Draft | None:
-        """The hidden draft that was not there when it was wanted, once it is; nothing was committed since.
+        """Return the hidden draft that came too late for its pass, `None` until it comes; before the next commit.
 
         Raises:
-            DrafterLost: it hangs, or is gone.
+            DrafterLost: the child hangs, or is gone.
         """
         self._sort_all()
         return self._take_hidden(state, 0.0) if self._mine(state) else None
@@ -227,7 +227,7 @@ class ProcessDrafter:
         pairs = [(s.key, f.key) for s, f in zip(states, forks, strict=True) if self._mine(s)]
         self._send(("fork", pairs))
         for fork in forks:  # a copy is dropped without `end`
-            # Whoever collects it may be in the midst of sending: it is only noted.
+            # Garbage collection may happen while a message is sent: the fork is only noted.
             weakref.finalize(fork, self._dropped.append, (fork.launch, fork.key)).atexit = False
         return forks
 
@@ -235,7 +235,7 @@ class ProcessDrafter:
         known = [state.key for state in states if self._mine(state)]
         for state in states:
             if state.hidden is not None and state.hidden not in self._replies and self._mine(state):
-                self._open.setdefault(state.hidden, time.monotonic())  # still to be answered, though nobody waits
+                self._open.setdefault(state.hidden, time.monotonic())  # the child still owes the reply
             self._states.pop(state.key, None)
             self._on_token.pop(state.key, None)
         self._send(("end", known))
@@ -259,20 +259,20 @@ class ProcessDrafter:
 
     def _send_prompt(self, state: ProcessState, ids: PromptIds) -> None:
         """Send the prompt's token ids, which are known now."""
-        with self._sends, suppress(DrafterLost):  # whoever asks next hears of it
+        with self._sends, suppress(DrafterLost):  # the next call raises it
             if self._mine(state) and state.key in self._states:
                 self._send(("prompt", (state.key, ids.result())))
 
     def _send_visual(self, state: ProcessState, features: Any) -> None:
-        """Send the target's visual features, which are known now, or will never be."""
+        """Send the target's visual features, or that there will be none."""
         failed = features.cancelled() or features.exception() is not None
         packed, arrays = pack_tensor(None if failed else features.result())
-        with self._sends, suppress(DrafterLost):  # whoever asks next hears of it
+        with self._sends, suppress(DrafterLost):  # the next call raises it
             if self._mine(state):
                 self._send(("visual", (state.key, packed, [array.nbytes for array in arrays])), arrays)
 
     def _ask_hidden(self, states: Sequence[ProcessState], budgets: Sequence[Budget]) -> Proposal:
-        """Have drafts written until each budget's `until` is set; they are wanted then."""
+        """Begin hidden drafts; the returned function waits for each budget's `until`, then stops and takes them."""
         for state, budget in zip(states, budgets, strict=True):
             if budget.on_token is not None:
                 self._on_token[state.key] = budget.on_token
@@ -288,17 +288,17 @@ class ProcessDrafter:
             overdue = self._unanswered() and self._overdue_s() > LONGEST_WAIT_S  # nothing will come soon
             for state in states:
                 if state.hidden is not None:
-                    self._open[state.hidden] = time.monotonic()  # it hangs if it does not heed the signal
+                    self._open[state.hidden] = time.monotonic()  # the reply is due now
             timeout = 0.0 if overdue else self.drain_timeout_s
             return self._with_spans([self._take_hidden(state, timeout) or NOTHING for state in states])
 
         return wait
 
     def _take_hidden(self, state: ProcessState, timeout: float) -> Draft | None:
-        """The draft made while the target read, once it is there.
+        """Return the hidden draft if it comes within `timeout` seconds, else `None`.
 
         Raises:
-            DrafterLost: it hangs, or is gone.
+            DrafterLost: the child hangs, or is gone.
         """
         if state.hidden is None:
             return None
@@ -324,12 +324,12 @@ class ProcessDrafter:
             return NOTHING
         if budget.wait_s != 0:
             return self._prepared(state, budget)
-        # Not for what is drawn: drafts that end early would come in time and others not, so what is verified would
-        # follow another distribution than the one sent with it.
+        # Not for sampled drafts: those that end early would come in time and others not, so the verified tokens would
+        # follow another distribution than the one sent with them.
         return (self._prepared(state, budget) if state.certain else None) or NOTHING
 
     def _prepared(self, state: ProcessState, budget: Budget) -> Draft | None:
-        """Take the draft prepared for the last outcome, if it is here already: then the target does not wait."""
+        """Return the draft prepared for the last outcome if it is here, without waiting; else `None`."""
         self._sort_all()
         prepared, state.prepared = state.prepared, {}
         packed = prepared.get(state.turn) if state.turn is not None else None
@@ -342,14 +342,14 @@ class ProcessDrafter:
         return draft
 
     def _ask_drafts(self, states: Sequence[ProcessState], budgets: Sequence[Budget]) -> Proposal:
-        """Have these requests drafted for; nothing where that takes longer than it is worth."""
+        """Ask the child for drafts; a draft that takes longer than it can save is left empty."""
         if not states or self._late():
             return lambda: [NOTHING] * len(states)
         worth = [budget.wait_s for budget in budgets if budget.wait_s is not None]
         all_worth = len(worth) == len(budgets)
         wait = min(max(worth), self.drafter_timeout_s) if all_worth else None
         if wait is not None and not all(state.certain for state in states):
-            wait = min(max(wait, LONGEST_WAIT_S), self.drafter_timeout_s)  # unverified draws end drafting; see below
+            wait = min(max(wait, LONGEST_WAIT_S), self.drafter_timeout_s)  # an unverified sampled draft ends drafting
         questions = [(s.key, budget.nodes, budget.min_confidence) for s, budget in zip(states, budgets, strict=True)]
         serial = self._ask("propose", questions)
         for state in states:
@@ -363,8 +363,8 @@ class ProcessDrafter:
                     sent = self._await(serial, self.drafter_timeout_s) if wait is None else self._fetch(serial, wait)
             except TimeoutError:
                 self._unanswered()
-                # A drafter drafts on from what it drew. That this took long may depend on what was drawn, so it would
-                # follow another distribution than the one sent with it.
+                # The drafter goes on from the tokens that it drew. Taking long may depend on them, so the verified
+                # tokens would follow another distribution than the one sent with them.
                 return [NOTHING if state.certain else _refused(state, TOO_LATE) for state in states]
             return drafts_of([unpack_draft(one) for one in sent] if isinstance(sent, list) else sent, len(states))
 
@@ -372,7 +372,7 @@ class ProcessDrafter:
 
     @contextmanager
     def _lending(self) -> Iterator[None]:
-        """The target waits, and its cores serve the drafter, if the last draft took long."""
+        """Lend the target's cores to the child while the target waits in the body, if the last draft took long."""
         start = time.perf_counter()
         self._handled.lend(lent=bool(self._lent_cores) and self._draft_s > LENDING_S)
         try:
@@ -386,7 +386,7 @@ class ProcessDrafter:
         return state.launch == self._launches
 
     def _with_spans(self, drafts: list[Draft]) -> list[Draft]:
-        """The first draft tells of the child's work since the last ones that was not for one request alone."""
+        """Add the spans of the child's work for several requests, since the last drafts, to the first draft."""
         if self._spans and drafts:
             drafts = [replace(drafts[0], spans=(*drafts[0].spans, *self._spans)), *drafts[1:]]
             self._spans = []
@@ -399,14 +399,14 @@ class ProcessDrafter:
         return any(serial not in awaited for serial in self._unanswered())
 
     def _awaited(self) -> set[int | None]:
-        """Questions whose answers somebody will ask for."""
+        """Serials of the questions whose replies will be fetched."""
         return {serial for state in self._states.values() for serial in (state.hidden, state.asked)}
 
     def _unanswered(self) -> list[int]:
-        """Questions whose answers are due.
+        """Serials of the questions whose replies are due.
 
         Raises:
-            DrafterLost: one has been for too long, and the child has made no progress since.
+            DrafterLost: a reply has been due, without progress of the child, for too long.
         """
         if self._idle_s() >= self.drafter_timeout_s:
             self._child.kill()
@@ -414,17 +414,17 @@ class ProcessDrafter:
         return list(self._open)
 
     def _overdue_s(self) -> float:
-        """Seconds since an answer is due and no message has come; 0 if none is due."""
+        """Seconds for which a reply has been due and no message has come; 0 if no reply is due."""
         if not self._open:
             return 0.0
         return time.monotonic() - max(self._last_message_s, min(self._open.values()))
 
     def _idle_s(self) -> float:
-        """Seconds that an answer is due without a message or a finished piece of the child's work; 0 if none is due."""
+        """Seconds for which a reply has been due without a message or progress of the child; 0 if none is due."""
         return min(self._overdue_s(), time.monotonic() - self._handled.progress.get())
 
     def _ask(self, kind: str, value: object) -> int:
-        """Send a question; returns its serial. Answers that nobody fetched (Ctrl-C came first) are dropped."""
+        """Send a question; returns its serial. Replies that were never fetched (Ctrl-C came first) are dropped."""
         self._serial += 1
         awaited = self._awaited()
         self._replies = {serial: reply for serial, reply in self._replies.items() if serial in awaited}
@@ -446,15 +446,15 @@ class ProcessDrafter:
             raise DrafterLost("it takes no messages any more") from error
         except OSError as error:
             raise DrafterLost("its process ended") from error
-        if arrays and self._child.poll() is not None:  # nobody waits to see them sent
+        if arrays and self._child.poll() is not None:  # a thread sends arrays, and its errors are not seen here
             raise DrafterLost("its process ended")
 
     def _fetch(self, serial: int, timeout: float) -> Any:
-        """The reply to a question.
+        """Wait for the reply to a question, for at most `timeout` seconds.
 
         Raises:
-            TimeoutError: it is not here yet.
-            CrossdraftError: it is a refusal.
+            TimeoutError: the reply is not here yet.
+            CrossdraftError: the reply is a refusal.
             DrafterLost: the child is gone.
         """
         deadline = time.monotonic() + timeout
@@ -471,7 +471,7 @@ class ProcessDrafter:
         return body
 
     def _await(self, serial: int, patience_s: float) -> Any:
-        """Fetch an answer, with no time limit while the child makes progress at least every `patience_s`."""
+        """Fetch a reply, with no time limit as long as the child makes progress every `patience_s` seconds."""
         while True:
             try:
                 return self._fetch(serial, patience_s - self._idle_s())
@@ -485,7 +485,7 @@ class ProcessDrafter:
                 self._sort(self._incoming.get_nowait())
 
     def _sort(self, message: Any) -> None:
-        """Keep what came in until somebody asks for it."""
+        """Store a message of the child until it is asked for."""
         if message is None:
             raise DrafterLost("its process ended")
         self._last_message_s = time.monotonic()
@@ -503,7 +503,7 @@ class ProcessDrafter:
             raise DrafterLost("it sent a message that cannot be read") from error
 
     def _receive(self, incoming: "SimpleQueue[Any]", message: Any) -> None:
-        """Tokens go at once to whoever watches, everything else is sorted when somebody looks. Runs in a thread."""
+        """Pass a token to its callback at once, and queue any other message; runs in the link's thread."""
         match message:
             case ("token", (int(key), int(token))):
                 if (on_token := self._on_token.get(key)) is not None:
@@ -513,6 +513,6 @@ class ProcessDrafter:
 
 
 def _refused(state: ProcessState, why: str) -> Draft:
-    """There will be no draft for this request any more."""
+    """End drafting for a request; returns an empty draft with the refusal `why`."""
     state.refusal = why
     return replace(NOTHING, refusal=why)

@@ -1,9 +1,9 @@
-"""DraftRunner: the drafter as a decode loop sees it. It may be lost, the answers may not.
+"""DraftRunner: runs the drafter for a decode loop; an answer never fails because of its drafter.
 
-The loop says `start` (read the request, and draft for the prefill to hide it), `collect` when the target is at the last
-piece of its prefill, then `ask` and `commit` round by round, and `end`. Where the drafter works is the drafter's own
-business: a `ProcessDrafter`, or a union of several, is run like any other. Whatever it does, nobody fails: a drafter
-that raises, dies or hangs is lost, its requests go on with the target alone, and it is restarted, not too often.
+The loop calls `start` (the drafter reads the request, and drafts while the prefill runs), `collect` when the target is
+at the last piece of its prefill, then `ask` and `commit` in every round, and `end`. A drafter in another process (a
+`ProcessDrafter`), or a union of several, is run like any other. A drafter that raises, dies or hangs is lost: its
+requests go on with the target alone, and it is restarted, though not too often.
 """
 
 import logging
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 HIDDEN_MODES = ("auto", "before", "beside", "off")
 STILL_READING = "No draft came before the answer was complete; nothing was drafted."
-CLOSING_S = 10.0  # at most, until a restart under way has ended
+CLOSING_S = 10.0  # longest wait for the end of a restart under way
 State = TypeVar("State")
 
 
@@ -51,23 +51,23 @@ class DrafterLost(Exception):
 
 
 class Worker(Protocol):
-    """A worker that a drafter uses besides this process; see `ProcessDrafter`."""
+    """A process in which a drafter, or a part of one, runs; see `ProcessDrafter`."""
 
     @property
     def alive(self) -> bool:
-        """True if it runs now."""
+        """True if the process runs now."""
         ...
 
     def spare_cores(self) -> tuple[int, ...]:
-        """The drafter's CPU cores, while it has nothing to do."""
+        """CPU cores of the process, while it has nothing to do; else none."""
         ...
 
     def stop(self) -> None:
-        """Stop it until it is restarted."""
+        """Stop the process; `restart` may follow."""
         ...
 
     def restart(self) -> None:
-        """Begin anew, if it was lost.
+        """Start the process anew.
 
         Raises:
             CrossdraftError: it cannot be started.
@@ -75,13 +75,13 @@ class Worker(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop it."""
+        """Stop the process for good."""
         ...
 
 
 @dataclass
 class HiddenWork:
-    """A hidden draft in this process: when it was made, its nodes, and the seconds that drafting them took."""
+    """Record of a hidden draft made in this process: its mode, its nodes, and the seconds that drafting them took."""
 
     mode: str
     nodes: int = 0
@@ -90,7 +90,7 @@ class HiddenWork:
 
 @dataclass
 class _Slot(Generic[State]):
-    """A request, for the runner."""
+    """The runner's record of one request."""
 
     row: RequestState
     request: Request
@@ -99,17 +99,17 @@ class _Slot(Generic[State]):
     refusal: str | None = None  # why the drafter does nothing more for it
     until: threading.Event | None = None
     hidden: Proposal | None = None
-    read_wait_s: float = 0.0  # that the target waited while the drafter read it
+    read_wait_s: float = 0.0  # seconds that the target waited while the drafter read the request
 
     def stop(self) -> None:
-        """Have the hidden draft handed over."""
+        """Tell the drafter to end the hidden draft."""
         if self.until is not None:
             self.until.set()
 
 
 @contextmanager
 def refusals_unlogged() -> Iterator[None]:
-    """For a request of one's own, such as a warm-up: that the drafter gives it up stands in its answer alone."""
+    """Log no warning when the drafter refuses a request, such as a warm-up; the request's answer still notes it."""
     before = log.level
     log.setLevel(logging.ERROR)
     try:
@@ -119,21 +119,21 @@ def refusals_unlogged() -> Iterator[None]:
 
 
 class DraftRunner(Generic[State]):
-    """One drafter, and the requests that it drafts for. To be used by one thread.
+    """Runs one drafter for the requests of a decode loop. To be used by one thread.
 
-    What it raises as a CrossdraftError, whenever that is, is its refusal of a request: the drafter is not lost.
+    If the drafter raises a CrossdraftError, it refuses the request; the drafter is not lost by that.
 
     Args:
-        drafter: whatever drafts; `None` = the target is alone.
-        hidden: when the draft for the ride-along is made: `before` the prefill, `beside` it (in a thread, on a GPU on a
-            CUDA stream of its own; in its own process anyway), `off` (the drafter reads the request after the prefill),
-            or `auto`: beside it where the drafter has a process or a GPU, else before it as far as that pays.
-        device: where the drafter's network is; `None` = on no GPU.
-        workers: the processes in which parts of it run.
-        restarts: when it is restarted after it was lost; by default never.
+        drafter: the drafter; `None` = the target is alone.
+        hidden: when the draft for the ride-along is made: `before` the prefill, `beside` it (in a thread, with a CUDA
+            stream of its own on a GPU, or in the drafter's process), `off` (the drafter reads the request after the
+            prefill), or `auto`: `beside` if the drafter has a process or a GPU, else `before` where that pays.
+        device: device of the drafter's network; `None` = no GPU.
+        workers: processes in which the drafter, or parts of it, run.
+        restarts: limit on restarts of a lost drafter; by default it is not restarted.
 
-    `waited_s` is what the target waited for the last drafts, by request, the drafter's reading left out. `absence` says
-    why there is no drafter now, where there should be one.
+    `waited_s`: seconds per request that the target waited for the last drafts, without the drafter's reading of
+    requests. `absence`: why there is no drafter now, if there should be one.
     """
 
     def __init__(
@@ -145,29 +145,29 @@ class DraftRunner(Generic[State]):
         restarts: Restarts | None = None,
     ) -> None:
         self._made, self._device, self.workers = drafter, device, tuple(workers)
-        self.announced: Needs = NO_NEEDS if drafter is None else drafter.needs  # while it is lost, too
+        self.announced: Needs = NO_NEEDS if drafter is None else drafter.needs  # kept while it is lost
         self.remote = "process" in self.announced.runs_in
         hidden = hidden if self.announced.may_hide else "off"
         hides = self.remote or (device is not None and device.type == "cuda")
         self.hidden = "beside" if hides and hidden == "auto" else hidden
-        self._timed = "here" in self.announced.runs_in  # what runs elsewhere tells its own times
+        self._timed = "here" in self.announced.runs_in  # a drafter in another process sends its own times
         self._restarts = restarts or Restarts()
         self.absence: str | None = None
         self.waited_s = 0.0
-        self._warned = False  # that the drafter gave up on a request; each answer's notes tell of its own
+        self._warned = False  # of a refused request: only the first is logged, and each answer notes its own
         self._slots: dict[int, _Slot[State]] = {}
         self._spans: list[Span] = []
         self._read_s = 0.0
         self._thread: ThreadPoolExecutor | None = None
         self._stream: StreamDrafter[State] | None = None
         self.drafter: Drafter[State] | None = self._fresh()
-        self._restarted = False  # and not taken up yet
+        self._restarted = False  # true while a restarted drafter waits for `take_up`
         self._restarting: threading.Thread | None = None
         self._closed = threading.Event()
         self._lock = threading.Lock()
 
     def _fresh(self) -> Drafter[State] | None:
-        """The drafter, on a GPU on a stream of its own where it may draft beside the prefill."""
+        """Return the drafter as it was given, or on a CUDA stream of its own to draft beside the prefill on a GPU."""
         made, device = self._made, self._device
         if made is None or self.remote or device is None or device.type != "cuda":
             return made
@@ -194,7 +194,7 @@ class DraftRunner(Generic[State]):
         return tuple(sorted({core for cores in idle for core in cores})) if all(idle) else ()
 
     def begins(self, row: RequestState) -> None:
-        """Note a request that may be without a drafter, and tell it why there is none."""
+        """Note in a new request why there is no drafter now, if there should be one."""
         if self.absence is not None:
             row.drafter_error = self.absence
             row.notes.append(f"Written without the drafter: {self.absence}.")
@@ -202,9 +202,9 @@ class DraftRunner(Generic[State]):
     def start(
         self, row: RequestState, request: Request, nodes: int, mode: str, on_token: OnToken | None = None
     ) -> None:
-        """Take up a request; draft up to `nodes` nodes for the ride-along, in a hidden mode other than `auto`."""
+        """Take up a request and begin its hidden draft of up to `nodes` nodes; `mode` is a hidden mode, not `auto`."""
         if not self.remote and mode != "off":
-            request = replace(request, visual_features=None)  # it could not wait for them in the target's own thread
+            request = replace(request, visual_features=None)  # the target's thread makes them, and would wait
         slot = self._slots[row.request_id] = _Slot[State](row, request, HiddenWork(mode))
         row.drafts = True
 
@@ -212,12 +212,12 @@ class DraftRunner(Generic[State]):
             if mode != "off" and (nodes or self.remote):
                 self._start(slot, Budget(nodes, on_token=on_token))
             elif self.remote and request.known:
-                self._begun(slot)  # it reads while the target does, and drafts for the first round
+                self._begun(slot)  # the drafter reads while the target prefills, and drafts for the first round
 
         self._guarded([slot], work)
 
     def collect(self, row: RequestState) -> Draft:
-        """The target is at its last piece: stop hidden drafting, and hand over what there is."""
+        """Stop hidden drafting, as the target is at its prompt's last piece, and return the draft so far."""
         slot = self._slots[row.request_id]
 
         def work() -> Draft:
@@ -234,14 +234,14 @@ class DraftRunner(Generic[State]):
         return self._unless_refused(draft or NOTHING, slot)
 
     def hidden_work(self, row: RequestState) -> HiddenWork | None:
-        """The record of a hidden draft of which the cost model says whether it is made."""
+        """Record of a request's hidden draft, if the cost model decides whether one is made; else `None`."""
         slot = self._slots.get(row.request_id)
         if slot is None or not row.drafts or slot.request.known or self.hidden != "auto":
             return None
         return slot.work
 
     def ask(self, rows: Sequence[RequestState], budgets: Sequence[Budget]) -> Proposal:
-        """Begin `Drafter.propose`; what is returned waits for [len(rows)] drafts, whatever comes."""
+        """Begin `Drafter.propose`; the returned function waits for the drafts, one a row, and raises nothing."""
         slots = [self._slots[row.request_id] for row in rows]
 
         def work() -> tuple[list[bool], Proposal | None, int]:
@@ -269,13 +269,13 @@ class DraftRunner(Generic[State]):
         return wait
 
     def commit(self, rows: Sequence[RequestState], outputs: Sequence[VerifyOutput]) -> None:
-        """See `Drafter.commit`. What it refuses of several, it refuses of all: nobody knows which it has committed."""
+        """Commit outputs to the drafter; an error refuses all these rows, as it is unknown which were committed."""
         slots = [self._slots[row.request_id] for row in rows]
         if slots:
             self._guarded(slots, lambda: self._commit(slots, outputs))
 
     def end(self, row: RequestState) -> float | None:
-        """End a request; returns what the target waited while it was read, `None` where nothing drafted."""
+        """End a request; returns the seconds that the target waited for the drafter to read it, `None` if undrafted."""
         if row.visual_features is not None:
             row.visual_features.cancel()
         slot = self._slots.get(row.request_id)
@@ -291,13 +291,13 @@ class DraftRunner(Generic[State]):
     # -- when it is lost ---------------------------------------------------------------------------------------------
 
     def take_up(self) -> None:
-        """Go on with a drafter that was restarted."""
+        """Use the drafter again, if it was restarted."""
         with self._lock:
             if self._restarted:
                 self.drafter, self._restarted, self.absence = self._fresh(), False, None
 
     def lose(self, why: str) -> None:
-        """The drafter is lost: it is stopped, and restarted in a thread if that has not been done too often."""
+        """Give up the drafter: a thread stops it, and restarts it after a delay if `restarts` allows any."""
         lost, self.drafter = self.drafter, None
         if lost is None:
             return
@@ -321,7 +321,7 @@ class DraftRunner(Generic[State]):
         self._restarting.start()
 
     def _miss(self, absence: str) -> None:
-        """There is no drafter now."""
+        """Note and log why there is no drafter now."""
         self.absence = absence
         log.warning("Answers are written without the drafter: %s.", absence)
 
@@ -337,7 +337,7 @@ class DraftRunner(Generic[State]):
                     worker.restart()
                 break
             except Exception as error:
-                if self._closed.is_set():  # what was being started was ended
+                if self._closed.is_set():  # `close` has ended what was being started
                     return
                 log.exception("The drafter could not be restarted.")
                 delay, absence = self._restarts.lost(f"it was lost, could not be restarted ({error})")
@@ -360,7 +360,7 @@ class DraftRunner(Generic[State]):
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.shutdown()
-        self._close_workers()  # what one starts is ended, whether it has loaded or not
+        self._close_workers()  # this also ends a process that is still loading
         if self._restarting is not None:
             self._restarting.join(CLOSING_S)
 
@@ -369,10 +369,10 @@ class DraftRunner(Generic[State]):
             _ended(worker.close)
 
     def _guarded(self, slots: Sequence[_Slot[State]], work: Callable[[], Any]) -> tuple[Any, float]:
-        """Run some work of the drafter, which is lost if that fails.
+        """Run a call of the drafter; the drafter is lost if the call fails.
 
         Returns:
-            its result, `None` without a drafter; and seconds that were waited, the drafter's reading left out.
+            the call's result, `None` without a drafter; and the seconds waited, without the drafter's reading.
         """
         if self.drafter is None or not any(slot.row.drafts for slot in slots):
             return None, 0.0
@@ -396,7 +396,7 @@ class DraftRunner(Generic[State]):
         return result, max(0.0, time.perf_counter() - start - read_s)
 
     def _unless_refused(self, draft: Draft, slot: _Slot[State]) -> Draft:
-        """The draft, whose notes become the answer's; nothing of one that is refused."""
+        """Return a draft and add its notes to the answer; a refusal ends drafting for the request."""
         if not slot.row.drafts:
             return NOTHING
         row = slot.row
@@ -419,7 +419,7 @@ class DraftRunner(Generic[State]):
     # -- the drafter's own calls -------------------------------------------------------------------------------------
 
     def _there(self) -> Drafter[State]:
-        """The drafter.
+        """Return the drafter.
 
         Raises:
             DrafterLost: it was lost meanwhile.
@@ -444,7 +444,7 @@ class DraftRunner(Generic[State]):
             slot.hidden = self._propose([(slot, budget)])
 
     def _concurrent(self, slot: _Slot[State], budget: Budget, point: "torch.cuda.Event | None") -> Draft:
-        """`_first` in the drafter's thread; on a GPU after `point`, on the drafter's stream."""
+        """Run `_first` in the drafter's thread; on a GPU on the drafter's stream, after the event `point`."""
         if self._stream is None or point is None:
             return self._first(slot, budget)
         with self._stream.concurrent(point):
@@ -460,7 +460,7 @@ class DraftRunner(Generic[State]):
         return draft
 
     def _begun(self, slot: _Slot[State]) -> State | None:
-        """The drafter's state; if it has none, the request is read now. `None` if it is refused."""
+        """Return the drafter's state of a request, which the drafter reads now if it has not; `None` if refused."""
         if slot.state is None and slot.refusal is None:
             start = time.perf_counter()
             try:
@@ -477,7 +477,7 @@ class DraftRunner(Generic[State]):
         return slot.state if slot.refusal is None else None
 
     def _propose(self, asked: Sequence[tuple[_Slot[State], Budget]]) -> Proposal:
-        """`Drafter.propose` for requests that were read; if that fails, for one after the other."""
+        """Begin `Drafter.propose` for requests that were read; after an error each request is asked alone."""
         states = [slot.state for slot, _ in asked]
         try:
             begun = propose_async(self._there(), states, [budget for _, budget in asked])
@@ -493,7 +493,7 @@ class DraftRunner(Generic[State]):
         return wait
 
     def _propose_each(self, asked: Sequence[tuple[_Slot[State], Budget]], error: CrossdraftError) -> Proposal:
-        """`_propose` for each alone, after an error that is one request's; whose it is, if there is but one."""
+        """Ask for each request alone, to find the one that caused an error; a single request is refused with it."""
         if len(asked) == 1:
             asked[0][0].refusal = str(error)
             return lambda: [_refused(slot) for slot, _ in asked]
@@ -517,7 +517,7 @@ class DraftRunner(Generic[State]):
         try:
             hidden, slot.hidden = slot.hidden, None
             if hidden is not None and not self.remote:
-                hidden()  # its thread is done with the state
+                hidden()  # wait until its thread is done with the state
         finally:
             state, slot.state = slot.state, None
             try:
@@ -533,7 +533,7 @@ class DraftRunner(Generic[State]):
         return drafts
 
     def _taken(self, made: Any, count: int) -> list[Draft]:
-        """Collect the drafts that came, one a request; their trees are not checked yet."""
+        """Check that one draft a request came, and take its spans; the trees are checked later."""
         drafts = drafts_of(made, count)
         for draft in drafts:
             self._spans.extend(draft.spans)
@@ -545,12 +545,12 @@ class DraftRunner(Generic[State]):
 
 
 def _refused(slot: _Slot[Any]) -> Draft:
-    """There is no draft for this request, nor will be."""
+    """The empty draft of a request that gets no drafts any more."""
     return replace(NOTHING, refusal=slot.refusal)
 
 
 def _ended(end: Callable[[], None]) -> None:
     try:
         end()
-    except Exception:  # whatever it was, it is over
+    except Exception:  # the drafter is given up anyway
         log.exception("A drafter could not be closed properly.")
