@@ -1,11 +1,10 @@
 """PrefixCache: encoder features, keys and values of prompts' beginnings, shared between requests.
 
-A radix tree over tokens (RadixAttention, Zheng et al. 2024), one for each namespace. An edge holds the keys and values
-of its tokens, copied out of a row; a request whose prompt begins as an earlier one, or as an earlier prompt with its
-answer, joins with a copy of them in its own row. Placeholders of an image or a clip are told apart by its content
-digest, so the same question about two clips shares nothing behind the first of their tokens, and one about the same
-clip and another image shares all in front of the image. Least recently used leaves, and
-encoder features, go first when the budget is full.
+Each namespace has a radix tree over tokens (RadixAttention, Zheng et al. 2024). An edge holds the keys and values of
+its tokens, copied out of a cache row; a request whose prompt begins like an earlier prompt, or like an earlier prompt
+with its answer, starts with a copy of them in its own row. Visual placeholders are equal only if their image or clip
+has the same content digest: prompts about two different clips share only the tokens in front of the clip. When the
+budget is full, the least recently used leaves and encoder features are dropped first.
 """
 
 import logging
@@ -31,25 +30,25 @@ from crossdraft.engine.tree import common_prefix
 
 log = logging.getLogger(__name__)
 
-WORTHWHILE = 64  # tokens in front of a clip that is not known: fewer are rather read with it
+WORTHWHILE = 64  # least number of cached tokens that are used in front of a clip that is not cached
 SEEN = ("visuals", "inputs")  # fields of a request that a video model reads
-SENSED = ("events", "inputs")  # and an event model
-# Inputs that say what is asked, not what is shown.
+SENSED = ("events", "inputs")  # fields of a request that an event model reads
+# Inputs that hold the text, not what is shown.
 TEXT = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
-ID_BITS = 32  # of a placeholder's number, for its own id and its token type
+ID_BITS = 32  # bits of a placeholder's number that hold its token id and its token type
 TYPE_BITS = 2
 
 
 @dataclass(eq=False)
 class _Edge:
-    """A stretch of tokens below another one, with their keys and values.
+    """An edge of the radix tree: consecutive tokens with their keys and values.
 
     Args:
-        above: the edge that it is below, which holds it; `None` of a root.
-        ids: [n] token ids; a placeholder of something visual as the number of its content and its id.
-        span: their keys and values.
+        above: the edge above this one, which holds it among its children; `None` for a root.
+        ids: [n] token ids; visual placeholders as numbers of their content, see `_placeholder`.
+        span: keys and values of the tokens.
         hidden: [n, h] features of each captured layer.
-        namespace: of a root.
+        namespace: namespace of a root.
     """
 
     above: "ref[_Edge] | None"
@@ -61,7 +60,7 @@ class _Edge:
 
     @property
     def parent(self) -> "_Edge | None":
-        """The edge above this one; `None` of a root."""
+        """The edge above this one; `None` for a root."""
         return None if self.above is None else self.above()
 
     @property
@@ -100,7 +99,7 @@ P = ParamSpec("P")
 
 
 def _harmless(method: "Callable[Concatenate[PrefixCache, P], None]") -> "Callable[Concatenate[PrefixCache, P], None]":
-    """An error in keeping something, as when memory runs out, costs what is kept, and no answer."""
+    """Decorate a method that stores something: an error, as when memory runs out, only empties the cache."""
 
     @wraps(method)
     def safe(self: "PrefixCache", *args: P.args, **kwargs: P.kwargs) -> None:
@@ -126,16 +125,16 @@ class PrefixCache:
         self._digests = ContentDigests()
         self._roots: dict[str, _Edge] = {}
         self._features: dict[bytes, _Features] = {}
-        self._known: Counter[bytes] = Counter()  # edges and features that hold something of a content
-        # What was used longest ago comes first. An edge is used when one below it is, and noted after it: the first
-        # edge is always a leaf.
+        self._known: Counter[bytes] = Counter()  # number of edges and features that hold each content
+        # Least recently used first. Using an edge also uses the edges above it, which are moved to the end after it:
+        # the first edge is always a leaf.
         self._used: OrderedDict[_Edge | bytes, None] = OrderedDict()
         self._warned = False
 
     def identify(self, request: Request, names: Sequence[str] = SEEN) -> Request:
-        """The request with the `content` of these fields, and whether that is known here; in any thread.
+        """Set a request's `content`, the digests of these fields, and `known`, if it is cached here; in any thread.
 
-        A request without a namespace has none, nor has one that shows something which cannot be told by its bytes.
+        A request without a namespace has no content, nor has a request that shows something without a digest.
         """
         if not self.most_bytes or request.namespace is None:
             return replace(request, content=None, known=False)  # another model's cache may have set them
@@ -150,7 +149,7 @@ class PrefixCache:
         return replace(request, known=self.knows(request))
 
     def knows(self, request: Request) -> bool:
-        """True if anything is cached by now of what a request shows, which was identified."""
+        """True if something is cached of an identified request's content as a whole, or of each of its items."""
         content: Content | None = request.content
         if content is None or not content.items:
             return False
@@ -160,10 +159,11 @@ class PrefixCache:
         """Look up the cached parts of a prompt.
 
         Args:
-            target: the model that it was prepared for.
-            prompt: of a request as `identify` returned it.
-            needs: of the drafter. One that reads the target's features needs those of all text after the last visual
-                token, so that is prefilled; and those that it asks for of the tokens in front must be known.
+            target: the model that the prompt was prepared for.
+            prompt: the prompt to look up.
+            request: the prompt's request, as `identify` returned it.
+            needs: needs of the drafter. If the drafter reads the target's features, text after the last visual token is
+                not taken from the cache, and other tokens only with the features of `visual_layers`.
         """
         content: Content | None = request.content
         plain = CachedPrompt(self, target, prompt)
@@ -181,18 +181,18 @@ class PrefixCache:
                     ids[at] = _placeholder(item.digest, ids[at] << TYPE_BITS | types[at])
         cached = replace(plain, content=content, ids=tuple(ids), namespace=request.namespace or "", items=items)
         first, cut = (visual[0], visual[-1] + 1) if visual else (0, 0)
-        # The last token is the root of the tree that rides along.
+        # The last token is always read: it is the root of the tree that rides along.
         most = min(len(ids) if needs.nothing else cut, len(ids) - 1)
         prefix = self._find(cached, most, needs.visual_layers)
         length = len(prefix)
-        for item in items:  # the features of an item are read at once
+        for item in items:  # an item is taken from the cache as a whole or not at all
             length = item.start if item.start < length < item.end else length
         if length <= first and length < min(cut, WORTHWHILE):
             length = 0
         return replace(cached, prefix=prefix.first(length))
 
     def _find(self, cached: "CachedPrompt", most: int, layers: Sequence[int]) -> KVPrefix:
-        """The longest known prefix, of at most `most` tokens."""
+        """The longest cached prefix, of at most `most` tokens."""
         parts: list[tuple[KVSpan, int]] = []
         hidden: list[Mapping[int, Tensor]] = []
         found: list[_Edge] = []
@@ -255,8 +255,8 @@ class PrefixCache:
         """Keep the keys and values of a prompt's ids, which a row holds.
 
         Args:
-            cached: its ids; as many as the row holds, or fewer.
-            cache, row: where they are.
+            cached: the prompt; the row holds all of its ids, or more tokens.
+            cache, row: place of the keys and values.
             hidden: [n, h] features of each of `layers`, of the same tokens.
         """
         if cached.content is None or not cached.content.unchanged:
@@ -266,7 +266,7 @@ class PrefixCache:
         path: list[_Edge] = []
         for known, count in list(self._walk(cached)):
             edge = known if count == len(known.ids) else self._split(known, count)
-            if not edge.hidden.keys() >= set(layers):  # known without what is captured now
+            if not edge.hidden.keys() >= set(layers):  # cached without the layers that are captured now
                 self.nbytes -= edge.nbytes
                 edge.hidden = {**edge.hidden, **{layer: hidden[layer][at : at + count].clone() for layer in layers}}
                 self.nbytes += edge.nbytes
@@ -286,7 +286,7 @@ class PrefixCache:
     def _append(
         self, above: _Edge, cached: "CachedPrompt", at: int, cache: KVCache, row: int, hidden: Mapping[int, Tensor]
     ) -> list[_Edge]:
-        """The new edge; none if it is too large."""
+        """Add an edge for the ids from `at` on; returns it in a list, which is empty if it is too large."""
         ids = cached.ids[at:]
         size = cache.token_bytes * len(ids) + sum(features.nbytes for features in hidden.values())
         if not self._fits(size):
@@ -324,7 +324,7 @@ class PrefixCache:
         self._forget(digest)
 
     def _drop(self, leaf: _Edge) -> None:
-        """Forget an edge that has none below it, and its namespace, if that has no other."""
+        """Forget a leaf, and its namespace's root if that has no edges left."""
         self.nbytes -= leaf.nbytes
         for digest in leaf.contents:
             self._forget(digest)
@@ -346,12 +346,12 @@ class PrefixCache:
 
 @dataclass(frozen=True)
 class _Item:
-    """A unit of encoding: one item, or all that is visual.
+    """A unit of encoding: one image or clip, or all of a prompt's together.
 
     Args:
-        digest: of what it shows.
+        digest: digest of its content.
         start, end: where its placeholders begin and end in the prompt.
-        prompt: with its inputs alone.
+        prompt: a prompt with its inputs alone.
     """
 
     digest: bytes
@@ -362,17 +362,17 @@ class _Item:
 
 @dataclass(frozen=True)
 class CachedPrompt:
-    """A prompt, and what a `PrefixCache` knows of it.
+    """A prompt, and the parts of it that a `PrefixCache` holds.
 
     Args:
         prefixes: the cache.
         target: the model that the prompt was prepared for.
-        prompt: as that model reads it.
-        content: of what is visual in it; `None` = nothing of it is kept.
-        ids: its token ids, placeholders as the number of their content.
-        namespace: whose it is.
-        items: what is visual, in the order of the ids.
-        prefix: what need not be read.
+        prompt: the prompt, as that model reads it.
+        content: content of its images and clips; `None` = the prompt is not cached.
+        ids: its token ids; visual placeholders as numbers of their content, see `_placeholder`.
+        namespace: namespace of its request.
+        items: its images and clips, in the order of the ids.
+        prefix: its cached beginning, which need not be read.
     """
 
     prefixes: PrefixCache
@@ -385,24 +385,24 @@ class CachedPrompt:
     prefix: KVPrefix = field(default_factory=KVPrefix)
 
     def encode(self, *, always: bool = False) -> Encoded:
-        """The visual features that the target has yet to read; with `always` also those of the known prefix."""
+        """Make the visual features that the target has yet to read; with `always` also those of the cached prefix."""
         encoding = self.encoding(always=always)
         return encoding.keep(encoding.make())
 
     def encoding(self, *, always: bool = False) -> "Encoding":
-        """The encoding that `encode` runs, to be run elsewhere."""
+        """Return the work that `encode` does, to be done in another thread."""
         if self.content is None:
             return Encoding(self, (), (None,))
         items = tuple(item for item in self.items if always or item.end > len(self.prefix))
         return Encoding(self, items, tuple(self.prefixes.features(item.digest) for item in items))
 
     def store(self, cache: KVCache, row: int, cut: int, hidden: Mapping[int, Tensor] = MappingProxyType({})) -> None:
-        """Keep the prompt up to its last visual token, or all of it if nothing is.
+        """Cache the prompt up to its last visual token, or all of it if it has none.
 
         Args:
-            cache, row: where its keys and values are.
-            cut: tokens up to the last visual one.
-            hidden: [cut, h] features of layers.
+            cache, row: place of its keys and values.
+            cut: number of tokens up to the last visual one.
+            hidden: [cut, h] features of each captured layer.
         """
         if self.content is None:
             return
@@ -411,7 +411,7 @@ class CachedPrompt:
         self.prefixes.add(replace(self, ids=self.ids[:cut]), cache, row, hidden, tuple(hidden))
 
     def store_answer(self, cache: KVCache, row: int, tokens: Sequence[int]) -> None:
-        """Keep the prompt with its answer, as far as a row holds them: the next turn of a conversation begins so."""
+        """Cache the prompt with its answer, as far as a row holds them, for the next turn of the conversation."""
         if self.content is not None:
             text = replace(self, ids=(*self.ids, *tokens)[: cache.lengths[row]])
             self.prefixes.add(text, cache, row, {}, ())
@@ -423,8 +423,8 @@ class Encoding:
 
     Args:
         known: the prompt.
-        items: of which; `()` = of all together.
-        found: what is there of each, or of all.
+        items: the items to encode; `()` = all together.
+        found: cached features of each item, or of all together; `None` = to be made.
     """
 
     known: CachedPrompt
@@ -443,7 +443,7 @@ class Encoding:
         return [self.known.target.encode(one) if found is None else found for one, found in pairs]
 
     def keep(self, made: Sequence[Encoded]) -> Encoded:
-        """All of them together; in the thread of the cache, which keeps what was made."""
+        """Join the features of all items, and cache the new ones; to be called in the cache's thread."""
         content, target, prefixes = self.known.content, self.known.target, self.known.prefixes
         for item, found, encoded in zip(self.items, self.found, made, strict=False):
             if found is None and content is not None and target.traits.takes_encoded:
@@ -452,7 +452,7 @@ class Encoding:
 
 
 def _placeholder(digest: bytes, token: int) -> int:
-    """Return the number of a visual token of that content, id and type: it is negative, as no other id is."""
+    """Number that stands for a visual token's content, id and type; negative, as no token id is."""
     return -1 - (int.from_bytes(digest) << ID_BITS | token)
 
 
@@ -461,7 +461,7 @@ def _digest(placeholder: int) -> bytes:
 
 
 def _token_types(prompt: Prompt, visual: Sequence[int]) -> list[int] | None:
-    """The types of a prompt's tokens, which positions depend on; `None` if the ids at `visual` do not tell text."""
+    """Types of a prompt's tokens, on which positions depend; `None` if a token outside `visual` is not typed as text."""
     types = prompt.features.get("mm_token_type_ids")
     found: list[int] = [0] * len(prompt) if types is None else types[0].tolist()
     shown = set(visual)

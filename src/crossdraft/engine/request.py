@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 REPR_LETTERS = 60  # of an answer's text in its `repr`
-LETTERS_PER_TOKEN = 32  # of a prompt that might fit a context: of text 4, of long runs of spaces more
+LETTERS_PER_TOKEN = 32  # most characters that a token may stand for: text has about 4, long runs of spaces more
 MOST_PRIORITY = 1 << 31
 MOST_AXES = 8  # of pixels in nested lists: images, clips, frames, rows, columns, channels
 STOPS_IN = ("text", "tokens")
@@ -31,30 +31,30 @@ MAX_NEW_TOKENS = 128  # where neither the request nor the checkpoint says how lo
 class Request(NamedFields):
     """A question about clips and images, or a conversation about them.
 
-    Arrays in it must stay as they are until it is answered: they are read meanwhile.
+    Its arrays must not be changed until it is answered.
 
     Args:
         prompt: the question, plain text.
-        video: path of the clip, or uint8 frames [F, H, W, 3]; whatever the target's `prepare` reads. Or a list of
+        video: path of the clip, uint8 frames [F, H, W, 3], or whatever the target's `prepare` reads; or a list of
             clips.
-        events: an event recording's path, of which the drafter reads as much of the end as it was made for; an
-            `events.Excerpt` of one, to choose another part; or an event stream.
+        events: path of an event recording, of which the drafter reads the end, as long as it was made for; an
+            `events.Excerpt` of a recording, to choose another part; or an event stream.
         max_new_tokens: the longest answer, in tokens. `None`: what the checkpoint's generation_config says, else 128;
             then the answer also ends where the model's context does.
-        sampling: temperature and its companions; what it leaves open, and `None` all of it, is as the checkpoint's
-            generation_config says, and greedy if it says nothing.
+        sampling: temperature and other sampling settings. Settings that are `None` are those of the checkpoint's
+            generation_config, else greedy; `None` = all of them are.
         stop: a string, or several, that end the answer; they are not part of its text. `None`: the checkpoint's.
-        stop_in: where they are looked for: `text`, the answer's as it is shown, where one that is a special token's
-            spelling ends it at that token; `tokens`, as `transformers` does: in the spelling of all tokens, special
-            ones and the prompt's too. A checkpoint's own are looked for so.
-        max_time: seconds, from when it is taken out of the queue, after which no further round is begun; the first
-            token comes whatever it takes. `None`: the checkpoint's, else no limit.
+        stop_in: where stop strings are looked for. `text`: in the answer as it is shown; a string that spells a special
+            token ends the answer at that token. `tokens`: as in `transformers`, in the spelling of all tokens, special
+            ones and the prompt's included. The checkpoint's own strings are always looked for in `tokens`.
+        max_time: seconds after the request was taken out of the queue from which on no further round is begun; the
+            first token always comes. `None`: the checkpoint's, else no limit.
         logprobs: report the target's log-probability of every emitted token (raw, before warping).
-        top_logprobs: and those of so many most probable tokens beside each.
-        namespace: whose request it is; what a drafter learns from answers, it keeps separately for each. `None`: it
-            neither knows nor learns anything.
-        priority: of those that wait, the one of the highest priority is taken up first; of several, the one that came
-            first.
+        top_logprobs: report the log-probabilities of this many most probable tokens at each position, too.
+        namespace: owner of the request: what drafters learn and the prefix cache holds is kept apart by namespace.
+            `None`: nothing is learned from the request, or cached, and nothing learned or cached is used.
+        priority: among waiting requests the one of the highest priority is taken up first, among equal ones the one
+            that came first.
         image: path of an image, the bytes of its file, a `data:` address, a PIL image, uint8 [H, W, 3], or a list of
             images; they come before the clips.
         system: what the model is told before the question.
@@ -81,12 +81,12 @@ class Request(NamedFields):
     # The target's [N, E] visual features, for a drafter that needs them (`Needs.visual`). The engine sets it: a
     # `VisualFuture` in the target's process; in the drafter's own a function that waits for them.
     visual_features: Any = field(default=None, repr=False, compare=False)
-    # Its token ids as the target reads it, for a drafter that copies text (`Needs.prompt`): `prompt.PromptIds`, for
-    # which nobody is to wait. The engine sets it.
+    # The prompt's token ids, for a drafter that copies text (`Needs.prompt`): a `prompt.PromptIds`, for which no
+    # drafter is to wait. The engine sets it.
     prompt_ids: Any = field(default=None, repr=False, compare=False)
-    # What a compression of the target notes of it, by its own names. It is not sent to another process.
+    # Values that a compression of the target notes for itself, by name. They are not sent to another process.
     extras: Mapping[str, object] = field(default_factory=dict[str, object], repr=False, compare=False)
-    # What the model sees of it (`engine.content.Content`), and whether a prefix cache knows that. The engine sets both.
+    # Digests of what the request shows (`engine.content.Content`), and whether that is cached. The engine sets both.
     content: Any = field(default=None, repr=False, compare=False)
     known: bool = field(default=False, repr=False, compare=False)
 
@@ -157,7 +157,7 @@ class Request(NamedFields):
 
     @property
     def conversation(self) -> tuple[Message, ...]:
-        """All messages; those of a prompt are the system's, if there is one, and the user's."""
+        """All messages; a plain `prompt` gives one of the user, after one of the system if `system` is given."""
         if self.messages is not None:
             return read_messages(self.messages)
         shown = (*several("image", self.image), *several("video", self.video))
@@ -166,7 +166,7 @@ class Request(NamedFields):
 
     @property
     def visuals(self) -> tuple[Part, ...]:
-        """The images and clips, in their order; none of ready-made inputs."""
+        """The images and clips, in their order; none for ready-made inputs."""
         if self.inputs is not None:
             return ()
         return tuple(part for message in self.conversation for part in message.parts if part.kind in VISUAL)
@@ -187,7 +187,7 @@ class Request(NamedFields):
             shown = (*several("image", self.image), *several("video", self.video))
             paths = [part for part in shown if is_path(part.value)]
             image, video = ([part.value for part in paths if part.kind == kind] for kind in VISUAL)
-            asked = None if self.prompt.strip() else dict[str, object]()  # ids alone ask something, too
+            asked = None if self.prompt.strip() else dict[str, object]()  # a request without a prompt must have inputs
             return replace(self, inputs=asked, image=_one(image), video=_one(video))
         messages = tuple(
             Message(one.role, tuple(part for part in one.parts if part.kind == "text" or is_path(part.value)))
@@ -196,7 +196,7 @@ class Request(NamedFields):
         return replace(self, messages=messages)
 
     def check_length(self, context: int) -> None:
-        """Refuse, unread, a prompt that is longer than any text of `context` tokens.
+        """Refuse a prompt with more characters than any text of `context` tokens, before it is tokenised.
 
         Raises:
             ContextLengthError: the prompt is longer.
@@ -216,7 +216,7 @@ class Request(NamedFields):
 
     @property
     def token_limit(self) -> int:
-        """The longest answer, in tokens; `MAX_NEW_TOKENS` as long as nobody has said it."""
+        """Most tokens of the answer: `max_new_tokens`, or `MAX_NEW_TOKENS` while that is `None`."""
         return MAX_NEW_TOKENS if self.max_new_tokens is None else self.max_new_tokens
 
 
@@ -232,7 +232,7 @@ def nbytes_of(value: Any) -> int:
 
 
 def _check_stored(name: str, given: Any) -> None:
-    """Refuse tensors and arrays that are told and sent by their bytes, and whose values are not those bytes."""
+    """Refuse tensors and arrays whose bytes are not their values, as requests are hashed and sent by their bytes."""
     waiting: list[Any] = [given]
     seen = set[int]()  # lists that were looked into: one may hold itself
     while waiting:
@@ -270,10 +270,10 @@ def _one(values: list[Any]) -> object:
 
 
 def stop_strings(given: object) -> tuple[str, ...]:
-    """One string, or several, as a tuple.
+    """One stop string, or several, as a tuple.
 
     Raises:
-        CrossdraftError: one is empty (every text holds it) or no string.
+        CrossdraftError: a string is empty (every text contains it), or something is no string.
     """
     strings = (given,) if isinstance(given, str) else given
     if not isinstance(strings, Sequence) or not all(isinstance(string, str) for string in strings):
@@ -284,10 +284,10 @@ def stop_strings(given: object) -> tuple[str, ...]:
 
 
 def single(request: object) -> Request:
-    """The one request.
+    """Return the only request.
 
     Raises:
-        CrossdraftError: it is none, or there are several.
+        CrossdraftError: it is no request, or there is not exactly one.
     """
     found = listed(request)
     if len(found) != 1:
@@ -337,9 +337,9 @@ TopTokens = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of an answer with one origin. `request` is the request's index in its batch.
+    """Consecutive tokens of an answer with one origin. `request` is the id that the request was queued under.
 
-    What the request asked for of `logprobs` and `top_logprobs` goes with the tokens; provisional ones have none.
+    `logprobs` and `top_logprobs` are set if the request asked for them; provisional pieces have none.
     """
 
     tokens: tuple[int, ...]
@@ -374,7 +374,7 @@ class Answer:
 
     @property
     def other_notes(self) -> tuple[str, ...]:
-        """The notes but for why hardly anything was drafted, which is as it should be where drafting does not pay."""
+        """The notes without the one that says why hardly anything was drafted: that is no fault of the answer."""
         return tuple(note for note in self.notes if note != self.stats.undrafted)
 
     def __repr__(self) -> str:

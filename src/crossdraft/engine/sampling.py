@@ -1,8 +1,8 @@
-"""From logits to the distribution that a token is drawn from, at every node of a draft tree, and the drawing itself.
+"""Sampling: logits are warped to distributions of the next token, at every node of a draft tree, and tokens are drawn.
 
 Warping happens once, before any acceptance rule sees the logits; order and formulas are those of `transformers`'
-logits processors: bias, repetition penalty, temperature, top-k, top-p, min-p. What is here takes all nodes of a tree
-in a few tensor operations. Settings that need a logits processor for every context (`Sampling.contextual`) are in
+logits processors: bias, repetition penalty, temperature, top-k, top-p, min-p. Here all nodes of a tree are warped in a
+few tensor operations. Settings that need a logits processor for every context (`Sampling.contextual`) are in
 `engine.processors`. Reported log-probabilities are the target's raw ones, before any warping.
 """
 
@@ -40,9 +40,9 @@ class Sampling(NamedFields):
         logit_bias: (token id, number added to its logit) pairs; -inf forbids a token.
         seed: `None` draws one from torch's global generator; `Answer.stats.seed` tells it. The same request and seed
             give the same tokens, in any batch, with any drafter and without one (see `engine.rules.gumbel`), as far as
-            the logits are the same: passes of different shapes round differently, which may decide a near-tie. A rule
-            that is named, such as `rejection`, may draw other tokens of the same distribution; where the drafter learns
-            from earlier answers it does not use the seed at all (see `Needs.learns`).
+            the logits are the same: passes of different shapes round differently, which may decide a near-tie. Another
+            rule, such as `rejection`, may draw other tokens of the same distribution; if the drafter learns from
+            earlier answers, such a rule does not use the seed (see `Needs.learns`).
         typical_p: locally typical sampling (Meister et al. 2022) with this mass; 1 = off.
         top_h: keep the likeliest tokens up to this share of the entropy; 1 = the whole budget; 0 = off.
         epsilon_cutoff, eta_cutoff: truncation sampling (Hewitt et al. 2022); 0 = off.
@@ -52,16 +52,16 @@ class Sampling(NamedFields):
         bad_words_ids: sequences of token ids that are never completed.
         sequence_bias: (sequence of token ids, number added to the logit of its last one where the others precede it).
         suppress_tokens, begin_suppress_tokens: ids that are never drawn, or not as the answer's first token.
-        min_length, min_new_tokens: no end of the answer before prompt and answer, or the answer, have so many tokens.
-        forced_bos_token_id, forced_eos_token_id: ids of which one is taken after a prompt of one token, or as the last
+        min_length, min_new_tokens: least tokens of prompt and answer together, and of the answer, before it may end.
+        forced_bos_token_id, forced_eos_token_id: ids, one of which is taken after a prompt of one token, or as the last
             token that fits; () = off.
         exponential_decay_length_penalty: (start, factor): from this token of the answer on its end becomes likelier;
             () = off.
         remove_invalid_values: NaN and infinite logits become finite.
         renormalize_logits: the processed logits are normalised.
-        processors: your own logits processors, which `transformers` puts in front of the temperature. They are called
-            with several contexts at once, [rows, length], of which only one goes on to be the answer: they must not
-            keep a state.
+        processors: your own logits processors, applied before the temperature, as in `transformers`. They are called
+            with several contexts at once, [rows, length], only one of which becomes the answer: they must not keep a
+            state.
 
     Raises:
         CrossdraftError: a value outside its range, or a token that is biased twice.
@@ -107,12 +107,12 @@ class Sampling(NamedFields):
 
     @property
     def certain(self) -> bool:
-        """True if draws follow from what was emitted before: there are none, or they are the seed's."""
+        """True if nothing is left to chance: the answer is greedy, or its draws follow from a seed."""
         return self.greedy or self.seed is not None
 
     @property
     def contextual(self) -> bool:
-        """True if `warp` does not suffice: something here needs a logits processor with each node's own context."""
+        """True if `warp` does not suffice: a setting needs a logits processor with each node's own context."""
         long = any(len(ids) > 1 for ids in self.bad_words_ids or ()) or any(
             len(ids) > 1 for ids, _ in self.sequence_bias or ()
         )
@@ -139,14 +139,14 @@ class Sampling(NamedFields):
         return replace(defaults, **own)
 
     def seeded(self) -> Self:
-        """With a seed: its own, else one drawn from torch's global generator, as `transformers` draws."""
+        """The settings with a seed: their own, else one drawn from torch's global generator, as in `transformers`."""
         if self.seed is not None:
             return self
         return replace(self, seed=int(torch.randint(SEEDS - 1, ())))
 
 
 NAMES = tuple(field.name for field in fields(Sampling))
-# What `transformers` applies to sampled answers alone, and what looks at the context or changes it all.
+# Settings that `transformers` applies to sampled answers only, and those that depend on the context or on all logits.
 WARPERS = ("typical_p", "top_h", "epsilon_cutoff", "eta_cutoff")
 CONTEXTUAL = (
     "encoder_repetition_penalty",
@@ -237,11 +237,11 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def warp(logits: Tensor, sampling: Sampling, seen: Sequence[int] = ()) -> Tensor:
-    """The distribution after one context.
+    """Warp logits to the distribution after one context.
 
     Args:
         logits: [..., V], raw.
-        sampling: what to apply; what is `contextual` in it is left out.
+        sampling: the settings; `contextual` ones are not applied.
         seen: token ids of the context, for the repetition penalty; all rows share them.
 
     Returns:
@@ -252,13 +252,13 @@ def warp(logits: Tensor, sampling: Sampling, seen: Sequence[int] = ()) -> Tensor
 
 
 def warp_tree(logits: Tensor, tree: DraftTree, context: Sequence[int], sampling: Sampling) -> Tensor:
-    """The distribution after the root and after every node; each node has seen its own path and no other.
+    """Warp logits to the distributions after the root and after every node; a node's context is its own path.
 
     Args:
         logits: [1 + n, V], the root's first.
         tree: the n nodes.
         context: token ids of the prompt and the answer so far, the root's among them.
-        sampling: what to apply; what is `contextual` in it is left out.
+        sampling: the settings; `contextual` ones are not applied.
 
     Returns:
         [1 + n, V], as `warp` does.
@@ -272,7 +272,7 @@ def warp_tree(logits: Tensor, tree: DraftTree, context: Sequence[int], sampling:
 
 
 def _seen_mask(seen: Sequence[int], logits: Tensor) -> Tensor:
-    """[V] bool. Visual placeholders may lie beyond the head; they have no logit to penalise."""
+    """[V] bool, true for seen tokens; visual placeholders beyond the head have no logit, and are left out."""
     vocabulary = logits.shape[-1]
     mask = torch.zeros(vocabulary, dtype=torch.bool, device=logits.device)
     mask[[token for token in set(seen) if token < vocabulary]] = True
@@ -301,10 +301,10 @@ def _warp(logits: Tensor, sampling: Sampling, penalised: Tensor | None) -> Tenso
 
 
 def check_bias(pairs: Sequence[tuple[int, float]], vocabulary: int) -> None:
-    """Refuse a bias of a token that there is not; to forbid one is nothing to do, as in `transformers`.
+    """Refuse biases of tokens outside the vocabulary; such tokens may be forbidden, as in `transformers`.
 
     Raises:
-        CrossdraftError: there is one.
+        CrossdraftError: there is such a bias.
     """
     beyond = max((token for token, value in pairs if value > -math.inf), default=0)
     if beyond >= vocabulary:
@@ -312,7 +312,7 @@ def check_bias(pairs: Sequence[tuple[int, float]], vocabulary: int) -> None:
 
 
 def _bias(scores: Tensor, pairs: Sequence[tuple[int, float]]) -> Tensor:
-    """[V] numbers to add."""
+    """[V] numbers to add to the scores."""
     vocabulary = scores.shape[-1]
     check_bias(pairs, vocabulary)
     known = [(token, value) for token, value in pairs if token < vocabulary]
@@ -322,13 +322,13 @@ def _bias(scores: Tensor, pairs: Sequence[tuple[int, float]]) -> Tensor:
 
 
 def _top_k(scores: Tensor, k: int) -> Tensor:
-    """Equals of the k-th stay, as in `transformers`."""
+    """Keep the k highest scores, and all that equal the k-th, as in `transformers`."""
     least = scores.topk(min(k, scores.shape[-1])).values[..., -1:]
     return scores.masked_fill(scores < least, -math.inf)
 
 
 def _top_p(scores: Tensor, mass: float) -> Tensor:
-    """From the least likely upwards, drop tokens as long as no more than `1 - mass` is lost; the likeliest stays."""
+    """Drop the least likely tokens, as many as hold at most `1 - mass` together; the likeliest token stays."""
     ascending, order = scores.sort(-1)
     dropped = ascending.softmax(-1).cumsum(-1) <= 1 - mass
     dropped[..., -1] = False
@@ -346,7 +346,7 @@ def sample_one(weights: Tensor, generator: torch.Generator) -> int:
     if not 0 < total < math.inf:
         raise CrossdraftError("The model's output is not finite; load it in another dtype, or check its weights.")
     point = torch.rand((), dtype=torch.float64, generator=generator, device=generator.device).item() * total
-    # The last step of the sum may round `point` up to the total, beyond the last token.
+    # Rounding may put `point` at the total, which is beyond the last token.
     return int(torch.searchsorted(mass, min(point, math.nextafter(total, 0)), right=True))
 
 
@@ -354,12 +354,12 @@ def sample_children(weights: Tensor, k: int, generator: torch.Generator) -> Tens
     """Draw up to k different tokens one after another, without replacement, by an exponential race.
 
     Token i arrives at time E_i / w_i with E_i ~ Exp(1). The first arrival is i with probability proportional to w_i,
-    and the same holds among those still running. (Efraimidis and Spirakis 2006; the same as Gumbel top-k.)
+    and so it is for each later arrival among the tokens left. (Efraimidis and Spirakis 2006; equals Gumbel top-k.)
 
     Args:
         weights: [..., V], not negative.
         k: how many to draw; fewer are drawn where fewer have a positive weight.
-        generator: the source of chance.
+        generator: source of random numbers.
 
     Returns:
         [..., k] token ids in the order of arrival: the order in which siblings must stand in the tree.

@@ -30,7 +30,7 @@ HandOver = Callable[[Answer | BaseException], None]
 
 
 class AnswerCheck(Protocol):
-    """A check that an answer waits for, once it is written, before it is handed over."""
+    """A check of a finished answer, made before the answer is handed over."""
 
     def cancel(self) -> None:
         """Cancel the check, as the answer is not wanted any more; from any thread."""
@@ -40,7 +40,7 @@ class AnswerCheck(Protocol):
 
 
 class PendingAnswer:
-    """An answer that is being written: `future` has it in the end; made by `Scheduler.submit`."""
+    """An answer that is being written, made by `Scheduler.submit`; `future` gets it."""
 
     def __init__(
         self,
@@ -50,15 +50,15 @@ class PendingAnswer:
         release: Callable[[], None] = lambda: None,
         check: AnswerCheck | None = None,
     ) -> None:
-        """`job` queues the request, and is given what says whether it is cancelled; `release` is called once.
+        """`job` queues the request in a loop; its second argument tells whether the answer was cancelled.
 
-        That is when the loop has nothing of the request any more, and its check is over.
+        `release` is called once, when the loop holds nothing of the request any more and its check is over.
         """
         self.future: Future[Answer] = Future()
         self._scheduler = scheduler
         self._job = job
         self._release = release
-        self._owner = owner  # is not collected as long as somebody may wait
+        self._owner = owner  # kept alive as long as somebody may wait
         self._check = check
         self._decoder: DecodeLoop | None = None
         self._ticket: int | None = None
@@ -70,7 +70,7 @@ class PendingAnswer:
         Raises:
             CrossdraftError: what is wrong with the request, or with the engine (`RequestError`).
             concurrent.futures.CancelledError: it was cancelled before it began.
-            TimeoutError: it takes longer than `timeout` seconds; it goes on.
+            TimeoutError: it takes longer than `timeout` seconds; it is still being written.
         """
         self.check_waiter()
         try:
@@ -79,10 +79,10 @@ class PendingAnswer:
             del self  # an error's traceback holds this frame
 
     def check_waiter(self) -> None:
-        """Refuse those who would wait for themselves.
+        """Refuse to wait in the loop's own thread, which would wait for itself.
 
         Raises:
-            CrossdraftError: this is called by what runs in the loop's thread, and the answer is not there.
+            CrossdraftError: the caller runs in the loop's thread, and the answer is not finished.
         """
         if not self.future.done():
             self._scheduler.check_caller()
@@ -104,7 +104,7 @@ class PendingAnswer:
         if self._cancelled:
             self._end()
             self.future.cancel()
-            self.future.set_running_or_notify_cancel()  # else who is in `concurrent.futures.wait` would stay there
+            self.future.set_running_or_notify_cancel()  # wakes threads in `concurrent.futures.wait`
             return None
         self._decoder, self._ticket = decoder, self._job(decoder, self.cancelled)
         return self._ticket
@@ -114,14 +114,14 @@ class PendingAnswer:
             decoder.cancel(self._ticket)
 
     def settle(self, result: Answer | BaseException) -> None:
-        """Hand over what became of the request, which is over, once its check is over."""
+        """Hand over the result of the finished request, after its check if it has one."""
         if (check := self._check) is None:
             self._hand_over(result)
         else:
             check.settle(result, self._hand_over)
 
     def _hand_over(self, result: Answer | BaseException) -> None:
-        """To who waits, unless nobody wants it any more."""
+        """Set the future's result or exception, unless the future was cancelled."""
         self._end()
         with suppress(InvalidStateError):
             if isinstance(result, BaseException):
@@ -130,9 +130,9 @@ class PendingAnswer:
                 self.future.set_result(result)
 
     def _end(self) -> None:
-        """The loop has done with it. Before the future says so: who waits for that may ask the next at once.
+        """Release what the request held, before the future is set: a waiter may submit its next request at once.
 
-        A future that its owner cancels, as asyncio does, is done long before that, while the request still has a row.
+        A future that its owner cancels, as asyncio does, is done earlier, while the request still has a row.
         """
         self._owner = self._check = self._decoder = None
         release, self._release = self._release, lambda: None
@@ -140,9 +140,9 @@ class PendingAnswer:
 
 
 def without_frames(error: BaseException) -> BaseException:
-    """The error itself, without the frames that it passed through; of an unexpected one their text is kept as a note.
+    """Remove the traceback frames of an error; an unexpected error keeps their text as a note.
 
-    The frames hold all that was read of prompts; circles lead back to them, and an error may be kept for long.
+    Frames keep alive all that was read of prompts, by reference cycles too, and an error may be kept for long.
     """
     parts: list[BaseException] = [error]
     for part in parts:
@@ -150,7 +150,7 @@ def without_frames(error: BaseException) -> BaseException:
         parts += [one for one in more if one is not None and not any(one is known for known in parts)]
     for part in parts:
         if part.__traceback__ is not None and not isinstance(part, CrossdraftError | CancelledError):
-            with suppress(Exception):  # of a class that takes no attributes; a request must not hang for its error
+            with suppress(Exception):  # a class may take no attributes; the request must not hang because of that
                 note = "".join(format_tb(part.__traceback__)).rstrip()
                 if note not in getattr(part, "__notes__", ()):  # the same object may be raised again and again
                     part.add_note(note)
@@ -160,21 +160,21 @@ def without_frames(error: BaseException) -> BaseException:
 
 @dataclass(frozen=True)
 class Call:
-    """Something for the loop's thread to do, and what to do instead if the engine is closed before."""
+    """A call for the loop's thread: `run` is run there; `refuse` is called instead if the engine is closed before."""
 
     run: Callable[[], None]
     refuse: Callable[[CrossdraftError], None]
 
 
 class Scheduler:
-    """Runs a decoder's loop in a thread of its own while there are requests.
+    """Runs a decode loop in a thread of its own while there are requests.
 
     The thread starts with the first request, is pinned to the given cores, and ends with `close`.
 
     Args:
-        make: makes the decoder, in that thread; and another one, should its loop ever fail as a whole.
-        cores: CPU cores of the thread, with a torch thread for each; `None` = cores as the thread that asks first, and
-            as many torch threads as the thread that makes this one.
+        make: makes the loop, in that thread; called again if a loop fails as a whole.
+        cores: CPU cores of the thread, with a torch thread for each; `None` = the cores of the thread that submits the
+            first request, and as many torch threads as the thread that makes the scheduler.
         most: requests that may wait or run at a time; `None` = any number.
     """
 
@@ -184,13 +184,13 @@ class Scheduler:
         self._make = make
         self._cores, self._threads = cores, torch.get_num_threads()
         self._calls: list[Call] = []
-        self._changed = threading.Condition()  # for the loop's thread
-        self._room = threading.Condition()  # guards the count; for those who wait until it is less
+        self._changed = threading.Condition()  # wakes the loop's thread
+        self._room = threading.Condition()  # guards the count; wakes threads that wait for room
         self._thread: threading.Thread | None = None
         self._closed = self._joins = False
         self._most, self._count = most, 0
         self._process = os.getpid()
-        self._decoder: DecodeLoop | None = None  # of the loop's thread, as is what follows
+        self._decoder: DecodeLoop | None = None  # this and the following belong to the loop's thread
         self._pending: dict[int, PendingAnswer] = {}
         self._stepped: weakref.WeakSet[DecodeLoop] = weakref.WeakSet()  # other loops in this thread, driven by calls
 
@@ -210,13 +210,13 @@ class Scheduler:
         """Queue a request; see `DecodeLoop.submit`. `owner` is kept alive until it is answered.
 
         Args:
-            patient: where there is no room, wait until there is.
-            counted: it takes room in the queue; a check's own requests have that of its request.
-            check: hands the answer over.
+            patient: wait while there is no room, instead of raising `QueueFullError`.
+            counted: count the request among the `most`; false for requests made by the check of a counted one.
+            check: check of the answer, which then hands it over.
 
         Raises:
-            QueueFullError: as much as there may be waits or runs.
-            CrossdraftError: the engine is closed, or another process's.
+            QueueFullError: `most` requests wait or run.
+            CrossdraftError: the engine is closed, or belongs to another process.
         """
         self._check_process()
         leave = self._subtract if counted else lambda: None
@@ -234,7 +234,7 @@ class Scheduler:
         return pending
 
     def _add(self, *, patient: bool) -> None:
-        """One request more, if there may be."""
+        """Count one more request, if there is room; wait for room if `patient`."""
         with self._room:
             while self._most is not None and self._count >= self._most:
                 if self._closed:
@@ -253,10 +253,10 @@ class Scheduler:
             self._room.notify_all()
 
     def call(self, work: Callable[[], Result]) -> Result:
-        """Do something in the loop's thread, between two rounds, and wait for its result.
+        """Run `work` in the loop's thread, between two rounds, and wait for its result.
 
         Raises:
-            CrossdraftError: the engine is closed, or another process's, or this is called by what runs in that thread.
+            CrossdraftError: the engine is closed or belongs to another process, or the caller runs in that thread.
         """
         self.check_caller()
         future: Future[Result] = Future()
@@ -272,7 +272,7 @@ class Scheduler:
         return future.result()
 
     def stepped(self, make: Callable[[], DecodeLoop]) -> DecodeLoop:
-        """Make another loop, whose rounds are `call`s.
+        """Make another loop in the loop's thread; its rounds are run by `call`.
 
         Raises:
             CrossdraftError: as `call`.
@@ -285,10 +285,10 @@ class Scheduler:
         return self.call(made)
 
     def check_caller(self) -> None:
-        """Refuse who would wait for what can only be done when he is done.
+        """Refuse a caller in the loop's own thread, which would wait for itself.
 
         Raises:
-            CrossdraftError: this is called by what runs in the loop's thread.
+            CrossdraftError: the caller runs in the loop's thread.
         """
         if threading.current_thread() is self._thread:
             raise CrossdraftError(
@@ -298,7 +298,7 @@ class Scheduler:
 
     @property
     def closed(self) -> bool:
-        """True if it is closed, or about to be."""
+        """True if the engine is closed, or about to be."""
         return self._closed
 
     @property
@@ -308,10 +308,10 @@ class Scheduler:
         return 0 if decoder is None else decoder.cache.rows
 
     def post(self, call: Call) -> bool:
-        """Have the loop's thread do something between two rounds; false if the engine is closed.
+        """Queue a call for the loop's thread, to be run between two rounds; false if the engine is closed.
 
         Raises:
-            CrossdraftError: the engine is another process's.
+            CrossdraftError: the engine belongs to another process.
         """
         self._check_process()
         with self._changed:
@@ -325,14 +325,14 @@ class Scheduler:
             return True
 
     def _check_process(self) -> None:
-        if os.getpid() != self._process:  # threads, and the drafter's process, stay with the one that forked
+        if os.getpid() != self._process:  # a fork has neither the threads nor the drafter
             raise CrossdraftError("This engine belongs to the process that forked this one; load another one here.")
 
     def close(self, *, begun: bool = False) -> None:
         """End the thread. Requests that are not answered yet end with an error; may be called twice.
 
         Args:
-            begun: wait for what other threads have begun for requests, too.
+            begun: also wait for work that other threads have begun for requests.
         """
         if os.getpid() != self._process:
             return
@@ -361,7 +361,7 @@ class Scheduler:
     def _run(self) -> None:
         error = CrossdraftError(CLOSED)
         try:
-            torch.set_num_threads(self._threads)  # a new thread has what was last set, by another engine's perhaps
+            torch.set_num_threads(self._threads)  # a new thread has the number set last, perhaps by another engine
             with pinned(self._cores):
                 while self._turn():
                     pass
@@ -379,31 +379,31 @@ class Scheduler:
             self._let_go(error)
 
     def _let_go(self, error: CrossdraftError) -> None:
-        """End the decoder and tell who waits; whoever holds an answer of this engine then holds no weights of it."""
+        """End the loop and fail all waiting requests; answers that are still held then keep no weights alive."""
         decoder, pending, calls = self._decoder, self._pending, self._calls
         if decoder is not None:
-            with suppress(Exception):  # it is over
+            with suppress(Exception):  # the loop is given up anyway
                 decoder.close()
         for tell in (*(one.settle for one in pending.values()), *(one.refuse for one in calls)):
-            with suppress(BaseException):  # of a callback: the others are told as well
+            with suppress(BaseException):  # a callback may raise: the others are still told
                 tell(error)
         self._decoder, self._pending, self._calls = None, {}, []
         del self._make
-        if decoder is not None and self._joins:  # last: it may take as long as a prompt is read
+        if decoder is not None and self._joins:  # last: it may take as long as reading a prompt
             decoder.join()
 
     def _turn(self) -> bool:
-        """Run the posted calls, dropping each one when it is done, and a round; false when the engine is closed."""
+        """Run the posted calls, then a round; false when the engine is closed."""
         count = self._next()
         for _ in range(count or 0):
             self._calls[0].run()
-            del self._calls[0]  # not before: should one end the thread, it and those behind it are refused
+            del self._calls[0]  # not before: if a call ends the thread, it and those behind it are refused
         if count is not None and self._decoder is not None:
             self._step(self._decoder)
         return count is not None
 
     def _next(self) -> int | None:
-        """Count the posted calls; waits if there is nothing else to do. `None` when the engine is closed."""
+        """Wait until there is something to do; returns the number of posted calls, `None` if the engine is closed."""
         with self._changed:
             while not (self._calls or self._closed or (self._decoder is not None and self._decoder.busy)):
                 self._changed.wait()
@@ -412,11 +412,11 @@ class Scheduler:
             return len(self._calls)
 
     def _step(self, decoder: DecodeLoop) -> None:
-        """One round, and its finished answers to those who wait for them."""
+        """Run one round, and hand over the answers that it finished."""
         try:
             if decoder.busy:
                 decoder.step()
-        except BaseException as error:  # in this thread, Ctrl-C is none
+        except BaseException as error:  # Ctrl-C never comes in this thread
             log.exception("The loop failed; a new one begins.")
             self._decoder, pending = None, self._pending
             self._pending = {}
