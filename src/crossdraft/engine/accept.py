@@ -103,7 +103,7 @@ class Chance(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Dice:
-    """Decisions drawn from a generator, wherever that lives."""
+    """Random decisions drawn from a generator, on any device."""
 
     generator: torch.Generator
 
@@ -118,7 +118,7 @@ class Dice:
 
 
 def follow(tree: DraftTree, wanted: Callable[[int, int], int]) -> Acceptance:
-    """The path of the target's own tokens: `wanted(node, depth)` is the one after a node; `ROOT` is of depth 0."""
+    """Accept the path of the target's own tokens: `wanted(node, depth)` after a node, depth 0 being `ROOT`'s."""
     path: list[int] = []
     node = ROOT
     while True:
@@ -211,7 +211,7 @@ def as_wide(tree: DraftTree, width: int) -> DraftTree:
     Heads of one vocabulary may be padded differently; the narrower distribution is zero where the other goes on.
 
     Raises:
-        CrossdraftError: the drafter gives a chance to ids that the target does not have.
+        CrossdraftError: the drafter gives probability to ids that the target does not have.
     """
     if tree.dists is None or tree.dists.shape[-1] == width:
         return tree

@@ -106,7 +106,7 @@ class Admission:
         return self._work
 
     def _rest(self) -> None:
-        """End the other thread if it has nothing to do: OpenMP's idle threads of two threads slow each other."""
+        """End the other thread if it has nothing to do: its idle OpenMP threads slow down those of this thread."""
         if self._side is not None and self._work is not None and self._work.done():
             self.close(wait=False)
             self._side = None

@@ -14,28 +14,28 @@ from crossdraft.engine.timeline import Span
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
 
-MOST_NODES = 4096  # of a draft: far beyond what a pass verifies; weighing more up would take seconds
+MOST_NODES = 4096  # of a draft: far more than a pass verifies; choosing among more would take seconds
 SUM_TOLERANCE = 1e-2  # of a distribution: a softmax in bfloat16 is off by up to that
-# What is drawn in proportion to a row is distributed as the row over its sum. A float32 softmax of 150,000 entries sums
-# to 1 within 1e-5 and is used as it is; what is off by more would bias the answer by as much, so it is divided.
+# Tokens drawn in proportion to a row follow the row over its sum. A float32 softmax of 150,000 entries sums to 1 within
+# 1e-5 and is used unchanged; a row that is off by more would bias the answer by as much, so it is divided by its sum.
 SUM_ROUNDING = 5e-5
 
 
 def checked(
     draft: Draft, vocabulary: int, probes: int = 0, forbidden: Collection[int] = (), hidden_size: int | None = None
 ) -> Draft:
-    """The draft, if the target can read it; distributions that do not sum to 1, such as bfloat16 ones, are made to.
+    """Check that the target can read a draft; distributions that do not sum to 1, such as bfloat16 ones, are scaled.
 
     Args:
         draft: what the drafter sent.
         vocabulary: ids of the target are 0 … vocabulary - 1.
-        probes: at most so many probes were announced.
+        probes: most probes that the drafter announced.
         forbidden: ids that the target does not read as text (visual placeholders).
         hidden_size: width of the target's embeddings, if that is known.
 
     Raises:
-        CrossdraftError: it came faulty, an id is none of the target's, a parent does not precede its child, the
-            drafter's chances or distributions are none, or there are more probes than announced.
+        CrossdraftError: the draft has a fault, an id is not the target's, a parent does not precede its child, a
+            probability or distribution is invalid, or there are more probes than announced.
     """
     if draft.fault is not None:
         raise CrossdraftError(draft.fault)
@@ -47,7 +47,7 @@ def checked(
         if draft.probes is not None:
             _check_ids(() if draft.probes.embeddings is not None else draft.probes.tokens, vocabulary, forbidden)
             _check_probes(draft.probes, len(tree), probes, hidden_size)
-    # A field of another type.
+    # A field has another type.
     except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
         raise CrossdraftError(f"it cannot be read ({type(error).__name__}: {error})") from error
     return draft if tree is draft.tree else replace(draft, tree=tree)
@@ -57,11 +57,11 @@ def check_prompt(ids: Tensor, vocabulary: int, visual: Collection[int]) -> None:
     """Refuse a prompt that the target cannot read.
 
     Args:
-        ids: of the prompt.
-        vocabulary, visual: ids of the target are 0 … vocabulary - 1, and those that stand for something visual.
+        ids: ids of the prompt.
+        vocabulary, visual: ids of the target are 0 … vocabulary - 1, and the visual placeholders.
 
     Raises:
-        CrossdraftError: they are no line of whole numbers, or none, or one is none of the target's.
+        CrossdraftError: the ids are not one row of whole numbers, there are none, or one is not the target's.
     """
     if ids.dim() != 1 or not len(ids) or ids.is_floating_point() or ids.dtype == torch.bool:
         raise CrossdraftError(
@@ -115,7 +115,7 @@ def _checked_tree(tree: DraftTree, vocabulary: int, forbidden: Collection[int]) 
     if not all(map(_whole, tree.drawn_from)):
         raise CrossdraftError("the number of a distribution is no whole number")
     rows = sorted({row for row in tree.drawn_from if row != -1})
-    if not rows:  # whatever else came as distributions is not looked at
+    if not rows:  # distributions that no node names are not checked
         return tree if tree.dists is None else replace(tree, dists=None)
     dists = tree.dists
     if dists is None or dists.ndim != 2 or not dists.is_floating_point():
@@ -126,7 +126,7 @@ def _checked_tree(tree: DraftTree, vocabulary: int, forbidden: Collection[int]) 
     sums = used.sum(-1, dtype=torch.float32)
     off = (sums - 1).abs().max()
     odd = (used < 0).any() | (off > SUM_TOLERANCE) | ~used.isfinite().all() | (used[:, vocabulary:] > 0).any()
-    found = torch.stack((odd, off > SUM_ROUNDING)).tolist()  # each answer of the device is waited for
+    found = torch.stack((odd, off > SUM_ROUNDING)).tolist()  # one transfer from the device for both
     if found[0]:
         raise CrossdraftError("what a token was sampled from is no distribution over the target's vocabulary")
     if not found[1]:

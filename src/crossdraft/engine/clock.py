@@ -86,7 +86,7 @@ class EventMark:
     event: torch.cuda.Event
 
     def wait(self) -> float:
-        self.event.synchronize()  # of this event alone, and other threads run meanwhile
+        self.event.synchronize()  # waits for this event alone, and lets other threads run
         return self.zero_at + self.zero.elapsed_time(self.event) / 1e3
 
 

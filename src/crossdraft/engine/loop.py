@@ -37,7 +37,7 @@ class DecodeLoop:
 
     Args:
         target: the model whose output must be reproduced.
-        drafter: its runner; `None` = the target alone.
+        drafter: the drafter's runner; `None` = the target alone.
         max_batch: requests that share a pass.
         rule: acceptance rule by name, with settings if it has any (`typical:eps=0.05`); `None` = the exact rule for
             the request's temperature.

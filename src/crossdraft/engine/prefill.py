@@ -1,4 +1,4 @@
-"""A prompt read into a new row, for those who drive a target without a decode loop."""
+"""Prefill of a prompt into a new row, for callers that use a target without a decode loop."""
 
 from collections.abc import Sequence
 
@@ -28,13 +28,13 @@ def prefill(
     """Extend a new row by a prompt; returns the outputs of the last pass, over the prompt's last piece and the tree.
 
     Args:
-        target: who reads it.
+        target: the target that reads the prompt.
         cache: gets the row; loses it again if anything fails.
-        prompt, encoded: what is read; features as `Target.encode` returns them.
+        prompt, encoded: the prompt, and its visual features as `Target.encode` returns them.
         capacity: tokens that the row must be able to hold.
         tree: a draft tree behind the prompt.
         capture: hidden layers wanted of the last piece and the tree.
-        prefix: what need not be read.
+        prefix: the prompt's cached beginning, which is not read again.
     """
     chunks, delta = target.chunks(prompt, encoded, len(prefix), whole=not (len(tree) or capture))
     row = cache.add_row(capacity)

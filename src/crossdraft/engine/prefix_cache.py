@@ -461,7 +461,7 @@ def _digest(placeholder: int) -> bytes:
 
 
 def _token_types(prompt: Prompt, visual: Sequence[int]) -> list[int] | None:
-    """Types of a prompt's tokens, on which positions depend; `None` if a token outside `visual` is not typed as text."""
+    """Types of a prompt's tokens, on which positions depend; `None` if one outside `visual` is not typed as text."""
     types = prompt.features.get("mm_token_type_ids")
     found: list[int] = [0] * len(prompt) if types is None else types[0].tolist()
     shown = set(visual)

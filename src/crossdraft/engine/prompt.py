@@ -1,4 +1,4 @@
-"""Prompt: a request as the target's model reads it, before anything of it is computed."""
+"""Prompt: a request as inputs of the target's model."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-GAP = -1  # in `PromptIds`: where something visual stands
+GAP = -1  # stands for an image or a clip in `PromptIds`
 PromptIds = Future[tuple[int, ...]]
-"""A prompt's token ids for drafters of text, once the prompt is prepared; `GAP` for each run of what is no text."""
+"""A prompt's token ids for drafters of text, once the prompt is prepared; `GAP` for each run of visual tokens."""
 
-# Modality -> what the model's own feature function returned; from a model that cannot take these, its raw inputs.
+# Modality -> output of the model's own feature function; raw inputs if the model's forward does not take features.
 Encoded = Mapping[str, object]
 
 
@@ -19,9 +19,9 @@ class LazyFeatures(Mapping[str, Tensor]):
     """Inputs of a model, some of which are only made when they are asked for.
 
     Args:
-        ready: those that are there.
-        names: of the others.
-        load: makes them.
+        ready: inputs that are there.
+        names: names of the others.
+        load: makes the others.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class VisualItem:
     """An image or a clip of a prompt.
 
     Args:
-        source: its number among the `visuals` of the request.
-        tokens: how many ids stand for it.
+        source: its index among the `visuals` of the request.
+        tokens: number of token ids that stand for it.
         features: its own inputs of the model, a batch of one.
     """
 
@@ -69,10 +69,10 @@ class Prompt:
         input_ids: [L] token ids with the visual placeholders expanded.
         features: further inputs of the model, batch of one (`pixel_values_videos`, `video_grid_thw`, …).
         notes: what the user should know of the input, such as a damaged clip; they reach `Answer.notes`.
-        items: what is visual, in the order of the ids, each to be encoded by itself; `()` = all of it together.
-        lossy: how it is read in place of the whole prompt, so that the answer need not be the target's own.
-        positions: gives the [L] positions of its tokens and the offset of later text, of its visual features; `None` =
-            as the model counts.
+        items: its images and clips, in the order of the ids, each to be encoded alone; `()` = all together.
+        lossy: name of a lossy way in which it is read, after which the answer may differ from the target's own.
+        positions: function from its visual features to the [L] positions of its tokens and the offset of later text;
+            `None` = the model's own positions.
     """
 
     input_ids: Tensor
@@ -87,7 +87,7 @@ class Prompt:
 
 
 def text_ids(ids: Tensor, reserved: Collection[int]) -> tuple[int, ...]:
-    """The ids [L] of a prompt, with one `GAP` in place of each run of those that are no text.
+    """Replace each run of `reserved` ids among a prompt's ids [L] by one `GAP`.
 
     >>> text_ids(torch.tensor([5, 9, 9, 9, 6]), {9})
     (5, -1, 6)
@@ -99,7 +99,7 @@ def text_ids(ids: Tensor, reserved: Collection[int]) -> tuple[int, ...]:
 
 
 def known_ids(ids: Sequence[int]) -> PromptIds:
-    """A prompt's ids that are known already."""
+    """A `PromptIds` future that has its result already."""
     made = PromptIds()
     made.set_result(tuple(ids))
     return made

@@ -22,11 +22,11 @@ HELD_ROUNDS = 1.5  # or for so many of their rounds, if that is longer
 
 @dataclass
 class ChunkSize:
-    """The part of a prompt that shares a pass with others, by what chunks and rounds took.
+    """Number of a prompt's tokens that share a pass with running answers, by the measured times of chunks and rounds.
 
     Args:
-        size: tokens of a chunk; 0 = `ALONE`, `None` = as many as may hold others. Each further chunk costs a pass,
-            for which the request comes later, and all that wait behind it.
+        size: tokens of a chunk; 0 = `ALONE`, `None` = as many as take `held_s`. Each further chunk costs a
+            pass, which delays the request and all that wait behind it.
     """
 
     size: int | None = None
@@ -45,11 +45,11 @@ class ChunkSize:
 
     @property
     def held_s(self) -> float | None:
-        """Seconds for which others may be held; `None` = as long as it takes to prepare a prompt."""
+        """Seconds for which running answers may be held up; `None` = without limit."""
         return None if self.size == 0 else max(HELD_S, HELD_ROUNDS * (self.round_s.value or 0.0))
 
     def saw(self, seconds: float, rows: int, tokens: int) -> None:
-        """Note a pass over so many rows that are answered, and so many tokens of a prompt."""
+        """Record the time of a pass over `rows` running answers and `tokens` tokens of a prompt."""
         round_s = self.round_s.value if rows else 0.0
         if not tokens:
             self.round_s.add(seconds)
@@ -74,15 +74,15 @@ class RequestQueue:
         self._done: dict[int, RequestState | Exception] = {}
 
     def schedule(self) -> list[RequestState]:
-        """The rows of the next pass: all that are answered, and one whose prompt is read."""
+        """Rows of the next pass: all running answers, and one request whose prompt is being read."""
         reading = min((row for row in self.rows if row.pending), key=precedence, default=None)
         return [row for row in self.rows if row is reading or not row.pending]
 
     def next(self, *, above: float | None = None) -> Job | RequestState | None:
-        """The request that is to be opened next: that of the highest priority, of several the first that came.
+        """Waiting request to be opened next: the one of the highest priority, among equal ones the first that came.
 
         Args:
-            above: its priority must be above that.
+            above: only requests of a higher priority than this count.
         """
         first = min((*self.waiting.values(), *self.paused), key=precedence, default=None)
         return None if first is None or (above is not None and first.request.priority <= above) else first
@@ -103,7 +103,7 @@ class RequestQueue:
             on_piece: called with every piece as it appears, provisional ones from another thread; must return at once.
             provisional: whether it is called with provisional pieces.
             asked: when it came, by `time.perf_counter`; `None` = now.
-            cancelled: whether nobody wants it any more; asked between the chunks of a long prompt.
+            cancelled: tells whether it was cancelled; asked between the chunks of a long prompt.
         """
         request_id, since = next(REQUEST_IDS), time.perf_counter() if asked is None else asked
         self.waiting[request_id] = Job(request_id, request, on_piece or self.on_piece, provisional, since, cancelled)
@@ -112,7 +112,7 @@ class RequestQueue:
     def cancel(self, request_id: int) -> bool:
         """End a request before its next round; its answer holds what was emitted until then.
 
-        False if it is unknown, or over. One that still waited has no answer but a `CancelledError`.
+        False if it is unknown, or over. A request that still waits ends with a `CancelledError`.
         """
         for state in self.states:
             if state.request_id == request_id and state.finish is None:

@@ -1,4 +1,4 @@
-"""RequestState: one request while it is answered, what was emitted and when it ends."""
+"""RequestState: one request while it is answered: its prompt, its tokens so far, and its end."""
 
 import logging
 import math
@@ -39,14 +39,14 @@ LEAST_ROUNDS = 8  # of an answer that says why hardly anything was drafted for i
 
 @dataclass(frozen=True)
 class Job:
-    """A request with its ticket, when it came, and what its pieces are handed to: also provisional ones, if asked."""
+    """A queued request: its id, the callback for its pieces (`provisional` ones too, if wanted), and when it came."""
 
     request_id: int
     request: Request
     on_piece: OnPiece | None = None
     provisional: bool = True
     asked: float = field(default_factory=time.perf_counter)
-    cancelled: Callable[[], bool] = bool  # whether nobody wants it any more; asked while a long prompt is read
+    cancelled: Callable[[], bool] = bool  # whether it was cancelled; asked between chunks of its prompt
 
 
 class RequestState:
@@ -55,8 +55,8 @@ class RequestState:
     Args:
         job: what was asked.
         rule: verifies its drafts.
-        learns: whether its drafter does. A rule whose answers depend on what is drafted then takes a seed that nobody
-            knows instead of the request's; see `Needs.learns`.
+        learns: true if the drafter learns from answers. A rule whose answers depend on what is drafted then takes a
+            random seed instead of the request's; see `Needs.learns`.
     """
 
     def __init__(self, job: Job, rule: Rule, *, learns: bool = False) -> None:
@@ -65,8 +65,8 @@ class RequestState:
         self.request = job.request
         self.rule = rule
         self.asked_drafter = False  # whether it was decided if the drafter drafts for it
-        self.drafts = False  # whether the drafter does, until that is lost or gives up
-        self.drafter_error: str | None = None  # why it did
+        self.drafts = False  # whether the drafter drafts for it; false once the drafter is lost or gives up
+        self.drafter_error: str | None = None  # why the drafter was lost or gave up
         self.error: Exception | None = None
         self.ledger = Ledger(Stats(rule=rule.spec, lossless=rule.lossless, lossy_rule=not rule.lossless))
         self.stats.queued_s = self.ledger.started - job.asked
@@ -74,7 +74,7 @@ class RequestState:
         if not job.request.sampling.greedy:
             unknown = learns and not rule.invariant
             self.seed = self.stats.seed = secrets.randbelow(SEEDS) if unknown else job.request.sampling.seed or 0
-        self.context: list[int] = []  # prompt and answer: what repetition penalties look at
+        self.context: list[int] = []  # prompt and answer, as repetition penalties see them
         self.tokens: list[int] = []
         self.pieces: list[Piece] = []
         self.logprobs: list[float] = []
@@ -88,13 +88,13 @@ class RequestState:
         self.plain_plan: Plan | None = None  # of the last round in which drafting did not pay
         self.gives_probs = False  # whether its last draft came with the drafter's own probabilities
         self.known: CachedPrompt | None = None  # its prompt, once it is prepared
-        self.pending: list[Chunk] = []  # of its prompt, in its order; then its root alone is
-        self.prefix = KVPrefix()  # what is known of it
+        self.pending: list[Chunk] = []  # chunks of its prompt still to be read; empty = its root is read next
+        self.prefix = KVPrefix()  # cached beginning of its prompt
         self.rope_delta = 0
-        self.features: PromptReading | None = None  # of its prompt, for its drafter; until the first commit
+        self.features: PromptReading | None = None  # hidden layers of its prompt for its drafter, until a commit
         self._read: Mark | None = None  # the end of the last pass over a part of its prompt
-        self.visual_features: VisualFuture | None = None  # for its drafter, as they become known
-        self.prompt_ids = PromptIds()  # likewise
+        self.visual_features: VisualFuture | None = None  # for its drafter
+        self.prompt_ids = PromptIds()  # for its drafter, set once the prompt is prepared
 
     @property
     def stats(self) -> Stats:
@@ -126,7 +126,7 @@ class RequestState:
         return () if chunk.skip_logits else needs.hidden_layers
 
     def was_read(self, one: PassRow, hidden: Sequence[Tensor], rest: Chunk | None, done: Mark) -> None:
-        """A pass has read a chunk of it; `rest` is left of that piece of its prompt."""
+        """Note that a pass has read a chunk of the prompt; `rest` is the unread rest of that piece of it."""
         if not self.pending:
             return
         self._read = done
@@ -135,7 +135,7 @@ class RequestState:
         self.pending = [*([] if rest is None else [rest]), *self.pending[1:]]
 
     def wait_until_read(self) -> None:
-        """Wait until the device has done with what was read of the prompt."""
+        """Wait until the device has done the last pass over a part of the prompt."""
         if self._read is not None:
             self._read.wait()
 
@@ -156,11 +156,11 @@ class RequestState:
         """The output of a pass, for its drafter.
 
         Args:
-            needs: of the drafter.
-            draft: what was verified, n nodes and m probes.
-            path, tokens: what was accepted, and added to the answer.
+            needs: needs of the drafter.
+            draft: the verified draft, n nodes and m probes.
+            path, tokens: the accepted nodes, and the tokens added to the answer.
             logits: [1 + n + m, V] at the root, the nodes, the probes.
-            hidden: features of each captured layer, at all that was read and at these nodes.
+            hidden: features of each captured layer, at the tokens read, the nodes and the probes.
         """
         behind, made = len(draft.input_tree), VerifyOutput(tuple(path[: len(tokens)]), tokens)
         layers = [layer[len(layer) - behind - 1 :] for layer in hidden]
@@ -176,12 +176,12 @@ class RequestState:
         return self.finish is not None or self.error is not None
 
     def check_cancelled(self) -> None:
-        """End the request if nobody wants it any more."""
+        """End the request if it was cancelled."""
         if self.finish is None and self.job.cancelled():
             self.finish = Finish.CANCELLED
 
     def check_time(self) -> None:
-        """End the request if it has taken all the time that it may."""
+        """End the request if its `max_time` is over."""
         limit = self.request.max_time
         if self.finish is None and limit is not None and time.perf_counter() - self.ledger.started > limit:
             self.finish = Finish.TIME
@@ -191,13 +191,13 @@ class RequestState:
         self.error = self.error or error
 
     def drop_draft(self, why: str) -> None:
-        """A draft could not be read: it is not verified, and the answer says so once."""
+        """Count a draft that could not be read and is not verified; the first one is noted in the answer."""
         self.stats.bad_drafts += 1
         if self.stats.bad_drafts == 1:
             self.notes.append(f"A draft was dropped: {why}.")
 
     def tell(self, piece: Piece) -> None:
-        """Pass a piece on; who cannot take it gets nothing more, and the request ends."""
+        """Pass a piece to `on_piece`; if that fails, the request ends with the error."""
         if self.job.on_piece is None or self.error is not None:
             return
         try:
@@ -207,7 +207,7 @@ class RequestState:
             self.fail(error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}"))
 
     def provisional(self, target: Target) -> OnToken | None:
-        """Shows the drafter's tokens as provisional text, if anybody looks."""
+        """Return a callback that shows the drafter's tokens as provisional text; `None` if nobody wants them."""
         if self.job.on_piece is None or not self.job.provisional:
             return None
         text = AnswerText(target.text)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 class Stats:
     """Counts and times of one answer.
 
-    A round is one verify pass; the pass that a hidden draft rides along with is one too. Times in seconds, measured
-    from the moment the request was taken up. `rule` names the acceptance rule with its settings, `lossy_prefill` how
-    the target read less than all of its clip; if it is not `lossless`, the answer need not be the target's own.
-    `prefill_loss` is of a request whose speculative prefill was checked: 1 - ROUGE-L, 0..1, of what it would have been
-    answered from the answer that it got; `check_s` is what it waited for that, which is not in `total_s`.
+    A round is one verify pass; the pass that a hidden draft rides along with is one too. Times are in seconds, measured
+    from when the request was taken up. `rule` names the acceptance rule with its settings, `lossy_prefill` the way
+    in which the target read less than its whole clip. Unless `lossless`, the answer may differ from the target's own.
+    `prefill_loss` is set if a speculative prefill was checked: 1 - ROUGE-L, 0..1, of the answers with and without it;
+    `check_s` is the time of that check, which is not in `total_s`.
     """
 
     rule: str | None = None
@@ -22,17 +22,17 @@ class Stats:
     check_s: float = 0.0
     seed: int | None = None  # of a sampled answer's draws
     prompt_tokens: int = 0
-    cached_tokens: int = 0  # of the prompt: those that the prefix cache knew
+    cached_tokens: int = 0  # tokens of the prompt that came from the prefix cache
     new_tokens: int = 0
     rounds: int = 0
-    rounds_off: int = 0  # of them those for which drafting did not pay
+    rounds_off: int = 0  # rounds without a draft, as drafting did not pay
     undrafted: str | None = None  # why hardly anything was drafted: the last of the answer's notes
     drafted: int = 0
     accepted: int = 0
     hidden_drafted: int = 0
     hidden_accepted: int = 0
     bad_drafts: int = 0  # drafts that the target could not read: dropped
-    policy_errors: int = 0  # rounds without a draft, since none could be planned
+    policy_errors: int = 0  # errors in planning or measuring, which cost a draft at most
     accepted_at: list[int] = field(default_factory=list)  # [d]: drafts accepted at depth d+1
     drafted_at: list[int] = field(default_factory=list)  # [d]: rounds that offered depth d+1
     first_provisional_s: float | None = None
@@ -40,7 +40,7 @@ class Stats:
     ttft_s: float = 0.0
     total_s: float = 0.0
     stages_s: dict[str, float] = field(default_factory=dict)
-    hidden_drafting_s: float = 0.0  # reading and drafting for the ride-along, also where it came too late for it
+    hidden_drafting_s: float = 0.0  # the drafter's reading and hidden draft, even if that came too late
     hidden_inside_s: float = 0.0  # the part of it while the target prepared, encoded and prefilled
 
     @property
@@ -92,10 +92,10 @@ class Stats:
         self.stages_s[stage] = self.stages_s.get(stage, 0.0) + seconds
 
     def count_round(self, depth: int, nodes: int, accepted: int, emitted: int, *, hidden: bool) -> None:
-        """One verify pass over a tree of `nodes` nodes and `depth` levels accepted a path of `accepted` nodes.
+        """Count a verify pass over a tree of `nodes` nodes and `depth` levels, of which `accepted` nodes were accepted.
 
-        `emitted` tokens came of it: accepted + 1, or fewer where the answer ended inside the path. What lies after
-        that end counts neither as offered nor as accepted.
+        It added `emitted` tokens to the answer: accepted + 1, or fewer if the answer ended inside the path. Levels
+        after that end count neither as offered nor as accepted.
         """
         if emitted <= accepted:
             accepted = depth = emitted

@@ -86,15 +86,15 @@ class Target:
 
     @property
     def source(self) -> str:
-        """The folder that its weights were loaded from, as the model names it; empty = none."""
+        """Folder that the weights were loaded from, by the model's `name_or_path`; empty = none."""
         return self.model.name_or_path or ""
 
     def hold(self) -> None:
-        """The model is somebody's own, to be left as it was by `release`, once the last adapter that holds it goes."""
+        """Hold the model's hooks, so that `release` removes them: the model is the caller's own."""
         self._held += self._poll_between(hold=True)
 
     def release(self) -> None:
-        """After `hold`: leave the model as it was, unless another adapter holds it; this one works on."""
+        """Remove the hooks that were held by `hold`, unless another adapter holds them; this adapter still works."""
         held, self._held = self._held, []
         for hook in held:
             hook.release()
@@ -110,13 +110,13 @@ class Target:
         extend: Callable[[KVCache, Sequence[PassRow]], TargetOut] | None = None,
         executor: FastDecoder | None = None,
     ) -> "Target":
-        """Another adapter over this model, which reads in another way; `None` = as this one does.
+        """Return another adapter over the same model with other parts; `None` = this adapter's own part.
 
         Args:
             prepare: turns a request into a prompt.
             encode: makes the visual features of a prompt.
-            extend: runs passes; to be wrapped around this one's.
-            executor: in place of `fast`.
+            extend: runs passes, as a rule by calling this adapter's `extend`.
+            executor: executor in place of `fast`.
         """
         made = copy.copy(self)
         made.prepare, made.fast = prepare or self.prepare, executor or self.fast
@@ -130,30 +130,30 @@ class Target:
 
     @property
     def _in_one_piece(self) -> bool:
-        """True if its executor reads a prompt that shows something in one piece."""
+        """True if the executor must read a prompt with images or clips in one piece."""
         return self.fast is not None and self.fast.whole_prompts
 
     def new_cache(self, max_rows: int = 1, capacity: int = 512) -> KVCache:
         """An empty cache for this model."""
         layers = self.text_config.num_hidden_layers
-        if self._static is not None:  # rows of the whole context: their memory must not move
+        if self._static is not None:  # rows are as long as the context: their memory must not move
             return self._static.new_cache(layers, max_rows, max(self.context, capacity))
         return KVCache(layers, max_rows, capacity)
 
     @torch.inference_mode()
     def compile(self, max_rows: int = 1, widest: int = WIDTHS[-1], *, now: bool = True) -> None:
-        """Have decode passes run as compiled functions of fixed shapes from now on; see `engine.fast.static_pass`.
+        """Run decode passes as compiled functions of fixed shapes from now on; see `engine.fast.static_pass`.
 
-        Takes seconds for each shape, most of them the first time on a machine only: PyTorch keeps what it compiled.
+        Each shape takes seconds, most of them only the first time on a machine: PyTorch caches what it has compiled.
 
         Args:
-            max_rows: the most rows of a pass.
-            widest: its most tokens in a row; what is wider goes the ordinary way.
-            now: make all of them; else each when it is first wanted.
+            max_rows: most rows of a pass.
+            widest: most tokens of a row; wider passes run in the ordinary way.
+            now: compile all shapes now; otherwise each when it is first used.
 
         Raises:
-            CrossdraftError: no compiler is here, or the model's decoder is not one of those with an executor `fast`, or
-                its compression has one of its own.
+            CrossdraftError: there is no compiler here, the model's decoder has no executor `fast`, or the target's
+                compression has an executor of its own.
         """
         if self.fast is None:
             raise CrossdraftError(
@@ -169,7 +169,7 @@ class Target:
         for _ in range(max_rows):
             cache.add_row(cache.capacity - static.padding)
         token = Chunk(torch.zeros(1, dtype=torch.long))
-        self.extend(cache, [PassRow(0, token)])  # the ordinary way: it tells the sizes of keys
+        self.extend(cache, [PassRow(0, token)])  # an ordinary pass, by which the cache learns the sizes of keys
         shapes = list(static.shapes(max_rows, cache.capacity))
         for number, (rows, width, length) in enumerate(shapes, 1):
             log.info("Compiling pass %d of %d: %d x %d tokens.", number, len(shapes), rows, width)
@@ -180,7 +180,7 @@ class Target:
 
     @torch.inference_mode()
     def encode(self, prompt: Prompt) -> Encoded:
-        """The visual features of a prompt: the heavy part of reading. Touches no state, so threads may share it."""
+        """Encode a prompt's images and clips, the heavy part of reading; changes no state, so threads may share it."""
         if self._encoder is not None:
             return self._encoder(prompt)
         if not self.traits.takes_encoded:
@@ -200,18 +200,18 @@ class Target:
         return encoded
 
     def visual_features(self, encoded: Encoded) -> Tensor | None:
-        """[N, E] the features of a prompt's clip, frame by frame; `None` if they come only with its reading."""
-        features = encoded.get("video", encoded.get("image"))  # some read a clip as a row of images
+        """[N, E] features of a prompt's clip, frame by frame; `None` if only the model's own forward makes them."""
+        features = encoded.get("video", encoded.get("image"))  # some models read a clip as a row of images
         return None if features is None or not self.traits.takes_encoded else visual_rows(features)
 
     def chunks(
         self, prompt: Prompt, encoded: Encoded | None, start: int = 0, *, whole: bool = False
     ) -> tuple[list[Chunk], int]:
-        """Split a prompt after its last visual token, so that a tree can ride with the second piece.
+        """Split a prompt after its last visual token, so that a tree can follow the second piece in its pass.
 
-        The first piece goes on the plain causal fast path; the last is text, which works for M-RoPE models too.
-        What is before `start` is known already. Returns the pieces and the row's rope delta; one piece if nothing is
-        visual, or the last token is, or the prompt is to be read `whole` and the executor `fast` can.
+        The first piece is read with plain causal attention; the second is text only, which a tree can follow in M-RoPE
+        models too. Tokens before `start` are cached. Returns the pieces and the row's rope delta. There is one piece if
+        no token is visual, if the last one is, or if the prompt is to be read `whole` and the executor `fast` can.
         """
         ids = prompt.input_ids.cpu()
         positions, delta = self._positions(prompt) if prompt.positions is None else prompt.positions(encoded)
@@ -219,8 +219,8 @@ class Target:
         cut = self._cut(ids)
         if prompt.items and encoded and start < cut and self.traits.takes_encoded:
             encoded = last_features(encoded, self._visual_counts(ids[start:cut], encoded))
-        # The last token is the root of the tree that rides along. If it is itself visual, its feature belongs to the
-        # same piece as the others, and there is one piece only.
+        # The last token is the root of the tree that rides along. If it is visual, it must be in the piece of the other
+        # visual tokens, and there is one piece only.
         fast = self.fast is not None and self.fast.usable and self.traits.takes_encoded
         whole = self._in_one_piece or (whole and fast) or not start < cut < len(prompt)
         spans = [(start, len(prompt))] if whole else [(start, cut), (cut, len(prompt))]
@@ -237,7 +237,7 @@ class Target:
         return pieces, delta
 
     def visual_end(self, prompt: Prompt) -> int:
-        """Number of a prompt's tokens up to the last visual one; 0 if none is, or no text follows."""
+        """Number of a prompt's tokens up to the last visual one; 0 if no token is visual, or no text follows."""
         return self._cut(prompt.input_ids.cpu()) % len(prompt)
 
     def _cut(self, ids: Tensor) -> int:
@@ -245,9 +245,9 @@ class Target:
         return max((at + 1 for at, token in enumerate(ids.tolist()) if token in self.traits.visual_ids), default=0)
 
     def cut(self, piece: Chunk, size: int) -> tuple[Chunk, Chunk | None]:
-        """The first `size` tokens of a piece of a prompt, and what is left; `None` = nothing.
+        """Split a piece of a prompt after `size` tokens; the second part is `None` if nothing is left.
 
-        Whole where it must be read at once: images whose tokens see each other, features that come only with reading.
+        A piece with images whose tokens see each other, or features that only the model makes, is not split.
         """
         cuttable = self.traits.takes_encoded and not self._in_one_piece
         if len(piece.tokens) <= size or piece.images is not None or (piece.encoded and not cuttable):
@@ -261,10 +261,10 @@ class Target:
 
     @torch.inference_mode()
     def extend(self, cache: KVCache, rows: Sequence[PassRow]) -> TargetOut:
-        """One pass over each row's chunk and, after it, its draft tree.
+        """Run one pass over each row's chunk and the draft tree after it.
 
-        The chunks are committed; of the trees nothing is, until `cache.keep` says which path. Rows may differ in every
-        length.
+        The chunks are committed; nodes of the trees are not, until `cache.keep` commits an accepted path. Chunks and
+        trees may be of any lengths.
         """
         if self._extender is not None:
             return self._extender(cache, rows)
@@ -297,7 +297,7 @@ class Target:
             if encoded and not self.traits.takes_encoded:
                 return None
             for kind, features in encoded.items():
-                # Counted on the host: the device has not made them yet.
+                # Count on the host, so as not to wait for the device.
                 indexes = (row.chunk.tokens == self.traits.placeholders.get(kind, -1)).nonzero().flatten()
                 rows = visual_rows(features).to(embeds)
                 if len(indexes) != len(rows):
@@ -310,7 +310,7 @@ class Target:
         return as_input(self.model, self.device, value)
 
     def _images(self, prompt: Prompt) -> Tensor | None:
-        """[L] numbers of the images whose tokens see each other; `None` where the model reads all in one direction."""
+        """[L] number of each token's image, -1 = none; `None` if the model attends causally within images, too."""
         if not self.traits.images_whole or "token_type_ids" not in prompt.features:
             return None
         shown = prompt.features["token_type_ids"][0].cpu() == 1
@@ -325,7 +325,7 @@ class Target:
         return {kind: sum(token in own[kind] for token in ids.tolist()) for kind in own}
 
     def _positions(self, prompt: Prompt) -> tuple[Tensor | None, int]:
-        """Explicit [3, L] positions and the offset of later text for M-RoPE models; nothing where all is text."""
+        """Explicit [3, L] positions and the offset of later text for M-RoPE models; `None` and 0 if all is text."""
         if not self.traits.mrope or not prompt.features:
             return None, 0
         function: Callable[..., tuple[Tensor, Tensor]] = getattr(self.model.base_model, "get_rope_index")  # noqa: B009
@@ -336,7 +336,7 @@ class Target:
 
 
 def _given(rows: Sequence[PassRow], embeds: Tensor) -> Tensor:
-    """[N, h] embeddings of a pass with those that rows give for the ends of their trees, in place."""
+    """Write the embeddings that rows give for the last nodes of their trees into a pass's embeddings [N, h]."""
     end = 0
     for row in rows:
         end += len(row)
@@ -346,6 +346,6 @@ def _given(rows: Sequence[PassRow], embeds: Tensor) -> Tensor:
 
 
 def as_input(model: PreTrainedModel, device: torch.device, value: Tensor) -> Tensor:
-    """A value on the device that a model reads from, in the model's dtype if it is a floating point number."""
+    """Move an input to the device that a model reads from; floating-point values get the model's dtype."""
     value = value.to(device)
     return value.to(model.dtype) if value.is_floating_point() else value
