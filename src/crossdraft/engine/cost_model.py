@@ -22,9 +22,9 @@ from crossdraft.engine.estimates import (
 
 FREE = 0.1  # share of V(1) below which a wait counts as none
 OUTLIER = 4  # times the usual wait: longer waits are caused by the machine, not the drafter
-READINGS = 3  # requests that must have been read too slowly: a first one often is, on a machine that is not warm
-READING_LOSS = 8  # times V(1) that a request may lose by the drafter's reading, and at most
-READING_LOSS_S = 0.02  # this many seconds: less cannot be told from noise
+READINGS = 3  # requests that must all have been read too slowly: the first one often is, on a cold machine
+READING_LOSS = 8  # most passes V(1) that a request may lose by the drafter's reading,
+READING_LOSS_S = 0.02  # and most seconds, since a smaller loss cannot be told from noise
 SURE = 0.5  # least probability of a draft's first token that counts as likely
 PREPARING_GAIN = 1.03  # speed-up of a token that is required before preparing drafts is switched on or off
 FADING = 0.99  # factor on a cost after each round, or request, that does not measure it again
@@ -52,7 +52,7 @@ class ExpectedRound:
 
 @dataclass(frozen=True)
 class Plan:
-    """A round: the number of levels to draft, and the seconds a token then takes, which an accepted node saves.
+    """Plan of a round: the number of levels to draft, and the seconds a token then takes, which an accepted node saves.
 
     Args:
         nearest: where nothing is drafted, the round with a draft that is nearest to paying.
@@ -63,7 +63,7 @@ class Plan:
     nearest: ExpectedRound | None = None
 
 
-# For one point a request: the first ones have short drafts, on a machine that is not warm yet.
+# Ridge for fits with one point a request: the first points come from short drafts on a cold machine.
 RIDGE = partial(LinearFit, ridge=64.0)
 WAIT = partial(LinearFit, anchor=2.0)
 
@@ -83,7 +83,7 @@ class RoundCosts:
 
 @dataclass
 class CostModel:
-    """Times (seconds) and acceptances of the running system, and the amount and hiding of drafts that follow from them.
+    """Measured times (seconds) and acceptances, and the choices that follow: how much to draft, and when.
 
     The cost of a draft is the target's wait for it, wherever and whenever it was made. Depth is counted in levels; a
     chain's levels are its tokens.
@@ -115,10 +115,10 @@ class CostModel:
     prepares: bool = False  # whether drafts are prepared while the target verifies, on cores that would help it
     cores_worth: float = 0.0  # time of a pass without those cores, over one with them; 0 = not measured
     reading_worth: float = 0.0  # same ratio for a chunk of a prompt
-    prepared: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # of `prepares`, how much of a draft came
-    token_s: float = 0.0  # what a token was to take by the last plan
-    # Ways that do not pay are not measured, so their costs fade with rounds without a draft, decisions against
-    # preparing drafts, requests without a hidden draft, and requests that the drafter does not read.
+    prepared: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # levels that came while `prepares`
+    token_s: float = 0.0  # seconds a token by the last plan
+    # What does not pay is not measured any more, so its cost fades with the number of rounds without a draft, decisions
+    # against preparing drafts, requests without a hidden draft, and requests that the drafter does not read.
     undrafted: float = 0.0
     unprepared: int = 0
     unhidden: int = 0
@@ -150,10 +150,10 @@ class CostModel:
         return self.shared[min(known, key=lambda number: abs(math.log(number / rows))), prepares]
 
     def _prepared_share(self, costs: RoundCosts) -> float:
-        """The part of what drafts are waited for that preparing them saves, as far as that can be known before.
+        """Share of the wait for drafts that preparing them saves, estimated before that is measured.
 
-        It saves all of it where a whole draft is accepted, and the drafter's own next token, and where a pass is as
-        long as it takes; both take longer on their own cores alone.
+        The wait is saved if the whole draft and the drafter's own next token are accepted, and if drafting takes no
+        longer than a verify pass. (Both take longer while each has only its own cores.)
         """
         if not costs.wait.w:
             return 0.0
@@ -163,7 +163,7 @@ class CostModel:
         return math.prod(self.rounds.rates(round(levels) + 1)) * time_for
 
     def _seen(self, rows: int) -> RoundCosts:
-        """`costs` to be added to; they begin as what was taken for them."""
+        """Return the costs that measurements are added to; new ones begin with the nearest known costs as a prior."""
         if rows == 1 and not self.prepares:
             return self.costs(rows)
         way = rows, self.prepares
@@ -174,7 +174,7 @@ class CostModel:
         return self.shared[way]
 
     def saw_pass(self, rows: int, n: float, seconds: float) -> None:
-        """A pass that `rows` requests shared, of n tokens each on average, took so long by request."""
+        """Record a pass that `rows` requests shared, of n tokens each on average: `seconds` per request."""
         self._seen(rows).verify.add(n, seconds)
         if n == 1:
             self.plain.add(rows, rows * seconds)
@@ -182,15 +182,15 @@ class CostModel:
     def saw_draft(
         self, asked: int, depth: int, nodes: int, waited: float, rows: int = 1, *, probes: bool = False
     ) -> None:
-        """The target waited so long, by request, for a round's drafts; this one is of at most `asked` levels.
+        """Record a draft of `depth` of the `asked` levels, for which the target waited `waited` seconds per request.
 
-        `probes`: it brings probe rows, which a pass pays for, tokens or none.
+        `probes`: the draft brings probe rows, which cost the pass time even without nodes.
         """
         one = self.costs(rows).verify(1)
         if not (depth or probes) and waited < FREE * one:
             return  # an empty draft that was not waited for, as between PEARL's steps, says nothing of drafts
         wait = self._seen(rows).wait
-        if usual := max(wait(depth), one):  # else it is the first, of a drafter that is not warm yet
+        if usual := max(wait(depth), one):  # else it is the first draft, of a cold drafter
             wait.add(depth, min(waited, OUTLIER * usual))
         (self.prepared if self.prepares else self.rounds).saw_draft(asked, depth)
         if depth:
@@ -207,13 +207,13 @@ class CostModel:
         hidden: bool = False,
         sure: bool = True,
     ) -> None:
-        """The target verified so many levels of a draft and kept the first ones.
+        """Record that the target verified `verified` levels of a draft and kept the first `kept` of them.
 
         Args:
-            request: its difficulty against the rates of all requests.
+            request: the request's difficulty, relative to the rates of all requests.
             verified, kept: the level after the last one kept is verified too, if the draft has it.
-            probs: [verified] the drafter's own probability of each, given those above it; empty if it knows none.
-            stated: its difficulty against these probabilities: 1 where the drafter says truly how sure it is.
+            probs: [verified] the drafter's own probability of each level, given those above it; empty if it knows none.
+            stated: the request's difficulty, relative to `probs`: 1 = these are right.
             hidden: the draft was made for the ride-along.
             sure: see `is_sure`.
         """
@@ -228,21 +228,21 @@ class CostModel:
             self.hidden_sure[sure].saw_acceptance(verified, kept)
 
     def began_round(self, depth: int, rows: int = 1) -> None:
-        """A round is under way in which so many levels are drafted for one of its rows."""
+        """Record that a round began in which `depth` levels are drafted for one of its rows."""
         self.undrafted = 0.0 if depth else self.undrafted + 1 / rows
 
     def began_request(self, mode: str, *, reads: bool) -> None:
-        """A request is taken up: whether the drafter reads it, and when it drafts hidden."""
+        """Record that a request was taken up, whether the drafter reads it, and its hidden mode."""
         self.unread = 0 if reads else self.unread + 1
         self.unhidden = 0 if reads and mode != "off" else self.unhidden + 1
 
     # -- how much to draft ---------------------------------------------------------------------------------------
 
     def plan(self, limit: int, request: RequestDifficulty, rows: int = 1, probes: int = 0) -> Plan:
-        """The γ ≤ limit of most expected tokens per second, E[1 + a] / (W(γ) + V(γ + 1)); 0 where drafting loses.
+        """Choose the γ ≤ limit with most expected tokens per second, E[1 + a] / (W(γ) + V(γ + 1)); 0 if drafting loses.
 
-        Levels that are asked for and do not come are neither waited for nor verified. Probe rows widen every drafting
-        pass, a bushy tree has several nodes a level: hence V(1 + width·γ + probes).
+        Levels that are asked for and do not come are neither waited for nor verified. A level may have several nodes,
+        and probe rows widen every pass: hence V(1 + width·γ + probes).
         """
         costs = self.costs(rows)
         t = costs.verify(1)
@@ -286,17 +286,17 @@ class CostModel:
             yield ExpectedRound(depth, costs.wait(sent) + costs.verify(1 + width * sent + probes), expected)
 
     def nodes(self, levels: int, limit: int) -> int:
-        """Number of nodes that a draft of so many levels may have: budgets count nodes, costs count levels."""
+        """Number of nodes that a draft of `levels` levels may have: budgets count nodes, costs count levels."""
         return min(limit, math.ceil(levels * (self.width.value or 1.0)))
 
     def levels(self, nodes: int) -> int:
-        """Number of levels that so many nodes make."""
+        """Number of levels that a draft of `nodes` nodes has."""
         return min(nodes, math.ceil(nodes / (self.width.value or 1.0)))
 
     def longest_wait(self, levels: int, request: RequestDifficulty, rows: int = 1) -> float | None:
-        """Seconds that a draft of so many levels can save at most, V(1)·E[a]: who waits longer for it loses.
+        """Most seconds that a draft of `levels` levels is expected to save, V(1)·E[a]: a longer wait for it loses.
 
-        Never less than V(1), the jitter of two processes; `None` while V(1) is unknown.
+        At least V(1), as the times of two processes vary by that much; `None` while V(1) is unknown.
         """
         t = self.costs(rows).verify(1)
         rates = [rate**request.value for rate in self.rounds.rates(levels)]
@@ -327,8 +327,8 @@ class CostModel:
 
         Args:
             parents: [n] as in a draft tree.
-            path_probs: [n] the drafter's own. A node is never likelier than its parent, so it is kept with it only.
-            stated: how the request's drafts have fared so far against them; `None` = the probabilities are true.
+            path_probs: [n] the drafter's own. A node counts as no likelier than its parent, so it is kept only with it.
+            stated: the request's difficulty, relative to the probabilities; `None` = these are right.
             rows: requests that share the pass.
             hidden: it is the ride-along pass.
         """
@@ -344,9 +344,9 @@ class CostModel:
         return paying or ([max(range(len(probs)), key=probs.__getitem__)] if hidden and probs else [])
 
     def _as_hidden(self, parents: Sequence[int], probs: Sequence[float], *, sure: bool) -> list[float]:
-        """The nodes' path probabilities, those of a level together at most what hidden drafts of that depth yielded.
+        """Scale path probabilities so that each level's sum is at most the acceptance of hidden drafts at that depth.
 
-        A drafter that knows nothing of a question spreads all its probability over what it knows.
+        A drafter that does not know a question spreads all its probability over the answers that it knows.
         """
         depths: list[int] = []
         for parent in parents:
@@ -371,12 +371,12 @@ class CostModel:
         return slope / token_s if token_s else 0.0
 
     def hidden_nodes(self, limit: int) -> int:
-        """The hidden draft's end: as far as a node repays what the target waits for it. Hidden well, that is far."""
+        """Length of a hidden draft: the nodes that are expected to save what the target waits for each of them."""
         t = self.verify(1)
         return max(min(1, limit), sum(prob * t >= self.wait_hidden.slope for prob in self.hidden.path_probs(limit)))
 
     def reading_pays(self, most: int, rows: int = 1) -> bool:
-        """True if what drafting saves an answer of at most `most` tokens, one of so many, is worth its reading."""
+        """True if drafts save an answer of at most `most` tokens what the drafter's reading costs, or nearly that."""
         t = self.costs(rows).verify(1)
         if not t or self.length.value is None or len(self.read_waits) < READINGS:
             return True
@@ -384,7 +384,7 @@ class CostModel:
         return cost <= self._drafting_gain(most, rows) + min(READING_LOSS * t, READING_LOSS_S)
 
     def why_unread(self, most: int, rows: int = 1) -> str:
-        """Why the drafter does not read an answer of at most so many tokens, where that does not pay."""
+        """Explain why the drafter does not read a request whose answer has at most `most` tokens."""
         cost, saved = 1000 * self._reading_cost, 1000 * self._drafting_gain(most, rows)
         return f"The drafter did not read the request: that costs the target {cost:.0f} ms, and saves {saved:.0f} ms."
 
@@ -395,18 +395,18 @@ class CostModel:
         return min(self.read_waits) + lent + (self.ride.y / self.ride.w if self.ride.w else 0.0)
 
     def _drafting_gain(self, most: int, rows: int = 1) -> float:
-        """Seconds that drafts save an answer of at most so many tokens, where so many rows share a pass.
+        """Seconds that drafts save an answer of at most `most` tokens, if `rows` rows share a pass.
 
-        Of N tokens N·(t − token_s) in its rounds, and a·token_s of the hidden draft.
+        That is N·(t − token_s) in the rounds of N tokens, and a·token_s by a accepted tokens of the hidden draft.
         """
         t, token_s = self.costs(rows).verify(1), self.plan(16, RequestDifficulty(), rows).token_s
         gained = max(0.0, t - token_s) * min(self.length.value or 0.0, most)
         return gained + sum(self.hidden.path_probs(16)) * token_s
 
     def hiding_pays(self, nodes: int) -> bool:
-        """True if drafting so many nodes before the prefill, on the target's own device, is worth what it takes.
+        """True if drafting `nodes` nodes before the prefill, on the target's own device, pays.
 
-        That is their time and a wider ride-along pass; it saves the accepted tokens' share of later rounds.
+        It costs the drafting time and a wider ride-along pass; it saves the accepted tokens' share of later rounds.
         """
         t, d, depth = self.verify(1), self.step.value, self.verify_depth(nodes)
         if not t or d is None:

@@ -24,7 +24,7 @@ class TokenText:
         decode: ids to text, special tokens left out.
         special: id of each special token -> how it is spelt.
         byte_fallback: ids that stand for one byte of a character that has no token of its own (`<0xE2>`).
-        spell: the bytes that an id adds to a text; `None`: those of its decoded text, wrong of half a character.
+        spell: the bytes that an id adds to a text; `None`: those of its decoded text, wrong for half a character.
     """
 
     decode: Callable[[Sequence[int]], str]

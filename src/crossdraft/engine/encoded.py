@@ -22,11 +22,11 @@ def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Features of items that were encoded one by one, as if they had been encoded together.
 
     Args:
-        parts: of each item, by kind, what the model's feature function returned.
+        parts: for each item, the output of the model's feature function by kind.
 
     Returns:
-        by kind one output: `pooler_output` [1, N, h], of all its items in their order; or a tuple of [n, h], where the
-        function returns such.
+        one output for each kind, whose `pooler_output` holds all items in their order: [1, N, h], or a tuple of [n, h]
+        if the function returns tuples.
     """
     kinds = dict.fromkeys(kind for part in parts for kind in part)
     return {kind: _joined([part[kind] for part in parts if kind in part]) for kind in kinds}
@@ -40,7 +40,7 @@ def _joined(outputs: Sequence[Any]) -> Any:
     pooled: Any = tuple(row for output in found for row in output.pooler_output)
     if isinstance(first, Tensor):  # items may be of several lengths
         pooled = torch.cat([output.pooler_output.reshape(-1, first.shape[-1]) for output in found])[None]
-    names = [name for name in found[0] if name != "pooler_output"]  # of deeper layers: of each a row of [n, h]
+    names = [name for name in found[0] if name != "pooler_output"]  # features of deeper layers, [n, h] of each
     further = {
         name: [
             tuple(row for rows in layer for row in rows) for layer in zip(*(one[name] for one in found), strict=True)

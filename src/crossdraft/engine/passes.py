@@ -289,7 +289,7 @@ class PassBuilder:
         if self.traits.window is None or keys <= self.traits.window:
             return mask
         near = self.near(cache, rows, width, keys)
-        if mask is None and width > 1:  # whose first pass is all causal
+        if mask is None and width > 1:  # plain causal attention
             mask = torch.ones(width, keys, dtype=torch.bool, device=self.device).tril()[None, None]
         sliding = near if mask is None else mask & near
         return sliding if self.traits.all_slide else {"full_attention": mask, "sliding_attention": sliding}

@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 def harmless(otherwise: R) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a policy's method: an error is logged and counted, and `otherwise` returned; no answer fails by it."""
+    """Decorate a policy's method: an error is logged and counted, `otherwise` is returned, and no answer fails."""
 
     def wrap(method: Callable[P, R]) -> Callable[P, R]:
         @wraps(method)
@@ -45,10 +45,10 @@ def harmless(otherwise: R) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 @dataclass(frozen=True)
 class RequestPlan:
-    """A request: whether the drafter reads it, when it drafts hidden, and at most how many nodes.
+    """Plan of a request: whether the drafter reads it, its hidden mode, and the most nodes of its hidden draft.
 
     Args:
-        why: a sentence, where the drafter does not read it.
+        why: why the drafter does not read it, in a sentence.
     """
 
     reads: bool = True
@@ -59,7 +59,7 @@ class RequestPlan:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """A round of one request: the budget of its draft; `plan`, where there was a choice, is for `began_round`."""
+    """Plan of one request's round: the budget of its draft, and the cost model's `plan` if it had a choice."""
 
     budget: Budget
     plan: Plan | None = None
@@ -70,13 +70,13 @@ class SpeculationPolicy:
     """Policy of how much to draft for each request, by the cost model's measurements; fed by the decode loop.
 
     Args:
-        cost: what measured times and acceptances favour.
+        cost: the cost model, with measured times and acceptances.
         nodes: most nodes drafted per round.
         hidden_nodes: most nodes drafted for the ride-along.
         probes: most probe rows that a draft brings along.
-        adaptive: draft what pays; else as much as there may be.
-        unasked: drafts come of their own accord; see `Needs.unasked`.
-        prepares: they may be prepared; see `Needs.prepares`.
+        adaptive: draft as much as pays; otherwise as much as is allowed.
+        unasked: drafts come without being asked for; see `Needs.unasked`.
+        prepares: drafts may be prepared; see `Needs.prepares`.
     """
 
     cost: CostModel
@@ -87,17 +87,17 @@ class SpeculationPolicy:
     unasked: bool = field(default=False, kw_only=True)
     prepares: bool = field(default=False, kw_only=True)
     _rounds: int = field(default=0, init=False)  # since it was decided whether drafts are prepared
-    _changes: bool = field(default=False, init=False)  # this round's draft came of one way, its pass of the other
+    _changes: bool = field(default=False, init=False)  # this round begins or ends preparing: its times do not count
 
     @harmless(RequestPlan())
     def plan_request(self, request: Request, hidden: str, rows: int = 1, *, learns: bool) -> RequestPlan:
-        """The drafter's part in an answer before the rounds.
+        """Plan the drafter's part in a request before its rounds.
 
         Args:
-            request: what is asked.
-            hidden: when its drafter drafts hidden; `auto` = before the prefill, where that pays.
+            request: the request.
+            hidden: hidden mode of the drafter; `auto` = before the prefill, where that pays.
             rows: requests that are answered at once.
-            learns: it reads every request, to learn from it.
+            learns: the drafter reads every request, to learn from it.
         """
         cost, nodes = self.cost, min(self.hidden_nodes, request.token_limit - 1)
         if self.adaptive:
@@ -111,7 +111,7 @@ class SpeculationPolicy:
 
     @harmless(RoundPlan(Budget(0)))
     def plan_round(self, state: RequestState, rows: int) -> RoundPlan:
-        """A round that so many rows share. Never past the answer's end: the bonus needs room."""
+        """Plan a request's draft for a round of `rows` rows, short enough for the bonus to fit into the answer."""
         left = state.request.token_limit - len(state.tokens) - 1
         limit = max(0, min(self.nodes, left))
         if not self.adaptive:
@@ -119,13 +119,13 @@ class SpeculationPolicy:
         cost, levels = self.cost, self.cost.levels(limit)
         plan = cost.plan(levels, state.difficulty, rows, self.probes)
         wait_s = cost.longest_wait(plan.depth or levels, state.difficulty, rows)
-        sure = state.gives_probs and state.request.sampling.greedy  # a drafter that knows that stops by itself
+        sure = state.gives_probs and state.request.sampling.greedy  # such a drafter stops at unlikely nodes itself
         if self.unasked:  # a late draft is used, too, as far as the text agrees with it: a pass is the longest wait
             wait_s = cost.costs(rows).verify(1) or None
-        if self.unasked and sure:  # what is there is taken, and trimmed
+        if self.unasked and sure:  # the draft is taken as far as it is there, and trimmed
             budget = Budget(limit, wait_s=wait_s if plan.depth else 0.0)
         elif plan.depth and sure:
-            wait_s = limit * cost.costs(rows).verify(1) or None  # what it saves if all of it is accepted
+            wait_s = limit * cost.costs(rows).verify(1) or None  # saved if the whole draft is accepted
             budget = Budget(limit, cost.node_gain(state.stated, plan.token_s, rows), wait_s=wait_s)
         else:
             budget = Budget(cost.nodes(plan.depth, limit), wait_s=wait_s)
@@ -133,7 +133,7 @@ class SpeculationPolicy:
 
     @harmless(NOTHING)
     def trim(self, draft: Draft, state: RequestState, nodes: int, rows: int = 1, *, hidden: bool = False) -> Draft:
-        """Keep the nodes of a draft that are worth a row of the pass, at most `nodes`; all while nothing is known."""
+        """Keep the nodes of a draft that repay a wider pass, at most `nodes`; all of them while nothing is measured."""
         cost, tree = self.cost, draft.tree
         if self.adaptive and draft.path_probs:
             probs = draft.path_probs[: len(tree)]
@@ -144,7 +144,7 @@ class SpeculationPolicy:
 
     @harmless(None)
     def began_rounds(self, rows: int) -> None:
-        """Rounds of so many rows begin: are drafts prepared while the target verifies?"""
+        """Decide, at the beginning of a round of `rows` rows, whether drafts are prepared while the target verifies."""
         cost, self._changes = self.cost, False
         if not (self.prepares and self.adaptive):
             return
@@ -159,12 +159,12 @@ class SpeculationPolicy:
 
     @harmless(None)
     def began_request(self, plan: RequestPlan) -> None:
-        """A request of that plan is taken up."""
+        """Record that a request with this plan was taken up."""
         self.cost.began_request(plan.mode, reads=plan.reads)
 
     @harmless(None)
     def began_round(self, state: RequestState, plan: RoundPlan, rows: int = 1) -> None:
-        """A round of that plan is under way, which so many rows share."""
+        """Record that a request's round with this plan began, which `rows` rows share."""
         if plan.plan is None:
             return
         self.cost.token_s = plan.plan.token_s
@@ -177,7 +177,7 @@ class SpeculationPolicy:
 
     @harmless(None)
     def saw_draft(self, draft: Draft, nodes: int, waited_s: float, rows: int = 1) -> None:
-        """A draft of at most so many nodes, for a round of so many rows, came after so many seconds by request."""
+        """Record a draft of at most `nodes` nodes, which came after `waited_s` seconds per request."""
         if draft.refusal is None and not self._changes:
             asked, probes = self.cost.levels(nodes), draft.probes is not None
             self.cost.saw_draft(asked, draft.tree.depth, len(draft.tree), waited_s, rows, probes=probes)
@@ -190,13 +190,13 @@ class SpeculationPolicy:
 
     @harmless(None)
     def saw_verify(self, rows: int, tokens: float, seconds: float) -> None:
-        """A pass over so many tokens a row, on average, took so long."""
+        """Record a pass over `tokens` tokens a row, on average, that took `seconds`."""
         if not self._changes:
             self.cost.saw_pass(rows, tokens, seconds / rows)
 
     @harmless(None)
     def saw_acceptance(self, state: RequestState, draft: Draft, path: Sequence[int], *, hidden: bool) -> None:
-        """Record a tree's accepted path. A level is verified if a node above was accepted, and has a child there."""
+        """Record a tree's accepted path; levels count as verified down to the children of its last node."""
         tree = draft.tree
         verified = [(node, children) for node in (ROOT, *path) if (children := tree.children(node))]
         if not verified:
@@ -213,9 +213,9 @@ class SpeculationPolicy:
 
     @harmless(None)
     def saw_answer(self, tokens: int, read_wait_s: float | None, drafting_s: float = 0.0) -> None:
-        """An answer is whole: its length, and what the target waited for its drafter to read (`None`: it had none).
+        """Record a finished answer: its length, and the wait for its drafter's reading (`None`: it had no drafter).
 
-        `drafting_s`: what the drafter worked for it until its rounds.
+        `drafting_s`: the drafter's own time for it before its rounds.
         """
         self.cost.length.add(tokens)
         if read_wait_s is not None:
@@ -224,9 +224,9 @@ class SpeculationPolicy:
 
     @harmless(None)
     def saw_prefill(self, tokens: int, seconds: float, work: HiddenWork | None) -> None:
-        """The last piece of a prompt and its tree, so many tokens, took so long.
+        """Record that the pass over a prompt's last piece and its tree, `tokens` tokens, took `seconds`.
 
-        `work` is what was drafted for it before the prefill (`None`: elsewhere, or nothing).
+        `work`: the hidden draft that was made in this process; `None` if there was none.
         """
         self.cost.ride.add(tokens, seconds)
         if work is not None and work.nodes:

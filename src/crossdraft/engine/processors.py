@@ -37,8 +37,8 @@ class TreeProcessors:
 
     Args:
         sampling: what they are made from.
-        model: the target's, which knows how `transformers` puts them together.
-        prompt: its token ids.
+        model: the target's model, which knows how `transformers` puts them together.
+        prompt: token ids of the prompt.
         eos: ids that end an answer.
         max_new_tokens: the longest answer.
 
@@ -98,13 +98,13 @@ class TreeProcessors:
         return scores if self.greedy else scores.softmax(-1)
 
     def _processed(self, ids: Any, scores: Tensor, root: int) -> Tensor:
-        """Scores [rows, V] after contexts [rows, length]; NaN where a processor cannot do with a draft's context.
+        """Scores [rows, V] after contexts [rows, length]; NaN where a processor fails on a draft's context.
 
-        Some raise where every token is forbidden, a grammar where a draft leaves it. That matters only at a node that
-        is accepted, see `verify_tree`; the root, with its `root` tokens of context, always is.
+        A processor may raise if every token is forbidden, or if a draft leaves its grammar. That matters only at an
+        accepted node, see `verify_tree`; the root, whose context has `root` tokens, is always accepted.
         """
         try:
-            processed = self._processors(ids.clone(), scores.clone())  # some work in place, and may be called again
+            processed = self._processors(ids.clone(), scores.clone())  # some work in place, and are called again
         except Exception as error:
             if len(ids) > 1:
                 alone = (self._processed(ids[i : i + 1], scores[i : i + 1], root) for i in range(len(ids)))
@@ -126,8 +126,8 @@ class TreeProcessors:
 def verify_tree(rule: Rule, tree: DraftTree, warped: Tensor, noise: Noise) -> Acceptance:
     """Verify a tree; `warped` [1 + n, V], by `TreeProcessors.warp_tree`, may have NaN in some rows.
 
-    Nothing is verified after the node of such a row. Where one is accepted, it is the last token of its round: in the
-    next its context is the root's, and there the processor fails as for the target alone, unless the answer ends first.
+    Nodes after the node of such a row are not verified. If that node is accepted, its token is the round's last: in the
+    next round it is the root, where the processor fails as for the target alone, unless the answer has ended.
     """
     lost = warped.isnan().any(-1).tolist()
     if not any(lost):
@@ -140,7 +140,7 @@ def verify_tree(rule: Rule, tree: DraftTree, warped: Tensor, noise: Noise) -> Ac
             if not lost[1 + node]:
                 reached.add(node)
     rows = warped[[0, *(1 + node for node in kept)]]
-    # What such a row says is not used, but a rule must be able to read it.
+    # Such a row is not used, but a rule must be able to read it: it becomes a point mass.
     rows[[1 + index for index, node in enumerate(kept) if lost[1 + node]]] = torch.eye(1, rows.shape[-1]).to(rows)
     output = rule(tree.keep(kept), rows, noise)
     path = tuple(kept[node] for node in output.path)
@@ -199,18 +199,18 @@ def generation_config(sampling: Sampling, eos: Sequence[int], prompt: int, max_n
 
 
 def for_drafter(request: Request, most: int, rule: Rule) -> Request:
-    """The resolved request as a drafter reads it.
+    """Return a request as its drafter reads it.
 
-    It has the seed only where the rule's answers follow from that alone: then tokens are drawn with the target's own
-    noise. Any other rule is exact for tokens that are drawn independently of its own random numbers.
+    The seed stays only if the rule is `invariant`: then the drafter draws with the target's own noise. Any other rule
+    is exact only if the drafter's draws are independent of the rule's own random numbers.
 
-    What a drafter draws from may be any distribution; so it gets what costs it little, biases of single tokens as one
-    `logit_bias`. A processor that stands for all the rest says that there is more, which the target alone applies.
+    A drafter may draw from any distribution, so only cheap settings stay, with the biases of single tokens as one
+    `logit_bias`. If others were left out, a single `LogitsProcessor` marks that the target applies more.
 
     Args:
-        request: resolved.
-        most: the longest answer, where the request does not say.
-        rule: verifies the drafts.
+        request: the request, with the checkpoint's defaults filled in.
+        most: the longest answer, if the request does not say.
+        rule: the rule that verifies the drafts.
     """
     sampling = request.sampling if rule.invariant else replace(request.sampling, seed=None)
     biases: dict[int, float] = {}

@@ -1,8 +1,8 @@
 """Progress of a process that works for another one: when it last finished a piece of its work.
 
-A process that computes for minutes is as silent as one that hangs. So its worker marks every piece that it has finished
-(a layer, a part of a file, a step) by `progress`, and who waits for it reads the time in memory that both map. No
-message and no thread is needed for that, and one that loops without an end marks nothing.
+A process that computes for minutes is as silent as one that hangs. So it marks every finished piece of work (a layer, a
+part of a file, a step) by `progress`, and the process that waits reads the time in memory that both map. That needs no
+message and no thread, and a process in an endless loop marks nothing.
 """
 
 import time
@@ -22,7 +22,7 @@ class ProgressClock:
         self._time = memory.cast("d")
 
     def get(self) -> float:
-        """Seconds; 0 = nothing is finished yet."""
+        """Time of the last finished piece of work, in seconds; 0 = none yet."""
         return self._time[0]
 
     def mark(self) -> None:
@@ -34,14 +34,14 @@ _clock: ContextVar[ProgressClock | None] = ContextVar("progress", default=None)
 
 
 def mark_on(clock: ProgressClock) -> None:
-    """Have `progress` mark that clock from now on, in the calling thread only."""
+    """Have `progress` mark this clock from now on, in the calling thread only."""
     _clock.set(clock)
 
 
 def progress() -> None:
-    """Say that a piece of work is finished; a drafter that takes seconds calls it. Takes a fraction of a microsecond.
+    """Mark that a piece of work is finished, in a fraction of a microsecond; drafters that take seconds call this.
 
-    Without a clock, as no other process waits, nothing happens.
+    Without a clock no other process waits, and nothing happens.
     """
     if (clock := _clock.get()) is not None:
         clock.mark()

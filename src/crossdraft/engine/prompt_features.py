@@ -13,8 +13,8 @@ class PromptReading:
     """Features that a prompt's passes give, collected for a drafter.
 
     Args:
-        cut: tokens up to the last visual one; 0 if none is, or no text follows.
-        prefix: what was known of the prompt, with the features of its part in front of the cut.
+        cut: number of tokens up to the last visual one; 0 if no token is visual, or no text follows.
+        prefix: cached beginning of the prompt, with the features of its part in front of the cut.
     """
 
     def __init__(self, cut: int, prefix: KVPrefix) -> None:
@@ -23,7 +23,7 @@ class PromptReading:
         self._text: list[Mapping[int, Tensor]] = []
 
     def wanted(self, tokens: int, needs: Needs) -> tuple[int, ...]:
-        """The layers that a drafter wants of the next so many tokens."""
+        """The layers that a drafter wants of the next `tokens` tokens."""
         front = needs.visual_layers if self._read < self.cut else ()
         text = needs.hidden_layers if self._read + tokens > self.cut else ()
         return tuple(dict.fromkeys((*front, *text)))

@@ -32,7 +32,7 @@ def generate(
     """The tokens of an answer.
 
     Args:
-        target: whose answer it is.
+        target: the model that answers.
         drafter: one that needs nothing of the target; `None` = the target answers alone.
         request: a sampled one with a seed; nothing in its sampling is `contextual`.
         rule: as in `rule_for`.

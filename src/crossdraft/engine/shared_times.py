@@ -1,4 +1,4 @@
-"""SharedPassTimes: the times of a pass that several requests share, in the ledger of each."""
+"""SharedPassTimes: writes the times of a pass that several requests share into the ledger of each."""
 
 import time
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ class SharedPassTimes:
         self._start = self._drafted = time.perf_counter()
 
     def drafted(self) -> None:
-        """The drafts are here."""
+        """Note the time at which the drafts are here."""
         self._drafted = time.perf_counter()
 
     def verified(self, out: TargetOut, passed: Sequence[PassRow]) -> None:
-        """The pass is launched; waits for its end."""
+        """Wait for the end of the launched pass, and record its times."""
         end = out.done.wait()
         for row, reads, first, one in zip(self._rows, self._reads, self._first, passed, strict=True):
             ledger = row.ledger
@@ -44,7 +44,7 @@ class SharedPassTimes:
                 ledger.prefilled()
 
     def end(self) -> None:
-        """Note that its tokens were handed out."""
+        """Record the time of the round, whose tokens were handed out."""
         seconds = time.perf_counter() - self._start
         for row, reads in zip(self._rows, self._reads, strict=True):
             if not reads:

@@ -1,4 +1,4 @@
-"""SteppedLoop: a loop that is driven round by round by who asks, in the engine's thread."""
+"""SteppedLoop: a decode loop whose caller decides when each round runs, in the engine's thread."""
 
 import weakref
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from crossdraft.errors import CrossdraftError
 
 
 class SteppedLoop:
-    """A loop of its own over an engine's pair. Its rounds run in the engine's thread, between others."""
+    """A second loop over an engine's target and drafter, whose rounds run in the engine's thread between the others."""
 
     def __init__(self, owner: object, scheduler: Scheduler, make: Callable[[], DecodeLoop]) -> None:
         self._owner = owner  # is not collected as long as this is used
         self._call = scheduler.call
         self._decoder = scheduler.stepped(make)
-        # Who forgets it leaves nothing of it in the drafter.
+        # A loop that is dropped leaves no request in the drafter.
         weakref.finalize(self, _forget, scheduler, self._decoder).atexit = False
 
     def submit(self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True) -> int:

@@ -148,7 +148,7 @@ def find_fast(model: PreTrainedModel) -> FastDecoder | None:
 def _mixed(
     scale: float, store: Any, segment: Segment, own: Sequence[Tensor], bias: Tensor | None, *, whole: bool
 ) -> Tensor:
-    """[m, H * d] attention of a segment's tokens, or unless `whole` of its answered tokens.
+    """[m, H * d] attention of a segment's tokens; unless `whole`, of its answered tokens only.
 
     Args:
         scale: scale of the scores.

@@ -207,7 +207,7 @@ def replace_layers(
 
 
 def bytes_saved(model: Any, name: str | None) -> int:
-    """Bytes by which a model shrinks from bfloat16 when it is quantised; it may be on the `meta` device. 0 of None."""
+    """Bytes by which a model shrinks from bfloat16 when it is quantised; the model may be on `meta`. 0 for None."""
     if name is None:
         return 0
     bits = 8 if name == "int8" else 4 + 32 / GROUP
