@@ -162,7 +162,7 @@ def _pushing(
     stream: ReplayOptions,
     kind: str,
 ) -> Iterator[None]:
-    """Push in a thread that ends with the context; what goes wrong in it is raised there."""
+    """Push the clip in a thread, which ends with the context; if pushing failed, the context raises that error."""
     from crossdraft.streams.push import push_clip
 
     failed: list[Exception] = []

@@ -198,7 +198,7 @@ class StreamOptions(Body):
 
 
 class MediaIo(Body):
-    """vLLM's `media_io_kwargs`: how clips are read; what a clip's own part says goes before it."""
+    """vLLM's `media_io_kwargs`: sampling of clips whose own parts do not set it."""
 
     video: VideoSampling | None = None
 

@@ -260,7 +260,7 @@ class SpeculativePrefill:
 
 
 def speculative_target(target: Target, settings: PrefillSettings) -> Target:
-    """A target that reads what is predicted of its clip, where the gate lets it; errors as `SpeculativePrefill`."""
+    """Return a target that reads predicted features of a clip if the gate allows it; errors as `SpeculativePrefill`."""
     made = SpeculativePrefill(target, settings)
     return target.reading(made, made.encode)
 

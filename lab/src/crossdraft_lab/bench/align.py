@@ -74,11 +74,11 @@ class AlignQuestions:
     """The questions asked, and the data that the controls learn from.
 
     Args:
-        tests: the questions by `HELD_OUT` and `TRAINED`, gone through once; one of them may be left out.
-        count: questions in all.
-        learned: answers about training clips, of which controls are made.
-        learn: those answers; takes the pair, the target, nodes and a tick.
-        about: the questions in plain values.
+        tests: test questions under the keys `HELD_OUT` and `TRAINED`, or one of them; iterated once.
+        count: number of test questions in all.
+        learned: number of answers about training clips that the controls learn from.
+        learn: makes these answers; takes the pair, the target, nodes and a tick.
+        about: description of the questions, for the results' JSON.
         ticks: number of answers that are generated besides the rows' own.
     """
 

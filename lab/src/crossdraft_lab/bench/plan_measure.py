@@ -140,7 +140,7 @@ def _passes(target: Target, request: Request) -> list[tuple[int, float]]:
 
 
 def undisturbed(passes: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """No pass longer than a wider one: whatever else runs on a machine only ever adds to a time.
+    """Lower each time to the least of its own and wider passes: other work on a machine only adds to times.
 
     >>> undisturbed([(1, 13.0), (2, 12.0), (4, 21.0), (8, 20.0)])
     [(1, 12.0), (2, 12.0), (4, 20.0), (8, 20.0)]

@@ -94,7 +94,7 @@ def policy_studies(
     """One study for each load, of the target alone, the fixed budgets and the policy; drafters are not made yet.
 
     Raises:
-        CrossdraftError: an unknown load, or a number that is too small; so that nothing is loaded for nothing.
+        CrossdraftError: an unknown load, or a number that is too small, found before anything is loaded.
     """
     check_names("load", loads, tuple(LOADS))
     if not loads:

@@ -147,7 +147,7 @@ def bootstrap(
 
 
 def over_pairs(statistic: Callable[..., NDArray[np.float64]], *columns: Sequence[float], seed: int = 0) -> Interval:
-    """A statistic of values that belong together pair by pair, which are drawn together; it takes them [..., size]."""
+    """Interval of a statistic of columns with one value a pair, resampled by pair; it takes each column [..., size]."""
     values = [np.asarray(column, dtype=np.float64) for column in columns]
     return bootstrap(lambda chosen: statistic(*(one[chosen] for one in values)), len(values[0]), seed=seed)
 

@@ -142,7 +142,7 @@ def traces_of(suite: Suite, results: Results, pairs: Sequence[Item], target: Tar
 
 
 def written_alone(drafter: IndependentDrafter, request: Request) -> tuple[int, ...]:
-    """Generate the answer of a drafter with a model of its own, whatever the target would say."""
+    """Generate an answer with the drafter alone; the drafter must have a language model of its own."""
     (state,) = drafter.begin([request])
     (draft,) = drafter.propose([state], [Budget(request.token_limit)])
     drafter.end([state])

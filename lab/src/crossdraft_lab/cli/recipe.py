@@ -19,7 +19,7 @@ class RecipeCommand(TyperCommand):
     recipe: str | None = None  # whose name it is; by default the command's
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse an option that is none and rather a key of the recipe; what else is wrong, others say."""
+        """Refuse an unknown option that looks like a key of the recipe; other errors are found later."""
         known = {
             option for parameter in self.get_params(ctx) for option in (*parameter.opts, *parameter.secondary_opts)
         }
@@ -29,7 +29,7 @@ class RecipeCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
     def _key(self, option: str, options: set[str], command: str) -> str | None:
-        """The recipe's key that is nearest to an option, and nearer than every option that there is."""
+        """The recipe's key that an unknown option is nearest to; `None` if an existing option is nearer."""
         from crossdraft_lab.train.core.recipe import RECIPES, nearest_key
 
         module, kind = self.schema

@@ -148,7 +148,7 @@ class GridPrompt:
         return Prompt(ids, prompt.features, prompt.notes, positions=positions)
 
     def grid(self, tokens: int) -> FrameGrid:
-        """The grid of frames that have so many tokens together."""
+        """Find the frame grid of which whole frames make `tokens` tokens."""
         for class_token in (True, False):
             if tokens % (grid := FrameGrid(self.side, class_token)).tokens == 0:
                 return grid

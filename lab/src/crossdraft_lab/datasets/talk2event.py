@@ -3,8 +3,8 @@
     meta_data_v10/<split>/<sequence>.json   [{"id", "image_path", "event_path", "bbox": {"x", "y", "w", "h"}, "class",
                                               "captions": [three of them], "attributes": [a dict for each]}, …]
 
-The answer is a box in pixels of the event camera. Its event files hold voxel grids, not events: to draft from events,
-take the moment from DSEC itself. It is one image, so no list for `crossdraft capture` is made of it.
+The answer is a box in pixels of the event camera. The data set's event files hold voxel grids, not events: to draft
+from events, take the moment from DSEC itself. A sample is one image, so no list for `crossdraft capture` is made of it.
 """
 
 from collections.abc import Iterator, Mapping

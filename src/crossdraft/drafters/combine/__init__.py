@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CascadeSettings:
-    """Tokens of the cheaper drafter between two passes of the better one; where it drafts alone; the leniency."""
+    """Settings of a cascade: tokens drafted between two passes of the better drafter, tokens it verifies, leniency."""
 
     ahead: Count = 5
     early: Count | None = None
@@ -25,7 +25,7 @@ class CascadeSettings:
 
 @dataclass(frozen=True)
 class PyramidSettings:
-    """Tokens between two passes of the qualifier; largest Jensen-Shannon divergence, 0.2 to 0.5 in the literature."""
+    """Settings of a pyramid: tokens drafted between two passes of the qualifier; largest Jensen-Shannon divergence."""
 
     ahead: Count = 5
     threshold: Annotated[float, Limit("at least 0 and below ln 2 = 0.693", lambda value: 0 <= value < math.log(2))] = (

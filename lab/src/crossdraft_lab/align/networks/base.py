@@ -4,10 +4,10 @@
     the adapter              g(s-1)    g(s)      g(s+1)   …      as wide as the target's features
     the target's LM head     -> x(s)   -> x(s+1) -> x(s+2)
 
-A prediction at position t is of the target at t: the drafter has read the same tokens. So the drafter's words are the
-target's, whatever the drafter itself would say. The two models differ in width; `project` maps one to the other, and
-begins as the identity, padded with zeros. The "target" of `heads.networks.base` is the target; a batch holds the
-drafter's features.
+At position t an adapter predicts the target's feature at t, from the drafter's feature after the same tokens. So the
+drafted tokens come from the target's LM head, not from the drafter's. The two models differ in width: `project` maps
+one width to the other, and begins as the identity, padded with zeros. Training batches hold the drafter's features in
+place of the target's.
 """
 
 from collections.abc import Mapping

@@ -40,7 +40,7 @@ class _Prefix:
     stores: list[tuple[Tensor, Tensor]]
 
     def serves(self, chunk: Chunk, layers: Sequence[int]) -> bool:
-        """True if reading `chunk` would give the same result; `encode` returns one object for equal pixels."""
+        """True if this prefix is what reading `chunk` would give; features of equal pixels must be one object."""
         if chunk.encoded is not self.chunk.encoded or self.layers != tuple(layers):
             return False
         same = torch.equal(chunk.tokens, self.chunk.tokens)

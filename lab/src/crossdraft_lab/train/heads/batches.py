@@ -87,8 +87,8 @@ def _order(seed: int, epoch: int, count: int, lengths: tuple[int, ...], sizes: t
 class OnlineBatches:
     """Batches without a capture: the target answers an endless cycle through a source while the head learns.
 
-    What a step sees is a function of the step alone, to the last bit: the answers about a clip are written together and
-    without memory of others.
+    The batch of a step depends on the step alone, bit for bit: the answers about a clip are written together, without
+    memory of other answers.
 
     Args:
         layers, visual_layers: which features; negative ones count from the end.
@@ -115,7 +115,7 @@ class OnlineBatches:
         self._recorded = lru_cache(keep)(self._record)
 
     def batch(self, step: int, count: int, share: MicroBatch = FULL) -> TrainBatch:
-        """The share's part of a step's `count` answers: step 0 has the source's first, and so on, round and round."""
+        """Make `share` of a step's `count` answers; steps take the source's answers in order, in an endless cycle."""
         part = len(share.take(range(count)))
         positions = cycled(self.source, step * share.of + share.index, part)
         return collate([self._recorded(clip)[prompt] for clip, prompt in positions])
@@ -133,7 +133,7 @@ BatchSource = StoredBatches | OnlineBatches
 
 
 def cycled(source: ClipSource, step: int, count: int) -> list[tuple[int, int]]:
-    """(clip, question) of a step's `count` answers: step 0 has the first, and after the last comes the first again."""
+    """(clip, question) of a step's `count` answers; steps take the source's answers in order, in an endless cycle."""
     numbers = range(step * count, (step + 1) * count)
     return [source.locate(number % source.answers) for number in numbers]
 
