@@ -86,7 +86,7 @@ class _Layer(CacheLayerMixin):
         return like.new_zeros(rows, like.shape[1], positions, like.shape[-1])
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: object) -> tuple[Tensor, Tensor]:
-        """Write [B, H, n, D] after the window's rows; returns all keys and values that the pass may attend to."""
+        """Write [B, H, n, D] in the window; returns all keys and values that the pass may attend to."""
         return self.write(self.owner.window, key_states, value_states)
 
     def write(self, window: PassWindow, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
@@ -333,7 +333,7 @@ class KVCache(Cache):
             self.lengths[row] = end
 
     def open_window(self, rows: slice, new_tokens: int) -> PassWindow:
-        """Say which rows the next pass writes, and how many tokens; a pass may open several."""
+        """Choose the rows, and the number of tokens, that the next pass writes; a pass may open several windows."""
         lengths = self.lengths[rows]
         end = max(lengths) + new_tokens
         if end > self.capacity:

@@ -91,7 +91,7 @@ class ContentDigests:
 
     def __init__(self) -> None:
         self._files: OrderedDict[FileVersion, bytes] = OrderedDict()
-        self._lock = Lock()  # of the files
+        self._lock = Lock()  # guards `_files` and `_hashing`
         self._hashing: Thread | None = None  # a large one
 
     def of(self, *values: object) -> Content | None:
@@ -113,7 +113,7 @@ class ContentDigests:
         return Content(digest.digest()[:DIGEST_BYTES], tuple((path, version) for path, version, _ in files), fresh)
 
     def _add(self, digest: Any, value: object, files: list[tuple[Path, FileVersion, bytes | None]]) -> None:
-        """Feed a value to a hash, with its kind and size, so that no two different ones feed the same."""
+        """Feed a value to a hash, with its kind and size, so that different values never feed the same bytes."""
         match value:
             case None | bool() | int() | float() | str() | bytes():
                 _feed(digest, type(value).__name__, repr(value).encode())

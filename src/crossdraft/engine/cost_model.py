@@ -376,7 +376,7 @@ class CostModel:
         return max(min(1, limit), sum(prob * t >= self.wait_hidden.slope for prob in self.hidden.path_probs(limit)))
 
     def reading_pays(self, most: int, rows: int = 1) -> bool:
-        """True if drafts save an answer of at most `most` tokens what the drafter's reading costs, or nearly that."""
+        """True if drafts save an answer of at most `most` tokens nearly what the drafter's reading costs, or more."""
         t = self.costs(rows).verify(1)
         if not t or self.length.value is None or len(self.read_waits) < READINGS:
             return True

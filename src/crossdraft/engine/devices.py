@@ -24,7 +24,7 @@ def resolve(device: str | torch.device | None) -> torch.device:
 
 
 def usable_device(name: str | torch.device | None, option: str) -> torch.device:
-    """The device that is meant, as `resolve` reads it, which is here and can hold tensors.
+    """Resolve a device's name, and check that the device is here and can hold tensors.
 
     Args:
         name: name that the user gave; None = the default device.
@@ -49,7 +49,7 @@ def _unusable(name: str | torch.device | None, option: str) -> CrossdraftError:
 
 
 def entry_device(model: Any) -> torch.device:
-    """Device of a model's input ids: that of its embedding, whatever those of its other layers."""
+    """Device of a model's input ids: the device of its embedding, even if other layers are elsewhere."""
     embedding = model.get_input_embeddings()
     device: torch.device = embedding.weight.device
     if device.type != "meta":

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 LEAST, MOST = 1e-3, 1 - 1e-3  # probabilities: no token is hopeless or certain for good
-ARRIVAL_PRIOR = 0.3  # draft that is imagined to have come, so that levels never asked for are tried
+ARRIVAL_PRIOR = 0.3  # imagined drafts of which each level came, so that levels never asked for are tried
 PRIOR_POINTS = 2.0  # weight of measurements under other conditions, in points
 DEEPEST = 64  # positions with a rate of their own
 

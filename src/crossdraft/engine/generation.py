@@ -19,9 +19,9 @@ from crossdraft.engine.sampling import NAMES, Sampling
 from crossdraft.errors import CrossdraftError
 
 FILE = "generation_config.json"
-DEFAULT_TOP_K = 50  # of `generate`, where a checkpoint samples and does not say from how many tokens
+DEFAULT_TOP_K = 50  # `generate`'s own, for a checkpoint that samples and sets no top_k
 
-OWN = frozenset(("logit_bias", "seed", "processors"))  # of `Sampling`, and no fields of `GenerationConfig`
+OWN = frozenset(("logit_bias", "seed", "processors"))  # fields of `Sampling` that `GenerationConfig` lacks
 LENGTHS = frozenset(("max_length", "max_new_tokens", "max_time", "stop_strings", "eos_token_id"))
 HONOURED = (frozenset(NAMES) - OWN) | LENGTHS | {"do_sample"}
 # Fields about beams, a batch's padding, further outputs, the speed of a pass, or an assistant model that was not given:
@@ -141,7 +141,7 @@ def read_file(folder: Path) -> Mapping[str, object]:
 
 
 def read_defaults(values: Mapping[str, Any], where: str, vocabulary: int | None = None) -> GenerationDefaults:
-    """Check and take the fields of a generation config.
+    """Check the fields of a generation config, and convert them.
 
     Args:
         values: the fields; `None` = not set.

@@ -235,7 +235,7 @@ class DecodeLoop:
                 self.policy.saw_acceptance(row, draft, path, hidden=first)
                 emitted = row.emit(tree, accepted, logits, Origin.HIDDEN if first else Origin.DRAFTED, self.target)
                 row.stats.count_round(tree.depth, len(tree), len(path), len(emitted), hidden=first)
-                if row.drafts:  # of a finished answer too: a drafter may remember it
+                if row.drafts:  # for a finished answer, too: a drafter may learn from it
                     outputs.append(
                         (row, row.output(self.drafter.needs, draft, path, emitted, logits, out.hidden[index]))
                     )

@@ -17,7 +17,7 @@ from crossdraft.engine.tree import DraftTree
 log = logging.getLogger(__name__)
 
 BEFORE = 512  # tokens in the cache before a pass
-SAMPLES = 5  # of each pass, at most
+SAMPLES = 5  # most timings of each pass
 TOKEN = 3  # an arbitrary id
 WIDE, CHUNK, ROWS = 16, 256, 8  # tokens and rows of passes that `calibrate` measures,
 CALIBRATION_S, LONGEST_S = 0.15, 0.5  # seconds for each of them; longest expected time of a chunk that is measured

@@ -1,4 +1,4 @@
-"""Probe rows: further inputs of a target pass that nobody verifies; only what the target says after them is wanted.
+"""Probe rows: further inputs of a target pass, which are not verified; only the target's next tokens are wanted.
 
     root ─┬─ 0:"a" ─┬─ 1:"car"        the draft tree
           │         └─ 3:"?"          a probe after node 0,
@@ -30,7 +30,7 @@ class Probes:
             ones are no row of the target's table. They stay in this process.
 
     Raises:
-        CrossdraftError: lengths differ, or a parent is none.
+        CrossdraftError: lengths differ, a parent is below -1, or `top` below 1.
     """
 
     tokens: tuple[int, ...]

@@ -13,11 +13,11 @@ from crossdraft.engine.request_state import Job, OnPiece, RequestState
 from crossdraft.errors import CrossdraftError, RequestError
 
 REQUEST_IDS = itertools.count()  # of all requests of this process
-ALONE = 2048  # tokens of a chunk while nobody is answered: between two of them it can be cancelled
-FIRST = 64  # of the first chunk beside others, before anything is measured
+ALONE = 2048  # tokens of a chunk while no answer runs: between two chunks the request can be cancelled
+FIRST = 64  # tokens of a chunk beside running answers, before anything is measured
 LEAST = 16
-HELD_S = 0.1  # a chunk holds others for so long, which a reader hardly sees,
-HELD_ROUNDS = 1.5  # or for so many of their rounds, if that is longer
+HELD_S = 0.1  # seconds for which a chunk may hold up running answers, which a reader hardly notices,
+HELD_ROUNDS = 1.5  # or number of their rounds, if that is longer
 
 
 @dataclass
@@ -31,7 +31,7 @@ class ChunkSize:
 
     size: int | None = None
     round_s: Ema = field(default_factory=Ema)
-    read_s: Ema = field(default_factory=Ema)  # of a chunk, without the round that it shares
+    read_s: Ema = field(default_factory=Ema)  # seconds of a chunk, without the round that shares its pass
     read: Ema = field(default_factory=Ema)  # tokens of a chunk
 
     def tokens(self, rows: int) -> int:
@@ -53,7 +53,7 @@ class ChunkSize:
         round_s = self.round_s.value if rows else 0.0
         if not tokens:
             self.round_s.add(seconds)
-        elif round_s is not None:  # of long and short chunks together: a short one costs a pass as well
+        elif round_s is not None:  # long and short chunks alike: a short one costs a pass, too
             self.read_s.add(max(0.0, seconds - round_s))
             self.read.add(tokens)
 

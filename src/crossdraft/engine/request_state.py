@@ -34,7 +34,7 @@ from crossdraft.errors import ContextLengthError, CrossdraftError
 log = logging.getLogger(__name__)
 
 OnPiece = Callable[[Piece], None]
-LEAST_ROUNDS = 8  # of an answer that says why hardly anything was drafted for it
+LEAST_ROUNDS = 8  # a shorter answer does not note why hardly anything was drafted
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,13 @@ class RequestState:
         self.pieces: list[Piece] = []
         self.logprobs: list[float] = []
         self.top_logprobs: list[TopTokens] = []
-        self.text = AnswerText(TokenText(lambda tokens: ""))  # of the answer, once the prompt is known
+        self.text = AnswerText(TokenText(lambda tokens: ""))  # the answer's text, set once the prompt is known
         self.processors: TreeProcessors | None = None  # where the fast warpers do not suffice
         self.finish: Finish | None = None
         self.notes: list[str] = []
-        self.difficulty = RequestDifficulty()  # of its drafts, against the rates of all requests
-        self.stated = RequestDifficulty()  # of its drafts, against its drafter's own probabilities
-        self.plain_plan: Plan | None = None  # of the last round in which drafting did not pay
+        self.difficulty = RequestDifficulty()  # of its drafts, relative to the rates of all requests
+        self.stated = RequestDifficulty()  # of its drafts, relative to the drafter's own probabilities
+        self.plain_plan: Plan | None = None  # plan of the last round in which drafting did not pay
         self.gives_probs = False  # whether its last draft came with the drafter's own probabilities
         self.known: CachedPrompt | None = None  # its prompt, once it is prepared
         self.pending: list[Chunk] = []  # chunks of its prompt still to be read; empty = its root is read next

@@ -60,6 +60,6 @@ def _forget(scheduler: Scheduler, decoder: DecodeLoop) -> None:
 
 
 def _end(decoder: DecodeLoop) -> None:
-    """End a loop that nobody drives any more."""
+    """End a loop that has no owner any more."""
     decoder.drop()
     hand_back(decoder.cache)

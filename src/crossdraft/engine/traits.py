@@ -28,7 +28,7 @@ class Traits:
     takes_encoded: bool  # `mm_encoder_outputs`, since transformers 5.18; before, the first piece encodes for itself
     window: int | None = None  # positions up to its own that a token sees in sliding layers; None: there are none
     all_slide: bool = False  # every layer does (Mistral), so that there is one mask
-    images_whole: bool = False  # an image's tokens see each other, later ones too, where `token_type_ids` says so
+    images_whole: bool = False  # tokens of one image, marked in `token_type_ids`, see each other, later ones too
 
     @property
     def visual_ids(self) -> frozenset[int]:

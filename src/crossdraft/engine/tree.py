@@ -88,7 +88,7 @@ class DraftTree:
     def union(self, other: "DraftTree") -> "DraftTree":
         """Join two trees to one trie; a node that both propose appears once, as the first tree chose it.
 
-        Exact under multi-round rejection: each candidate is tested against the residual that its elder siblings
+        Exact under multi-round rejection: each candidate is tested against the residual that its earlier siblings
         left, whatever drafter it came from.
         """
         if not len(self) or not len(other):

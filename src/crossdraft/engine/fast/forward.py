@@ -32,7 +32,7 @@ class FastDecoder:
         head: hidden states -> logits.
     """
 
-    whole_prompts = False  # it reads a prompt that shows something in one piece
+    whole_prompts = False  # whether it must read a prompt with images or clips in one piece
 
     def __init__(self, text: nn.Module, head: nn.Module) -> None:
         self.text: Any = text

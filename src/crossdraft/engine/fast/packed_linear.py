@@ -36,7 +36,7 @@ from crossdraft.errors import CrossdraftError
 ROWS_HINT = 16  # the number of rows that the layout is chosen for; it serves one row, and a thousand, as well
 PRIMITIVES = 192  # primitives that oneDNN keeps in a process, some 100 MiB: most that requests of all lengths need
 DESCRIPTORS = 8  # descriptors that PyTorch keeps in each thread; oneDNN keeps those of its own primitives
-CAPACITIES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": PRIMITIVES, "LRU_CACHE_CAPACITY": DESCRIPTORS}  # in the environment
+CAPACITIES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": PRIMITIVES, "LRU_CACHE_CAPACITY": DESCRIPTORS}  # environment variables
 DTYPES = (torch.float32, torch.bfloat16)
 TIMED, COPIES, COLD_BYTES = 5, 8, 16 << 20  # timings of a product after a first one; copies of its layers, by bytes
 LOSS = 1.1  # times of plain layers that packed ones may take, as they keep a row's bits, and for noise
@@ -243,7 +243,7 @@ def prepack(model: nn.Module, fill: Callable[[nn.Linear], None] = lambda linear:
 
 
 def _faster(shapes: Mapping[Shape, int], rows: int) -> bool:
-    """True if products of these shapes, each in its number, take less time packed, or hardly more."""
+    """True if products of these shapes, each as often as it occurs, take less time packed, or hardly more."""
     times = [(number, product_times(*shape, rows)) for shape, number in shapes.items()]
     packed, plain = (sum(number * both[way] for number, both in times) for way in range(2))
     return packed <= LOSS * plain

@@ -106,7 +106,7 @@ class StaticDecoder:
         return next(size for size in windows(cache.capacity) if size >= keys)
 
     def shapes(self, max_rows: int, capacity: int) -> Iterator[tuple[int, int, int]]:
-        """Rows, width and tokens in the cache of a pass for each function."""
+        """Yield rows, width and number of cached tokens of one pass for each function."""
         lengths = [0] if self.device.type == "cpu" else [0, *windows(capacity)[:-1]]
         for rows in row_counts(max_rows):
             yield from ((rows, width, length) for width in self.widths for length in lengths)

@@ -43,7 +43,7 @@ def _encoder_layers(model: PreTrainedModel) -> Iterator[nn.ModuleList]:
 
 
 def _layers_read(depth: int, wanted: list[int]) -> int:
-    """Number of layers that the hidden states `wanted` take; they count from the embeddings, or from the end.
+    """Number of layers that must run for the hidden states `wanted`: 0 = the embeddings, -1 = after the last layer.
 
     >>> _layers_read(24, [-2]), _layers_read(24, [-1]), _layers_read(24, [0, 5])
     (23, 24, 5)

@@ -13,7 +13,7 @@ from pathlib import Path
 from crossdraft.engine.progress import PROGRESS_BYTES, ProgressClock
 
 HANDLED_FILE = "handled"  # beside the socket
-NUMBERS_BYTES = 24  # of three numbers
+NUMBERS_BYTES = 24  # three numbers
 HANDLED_BYTES = NUMBERS_BYTES + PROGRESS_BYTES
 SMALL = 2048  # bytes that a writable socket takes without blocking
 BACKLOG = 10_000  # most messages that wait to be sent

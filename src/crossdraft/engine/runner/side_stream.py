@@ -42,7 +42,7 @@ class StreamDrafter(Generic[State]):
 
     @contextmanager
     def concurrent(self, point: torch.cuda.Event) -> Iterator[None]:
-        """Run another thread's body on the drafter's stream: after `point`, not after the target's later work."""
+        """Run the body on the drafter's stream, after `point` but not after later work; for another thread."""
         self.stream.wait_event(point)
         with torch.cuda.stream(self.stream):
             yield
