@@ -177,14 +177,14 @@ class Done:
 
 @dataclass(frozen=True)
 class End:
-    """Edge: the answer's frames may end, as all of the answer is here, or nobody waits for it."""
+    """Edge: the question is over: the whole answer is here, or nobody waits for it any more."""
 
     kind: ClassVar[str] = "end"
 
 
 @dataclass(frozen=True)
 class Ping:
-    """Cloud: is anybody there? `at` is a time of its own, which comes back."""
+    """Cloud: check that the edge still answers; `at` is the cloud's own time, which `Pong` returns."""
 
     kind: ClassVar[str] = "ping"
     at: Annotated[float, Real()]

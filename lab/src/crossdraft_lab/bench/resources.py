@@ -23,13 +23,13 @@ PATIENCE_S = 10.0  # for processes and threads that are ending
 
 @dataclass(frozen=True, slots=True)
 class MemorySample:
-    """Resident memory after so many requests.
+    """Resident memory after `done` requests.
 
     Args:
-        done: requests that are over.
-        parent_mib, children_mib: of this process, and of all that it started.
-        whole: no process was missing, as one that is being restarted.
-        open_files: of this process.
+        done: number of requests that are over.
+        parent_mib, children_mib: memory of this process, and of all processes that it started.
+        whole: true unless a process was missing, such as one that is being restarted.
+        open_files: number of this process's open files.
     """
 
     done: int

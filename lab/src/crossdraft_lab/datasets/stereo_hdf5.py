@@ -56,7 +56,7 @@ class Hdf5Sequence:
 
     @property
     def group(self) -> str:
-        """The vehicle and its route: `indoor_flying1` to `4` are one room."""
+        """Name of the vehicle and its route, without the run's number: `indoor_flying1` to `4` show one room."""
         return re.sub(r"(_\d+|\d+)$", "", sequence_name(self._path))
 
     @property

@@ -1,1 +1,1 @@
-"""The web page of the server: static files, and what it asks for beside the API."""
+"""The web page of the server: its static files, and its routes beside the API."""

@@ -95,7 +95,7 @@ class Connection:
         self._socket.sendall(sent)
 
     def until_silent(self, seconds: float, whole: Callable[[bytes], bool]) -> bytes:
-        """Receive until what came is `whole`, the server hangs up, or it says nothing for so long."""
+        """Receive until the bytes are `whole`, the server hangs up, or nothing comes for `seconds`."""
         found = b""
         self._socket.settimeout(seconds)
         with suppress(TimeoutError):

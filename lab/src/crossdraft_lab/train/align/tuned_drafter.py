@@ -182,9 +182,9 @@ class TunedDrafter(nn.Module):
         self.called = nn.ModuleList((*self.layers, self.draft_head))  # where FSDP finds them
 
     def shard(self, mesh: DeviceMesh, fill: Fill) -> None:
-        """Leave each rank its part of the language model's weights and the head's, as they are read.
+        """Shard the language model's weights and the head's over the ranks while they are read.
 
-        What is left, the vision encoder and norms, is the trainer's to share out.
+        The trainer shards the other weights: the vision encoder's and the norms'.
 
         Args:
             mesh: the ranks.

@@ -121,15 +121,15 @@ class ShardInfo:
 
 @dataclass(frozen=True)
 class CaptureIndex:
-    """All that is known of a capture without its shards. The field names are the keys of the file.
+    """Index of a capture: all but its shards' contents. The field names are the keys of the file.
 
     Args:
         owner: the target.
         wanted: what is kept of each answer.
         asked: where clips and prompts come from (`ClipSource.settings`).
-        asked_sha256: of owner, wanted and asked when the capture was begun: its name for trainings that use it.
-        clips: how many there will be in the end.
-        provenance: of every run that wrote to it.
+        asked_sha256: hash of the first three when the capture was begun; trainings name the capture by it.
+        clips: number of clips of the complete capture.
+        provenance: provenance of every run that wrote to the capture.
     """
 
     owner: CapturedTarget

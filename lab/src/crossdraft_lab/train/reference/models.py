@@ -1,6 +1,6 @@
 """The networks of the reference pair: built from a recipe's shapes, and wrapped for training.
 
-Training needs the same of a VLM whichever it is: pixels in, prefix embeddings out, a Llama and a head. The wrapped
+Training needs the same parts of every VLM: an encoder from pixels to prefix embeddings, a Llama and a head. The wrapped
 model is unmodified; layers that the features never pass through (the vision encoder's last one) are skipped.
 """
 
