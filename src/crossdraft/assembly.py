@@ -26,12 +26,12 @@ CACHE_SHARE = 10  # the prefix cache gets a tenth of a device's memory
 def assemble(
     drafter: Spec | Drafter[Any], context: DrafterContext, target: Target, options: Options
 ) -> DraftRunner[Any]:
-    """The runner of a drafter, each part of which works where its spec says, else where the options do.
+    """Make a drafter's runner; each part of the drafter runs where its spec says, else where the options say.
 
     Args:
-        drafter: what a user named, or a drafter that is made already, which runs in this process.
-        context: knows the target by name.
-        target: the one that is drafted for.
+        drafter: spec of the drafter, or a finished drafter, which runs in this process.
+        context: the target and the device that the drafter is made for.
+        target: the target to draft for.
         options: as `decided` leaves them: `placement` is not `auto`.
 
     Raises:

@@ -17,7 +17,7 @@ Why = Literal["names", "tokens", "training", "dtype", "program", "tensors", "win
 
 @dataclass(frozen=True)
 class Followed:
-    """A key that is read: into that field of our network's configuration."""
+    """A key whose value becomes the field `field` of our network's configuration."""
 
     field: str
 

@@ -117,13 +117,13 @@ class MediaDecoder:
         return DecodedVideo(_frames(header, arrays, name))
 
     async def events(self, part: Excerpt, most: int, into: Path, name: str) -> EventColumns:
-        """Decode the events of a recording to a file; of a part with too many events the newest.
+        """Decode the events of a recording to a file; if a part has too many events, only the newest.
 
         Args:
-            part: what is to be decoded.
-            most: events; of a whole recording that has more nothing is written.
-            into: an empty file. If that is gone before the job's turn comes, nobody wants it any more.
-            name: what complaints call the recording.
+            part: part of the recording to decode, or all of it.
+            most: most events to write; nothing is written of a whole recording that has more.
+            into: an empty file; if it is gone when the job's turn comes, the job is dropped.
+            name: name of the recording in error messages.
 
         Raises:
             DecodeError: it cannot be read, or the whole of it holds no events.

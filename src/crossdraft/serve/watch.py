@@ -343,7 +343,7 @@ def _admitted(service: Service, asked: RequestInfo) -> Iterator[None]:
     """Count one more stream, as one request for as long as it lasts: it asks one question at a time.
 
     Raises:
-        ApiError: 503, there are as many as may be, or the server shuts down; else as `RequestLimits.admitted`.
+        ApiError: 503, too many streams run, or the server shuts down; else as `RequestLimits.admitted`.
     """
     if not service.ready:
         raise overloaded("The server is shutting down; ask another one.", "shutting_down")

@@ -163,7 +163,7 @@ def image_spec(
 
 
 def _budgeted(config: PretrainedConfig, spec: FrameSpec, frames: int) -> FrameSpec:
-    """A spec whose budget of pixels, if it has one, is that of a clip."""
+    """Return a spec with the budget of pixels of a clip of `frames` frames, if it has a budget."""
     if not isinstance(spec.size, PixelBudget):
         return spec
     vision: Any = getattr(config, "vision_config")  # noqa: B009

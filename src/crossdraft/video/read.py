@@ -185,10 +185,10 @@ def _timed(
 
 
 def _in_stamp_order(frames: Iterable["VideoFrame"], fps: float) -> Iterator[tuple[float, "VideoFrame"]]:
-    """Frames with stamps that do not fall, in s.
+    """Frames with their times in seconds, which never fall.
 
-    Decoders give frames in the order in which they are shown. Where there are B-frames and the container keeps no such
-    order (AVI, some mp4), the stamps come in the order of storage, 1 2 3 5 4 6: so the next few are sorted.
+    Decoders give frames in the order in which they are shown. With B-frames, and a container that does not keep that
+    order (AVI, some mp4), the times come in the order of storage, 1 2 3 5 4 6: so the next few times are sorted.
     """
     held: deque[VideoFrame] = deque()
     stamps: list[float] = []

@@ -129,10 +129,10 @@ def requests(load: str, blank: object, work: Workload) -> Iterator[Item]:
 def run_policy(
     studies: dict[str, Study], target: Target, cores: Cores | None = None, tick: Tick = lambda _: None
 ) -> dict[str, Answers]:
-    """Every method answers every request of every load, in turn.
+    """Have every method answer every request of every load, in turn.
 
-    One drafter process serves all of them, one answer at a time: what they differ in is what they ask of it. Each load
-    starts with a fresh cost model and a few warm-ups, so that none profits from what another has taught.
+    One drafter process serves all methods, one answer at a time; methods differ only in how much they ask it to draft.
+    Each load starts with a fresh cost model and a few warm-ups, so that no load profits from another's measurements.
 
     Raises:
         CrossdraftError: the drafter cannot be loaded.

@@ -386,7 +386,7 @@ class ProcessDrafter:
         return state.launch == self._launches
 
     def _with_spans(self, drafts: list[Draft]) -> list[Draft]:
-        """Add the spans of the child's work for several requests, since the last drafts, to the first draft."""
+        """Attach to the first draft the spans of work that the child did for several requests at once."""
         if self._spans and drafts:
             drafts = [replace(drafts[0], spans=(*drafts[0].spans, *self._spans)), *drafts[1:]]
             self._spans = []

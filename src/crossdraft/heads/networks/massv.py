@@ -86,9 +86,9 @@ class MASSV(Autoregressive):
         return self.embeddings.new_empty(1, 0, 0)
 
     def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, question: Mapping[int, Tensor]) -> PrefixKV:
-        """Keys and values of the visual positions and of the text's first token, which is in no pair; causal.
+        """Keys and values, with causal attention, of the visual positions and of the text's first token after them.
 
-        Of the last layer only keys and values are computed.
+        The last layer computes nothing but keys and values.
         """
         pooled, _ = self.pool(self.projector(visual[0]))
         stream, attend = cat((pooled, self.narrow(self.embed(ids[:, -1:]))), 1), TTTAttention(self.rotary)

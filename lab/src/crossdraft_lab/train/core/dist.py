@@ -218,15 +218,15 @@ def parallelise(
 ) -> nn.Module:
     """Wrap modules so that a call runs a micro-batch's loss, and gradients become means over the ranks.
 
-    All begin with the first one's weights. With FSDP2 (`fully_shard`) each rank keeps its shard of them, and parameters
-    become `DTensor`s.
+    All ranks begin with the first rank's weights. With FSDP2 (`fully_shard`) each rank keeps its shard of the weights,
+    and parameters become `DTensor`s.
 
     Args:
-        modules: what learns.
-        parallel: what ranks share: steps, or weights too.
+        modules: modules that learn.
+        parallel: `ddp` divides steps among the ranks, `fsdp` weights as well.
         ranks: the processes.
-        network: all that a step runs through, `modules` included, where frozen weights are shared out as well. Units of
-            it may be already (`shard_units`); the rest is one more.
+        network: with `fsdp`, the whole network of a step, `modules` included, if its frozen weights are to be sharded,
+            too. Units that `shard_units` has sharded stay so; the rest becomes one more unit.
     """
     if ranks.count == 1:
         return StepModule(modules)
