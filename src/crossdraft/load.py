@@ -77,7 +77,7 @@ def load_target(
             then bfloat16. See `engine.fast.quantized_linear`.
         device_map: instead of `device`: which of its layers are on which device, as in `from_pretrained`, by
             accelerate. Its layers are not packed.
-        rows: of a usual pass, for which the layout is chosen: of requests that share it, where nothing is drafted.
+        rows: rows of a usual pass, for which the layout is chosen; without a drafter, the requests that share a pass.
 
     Raises:
         CrossdraftError: the folder lacks a file, a key or a shape differs, the class is not supported, or the device

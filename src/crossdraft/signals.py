@@ -1,4 +1,4 @@
-"""Signal handlers for as long as a context, and handlers that wait until a module is imported."""
+"""Signal handlers that are set while a context is open, and handlers that wait for the end of an import."""
 
 import signal
 import threading
@@ -13,7 +13,7 @@ Handler = Callable[[int, FrameType | None], object]
 
 @contextmanager
 def handled(handler: Handler, *numbers: int) -> Iterator[None]:
-    """Send these signals to a handler for as long as the context; outside of the main thread, change nothing."""
+    """Send these signals to a handler while the context is open; outside of the main thread, change nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -73,7 +73,7 @@ class Welcome:
 
 @dataclass(frozen=True)
 class AskFrame:
-    """Edge: a question, as the JSON body of `/v1/chat/completions`; the session names it in all that follows.
+    """Edge: a question, as the JSON body of `/v1/chat/completions`; after a cut `Resume` names it by its `session`.
 
     Args:
         drafts: how much the edge drafts: an index into `MODES`.

@@ -54,11 +54,11 @@ class Models:
         return partial(build_spec, self.spec(name), self.context(target))
 
     def spec(self, name: str) -> Spec:
-        """Spec of the drafter under that name, the models of the pair being ours."""
+        """Spec of the drafter of that name, with this record's `event` and `blind` models for the usual ones."""
         return self.named(spec_of(name))
 
     def named(self, spec: Spec) -> Spec:
-        """A spec, the models of the pair being ours."""
+        """Put this record's `event` and `blind` models into a spec, in place of the usual ones."""
         return renamed(spec, {"event": self.event, "blind": self.blind})
 
     def build(self, spec: Spec, target: Target) -> Drafter[Any]:

@@ -113,11 +113,11 @@ class Ask:
     """One request of the soak.
 
     Args:
-        number: of all.
-        request: what is asked.
-        tokens: of the whole answer, if it is known.
+        number: its number among all requests.
+        request: the request.
+        tokens: tokens of the whole answer, if they are known.
         way: how it is asked, out of `WAYS`.
-        cancel_s: it is cancelled so many seconds later; None = not.
+        cancel_s: seconds after which it is cancelled; None = never.
         refusal: a part of the error's text, if it cannot be answered.
     """
 

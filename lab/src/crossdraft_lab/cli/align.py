@@ -185,7 +185,7 @@ def _check_given(target: str, drafter: str, source: str, tune: str) -> None:
 
 
 def _recipe(tune: str, target: str, drafter: str, overrides: "Sequence[str]") -> "TuneRecipe":
-    """The recipe of a way of tuning; the best check on validation clips is kept, and nothing else is measured there."""
+    """Make the recipe of a way of tuning; it keeps the best weights on validation clips, and measures no pairs."""
     from crossdraft.checkpoints.locate import EVENT_MODELS
     from crossdraft_lab.train.align.tuned import RECIPE, WHOLE_RECIPE, TuneRecipe
     from crossdraft_lab.train.core.recipe import read_section

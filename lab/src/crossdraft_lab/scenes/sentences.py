@@ -1,7 +1,7 @@
-"""Sentences about the parts of a scene, each with the facts that it states: tables of clauses, and who fills them in.
+"""Sentences about the parts of a scene, each with the facts that it states: tables of clauses, and how to fill them.
 
 Wording depends on the style (a or b, which the question decides) and on what is to be seen, never on chance:
-a model that sees the scene can learn to write exactly this.
+a model that sees the scene can learn to write exactly these sentences.
 """
 
 from collections.abc import Callable, Mapping

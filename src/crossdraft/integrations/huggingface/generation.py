@@ -1,4 +1,4 @@
-"""`transformers`' `generate` with drafts: the arguments of `generate`, and ours, to the same tokens."""
+"""`transformers`' `generate` with drafts: it takes `generate`'s arguments and ours, and gives the same tokens."""
 
 import copy
 from collections.abc import Mapping
