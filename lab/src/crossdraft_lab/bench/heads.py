@@ -219,7 +219,7 @@ def _speedups(
     compared: Mapping[str, list[Divergence | None]],
     tick: Tick,
 ) -> dict[str, Interval]:
-    """Whole answers against the target alone, the faster way, as `crossdraft bench` does: heads have all cores, too."""
+    """Whole answers against the target alone, the faster of `ALONE`: heads have all cores, too."""
     timed = list(known[: heads.speed_pairs])
     if not timed:
         return {}

@@ -9,6 +9,7 @@ from crossdraft.specs import Spec
 from crossdraft_lab.bench.common import check_each_once, check_names
 
 ALONE = ("target", "target-all")  # the target without a drafter: on its own share of the pair's cores, and on all
+UNDRAFTED = (*ALONE, "hf", "hf-all")  # every way to run the target alone, Hugging Face's among them
 ON_ALL_CORES = frozenset(("target-all", "hf-all"))
 ON_TARGETS_CORES = frozenset(("target", "hf"))  # unlike the methods above, which use all of the pair's
 HUGGING_FACE = frozenset(("hf", "hf-all", "hf-lookup", "hf-assisted"))

@@ -11,13 +11,13 @@ from crossdraft.cli.cores import Cores
 from crossdraft.engine.target import Target
 from crossdraft_lab.bench.common import table
 from crossdraft_lab.bench.measure import Divergence, Results, find_divergence, gaps_in_words
-from crossdraft_lab.bench.specs import ALONE, ALWAYS
+from crossdraft_lab.bench.specs import ALONE, ALWAYS, UNDRAFTED
 from crossdraft_lab.bench.statistics import FEW_PAIRS, INTERVALS, Interval, per_position, quartiles, ratio
 from crossdraft_lab.bench.study import plain, shown
 from crossdraft_lab.bench.traces import Trace
 from crossdraft_lab.bench.workload import Item
 
-BASELINES = ("target", "target-all", "hf", "hf-all", "hf-lookup", "hf-assisted")
+BASELINES = (*UNDRAFTED, "hf-lookup", "hf-assisted")
 HOW = (
     "peak resident set of a process that loads this method alone and answers one question, plus that of its drafter's "
     "process if it has one; pages that both map, such as libraries, count in each, and where the first is a fork "
@@ -58,24 +58,25 @@ def summarise(results: Results, items: Sequence[Item], target: Target) -> list[R
     be expected, and when the target did not run. `lossless` is None then, too: a benchmark shows no distribution, and
     it is the tests that do; answers by a lossy rule are never lossless, whatever they came out as.
     `first_provisional_ms` is over the runs that could show a drafted token before their first final one. `speedups`
-    holds every baseline that ran; the headline is the one `against` the faster of the target alone on its own share of
-    the cores and on all that the pair uses. `per` says whether the times of an answer are compared or, when sampling,
-    where answers differ in length, those of a token. `hidden_share` is the part of the hidden drafting inside the
-    target's prefill, `prefill_slowdown` Σ of this method's times of encoding and prefill / Σ of the target's in the
-    same pairs and repeats, minus 1, `overhead_share` the engine's own part of the rounds after the prefill; each is
-    None where there is nothing to tell it of. `stage_means` add up to the mean time of an answer.
+    holds every baseline that ran; the headline is the one `against` the fastest way to run the target alone, by us or
+    by Hugging Face, on its own share of the cores or on all that the pair uses. `per` says whether the times of an
+    answer are compared or, when sampling, where answers differ in length, those of a token. `hidden_share` is the part
+    of the hidden drafting inside the target's prefill, `prefill_slowdown` Σ of this method's times of encoding and
+    prefill / Σ of the target's in the same pairs and repeats, minus 1, `overhead_share` the engine's own part of the
+    rounds after the prefill; each is None where there is nothing to tell it of. `stage_means` add up to the mean time
+    of an answer.
     """
     against = fastest_alone(results, per_token=not items[0].request.sampling.greedy)
     return [_row(name, results, items, target, against) for name in results.runs]
 
 
 def fastest_alone(results: Results, *, per_token: bool) -> str | None:
-    """Name the method of `ALONE` that took the least time over all pairs; None if neither ran."""
+    """Name the method of `UNDRAFTED` that took the least time over all pairs; None if none ran."""
 
     def cost(name: str) -> float:
         return sum(results.seconds(name)) / (sum(results.tokens(name)) if per_token else 1)
 
-    return min((name for name in ALONE if name in results.runs), key=cost, default=None)
+    return min((name for name in UNDRAFTED if name in results.runs), key=cost, default=None)
 
 
 def _row(name: str, results: Results, items: Sequence[Item], target: Target, against: str | None) -> Row:
@@ -136,7 +137,7 @@ def label(row: Row) -> str:
 
 
 def headline(row: Row) -> Interval | None:
-    """Speed-up over the faster of the two targets alone."""
+    """Speed-up over the fastest way to run the target alone."""
     return row["speedups"].get(row["against"])
 
 
@@ -175,7 +176,7 @@ def tables(report: BenchReport) -> list[Table]:
     heads += [] if first["against"] is None else [f"× {first['against']}"]
     fast = table(title, "method", heads, _caption(report))
     how = table("how it comes about", "method", ("tok/s", "τ", "hidden", "prefill", "engine"), LEGEND)
-    others = [name for name in first["speedups"] if name not in ALONE]
+    others = [name for name in first["speedups"] if name not in (*ALONE, first["against"])]
     ratios = table(f"{SPEEDUPS[first['per']]} {INTERVALS}", "method", [f"× {name}" for name in others])
     for row in report.methods:
         named = escape(label(row))
@@ -217,8 +218,9 @@ def _columns(report: BenchReport) -> list[str]:
     found = ["medians: provisional = first drafted token; TTFT = first final token; total = whole answer (E2E)"]
     first = report.methods[0]
     if (against := first["against"]) is not None:
-        faster = f"the faster of {' and '.join(ALONE)}" if set(ALONE) <= set(first["speedups"]) else "alone"
-        found.append(f"× {against} ({faster}) = {SPEEDUPS[first['per']]} {INTERVALS}")
+        ways = [name for name in UNDRAFTED if name in first["speedups"]]
+        fastest = f"the fastest of {', '.join(ways)}" if len(ways) > 1 else "alone"
+        found.append(f"× {against} ({fastest}) = {SPEEDUPS[first['per']]} {INTERVALS}")
     return [*found, f"MiB: {HOW}."] if report.footprints else found
 
 

@@ -97,7 +97,7 @@ def bench(
     Compares the engine with itself without a drafter, a blind drafter and Hugging Face generate, interleaved.
 
     On a CPU the target gets one core and a drafter's own process another; a drafter without one, both. The headline
-    ratio is against the faster of the target alone on its own core and on both.
+    ratio is against the fastest of target, target-all, hf and hf-all that ran.
     """
     if ctx.invoked_subcommand is not None:
         _refuse_options(ctx)
