@@ -1,4 +1,4 @@
 """Measurements: speed, comparison with other methods, and equality of the text.
 
-Nothing is imported here: `scale` must start where only the engine's own needs are installed.
+Nothing is imported here: `scale` must start in an environment that has only the engine's dependencies.
 """

@@ -1,6 +1,6 @@
 """`crossdraft bench acceptance`: τ of drafters under the same rounds, whatever they cost.
 
-Does seeing help: the event drafter against its blind twin. Is the whole more than its parts: a union against them.
+Compared are the event drafter and its blind twin (is seeing worth anything?), and a union and its parts.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,10 +21,10 @@ DRAFTERS = ("event", "blind")
 def acceptance_study(models: Models, work: Workload, specs: Sequence[str] = DRAFTERS, nodes: int = 8) -> Study:
     """Study of every pair with every drafter; each round, the first included, offers a tree of at most `nodes`.
 
-    Nothing adapts, and the ride-along's draft is as long as any other, so that τ depends on the drafter alone.
+    Nothing adapts, and the hidden draft is as long as any other, so that τ depends on the drafter alone.
 
     Raises:
-        CrossdraftError: fewer than two drafters, one that stands there twice, or a spec that cannot be read.
+        CrossdraftError: fewer than two drafters, a drafter that is named twice, or a spec that cannot be read.
     """
     if len(specs) < 2 or len(set(specs)) != len(specs):
         raise CrossdraftError(
@@ -37,7 +37,7 @@ def acceptance_study(models: Models, work: Workload, specs: Sequence[str] = DRAF
 
 
 def compare(found: Answers) -> dict[str, Any]:
-    """All drafters, and the ratio of the first one's τ to the best of the others', over all and by kind."""
+    """Figures of all drafters, and the ratio of the first one's τ to the best of the others', over all and by kind."""
     kinds = [pair["kind"] for pair in found.pairs]
     counts = {name: [(len(run.tokens), run.rounds) for run in found.results.of(name)] for name in found.names}
     drafters = {
@@ -61,7 +61,7 @@ def compare(found: Answers) -> dict[str, Any]:
 
 
 def compared_table(found: dict[str, Any]) -> FigureTable:
-    """A row for each kind of question, and for all."""
+    """Table with a row for each kind of question, and one for all."""
     drafters: dict[str, Any] = found["drafters"]
 
     def taus(of: Callable[[dict[str, Any]], dict[str, Any]]) -> list[str]:

@@ -1,7 +1,7 @@
 """`crossdraft bench align`: how far drafters that were, or were not, aligned with the target speak its language.
 
-What counts is the accepted prefix of the hidden draft, which was made before the target had said anything, and τ of the
-rounds after it. Beside them, for adapters, stand the figures that feature alignment is usually judged by: they are
+Measured are the accepted prefix of the hidden draft, which was made before the target had said anything, and τ of the
+rounds after it. For adapters, the figures by which feature alignment is usually judged stand beside them: they are
 taken along the target's own answer, position by position. Every row is measured on the same clips, which no training
 has seen, with questions in wordings that no training has seen, and in those of the training.
 """
@@ -76,8 +76,8 @@ class AlignQuestions:
     Args:
         tests: test questions under the keys `HELD_OUT` and `TRAINED`, or one of them; iterated once.
         count: number of test questions in all.
-        learned: number of answers about training clips that the controls learn from.
-        learn: makes these answers; takes the pair, the target, nodes and a tick.
+        learned: number of the target's answers about training clips that the controls learn from.
+        learn: function that generates these answers, given the pair, the target, the nodes of a draft and a tick.
         about: description of the questions, for the results' JSON.
         ticks: number of answers that are generated besides the rows' own.
     """
@@ -94,8 +94,8 @@ def scene_questions(work: Workload, learned: int) -> AlignQuestions:
     """Questions about the road world, whose training answers are generated anew.
 
     Args:
-        work: the test questions; those in training wordings are about the same clips.
-        learned: how many questions about training clips.
+        work: the test questions; the questions in training wordings are about the same clips.
+        learned: number of questions about training clips.
     """
 
     def learn(models: Models, target: Target, nodes: int, tick: Tick) -> KnownAnswers:
@@ -118,10 +118,10 @@ class AlignBench:
 
     Args:
         models: the pair.
-        questions: what is asked.
-        drafters: specs, in the order of the table.
-        nodes: of the chains after the hidden draft.
-        one_by_one: each drafter is made when its turn comes: large ones need not fit beside each other.
+        questions: the questions asked, and the controls' data.
+        drafters: specs of drafters, in the order of the table.
+        nodes: number of nodes of the chains after the hidden draft.
+        one_by_one: load each drafter only when its turn comes: large ones need not fit in memory together.
     """
 
     models: Models
@@ -161,7 +161,7 @@ def check_drafters(drafters: Sequence[str]) -> None:
     """Refuse drafters that cannot be compared, before a model is loaded.
 
     Raises:
-        CrossdraftError: none, one that stands there twice or has a control's name, an unknown spec, or a memory that is
+        CrossdraftError: no drafter, one that is named twice or like a control, an unknown spec, or a memory that is
             kept in a folder.
     """
     if not drafters or len(set(drafters)) != len(drafters):
@@ -178,7 +178,7 @@ def check_drafters(drafters: Sequence[str]) -> None:
 
 
 def _translates_features(spec: Spec) -> bool:
-    """True if a spec is an adapter between features, which exist without the adapter, too."""
+    """True if a spec is an adapter between features; features exist without the adapter, too."""
     if spec.name != "aligned" or "dir" not in spec.settings:
         return False
     network = read_config(Path(spec.settings["dir"])).network
@@ -189,9 +189,9 @@ def run_align(plan: AlignBench, tick: Tick = lambda name: None, kept: KeptRows |
     """Measure every drafter and the controls.
 
     Args:
-        plan: what is measured.
-        tick: called for every answer, with the name of what gave it.
-        kept: rows that are measured already, and where each further one is left.
+        plan: settings of the measurement.
+        tick: called after every answer, with the name of the drafter or control that gave it.
+        kept: rows that are measured already; each further row is added to them.
 
     Raises:
         CrossdraftError: as `AlignBench.check`, or a model cannot be loaded.
@@ -229,7 +229,7 @@ class _AlignRun:
     """Run of one measurement.
 
     Args:
-        tests: questions by their wordings, with the target's own answers. Others as of `run_align`.
+        tests: questions by their wordings, with the target's own answers. Other fields as in `run_align`.
     """
 
     plan: AlignBench
@@ -249,10 +249,10 @@ class _AlignRun:
         """Measure a drafter on every set of questions.
 
         Args:
-            name: of the row.
+            name: name of the row.
             make: makes the drafter: anew for each set, if it learns from answers. The sets are about the same clips,
-                and what one taught it must not help with the other.
-            drafter: a fresh one, if there is one already.
+                and what a drafter learned from one set must not help it with the other.
+            drafter: a fresh drafter, if the caller has one already.
         """
         found: dict[str, Json] = {}
         for wordings, pairs in self.tests.items():
@@ -275,7 +275,7 @@ class _AlignRun:
         return self.kept.add(IDENTITY, wordings, row_of((), (), features=figures))
 
     def _drafted(self, name: str, drafter: Drafter[Any], wordings: str) -> Json:
-        """A drafter under the real engine and, of an adapter, its features along the answers."""
+        """Row of a drafter under the real engine and, for an adapter, figures of its features along the answers."""
         plan, target, pairs = self.plan, self.target, self.tests[wordings]
         requests = [pair.item.request for pair in pairs]
         if name == "blind" or (name in plan.drafters and is_blind(spec_of(name))):
@@ -294,7 +294,7 @@ class _AlignRun:
 
 
 def _tau_after(stats: Sequence[Stats], clips: Sequence[int]) -> Interval | None:
-    """Tokens a pass after that of the hidden draft; `None` if there was no such pass."""
+    """Tokens of each pass after the hidden draft's; `None` if there was no further pass."""
     later = [
         (clip, one.new_tokens - 1 - one.hidden_accepted, one.rounds - 1)
         for one, clip in zip(stats, clips, strict=True)
@@ -352,7 +352,7 @@ def untrained(drafter: IndependentDrafter, target: Target) -> AlignedDrafter:
 def _generate(
     target: Target, drafter: Drafter[Any], requests: Sequence[Request], nodes: int, tick: Tick, name: str
 ) -> list[Answer]:
-    """Greedy answers: a hidden draft of at most `policy.HIDDEN_NODES` tokens, then chains of `nodes` a round."""
+    """Generate greedily: a hidden draft of at most `policy.HIDDEN_NODES` tokens, then chains of `nodes` a round."""
     decoder = DecodeLoop(target, DraftRunner(drafter, "before"), adaptive=False, nodes=nodes)
     answers = []
     for request in requests:
@@ -389,7 +389,7 @@ def taught_questions(
 
     Args:
         tests, about: as in `AlignQuestions`.
-        answers: (kind of question, the target's answer) about training clips: of them constant and template are made.
+        answers: (kind of question, the target's answer) about training clips, for the constant and the template.
         seed: the capture that `memory` begins with.
     """
 
@@ -408,11 +408,11 @@ def scene_tests(clips: int, each: int, max_new_tokens: int) -> tuple[dict[str, S
 def list_tests(requests: Iterable[Request], known: Iterable[str]) -> dict[str, Sequence[Item]]:
     """Questions of a test list: those that no captured clip was asked, and the others; empty sets are left out.
 
-    Two questions that differ in capitals, stops or blanks are one, here and for the control that knows an answer to
-    each.
+    Two questions that differ only in capitals, full stops or blanks count as the same, here and for the control that
+    answers captured questions.
 
     Args:
-        requests: the questions; those with the same files are about one clip.
+        requests: the questions; questions with the same files are about one clip.
         known: questions about training and validation clips.
     """
     words = {wording(question) for question in known}
@@ -436,9 +436,9 @@ def rows_config(
 
     Args:
         plan: the measurement.
-        tests: what is asked.
-        drafters: event models that draft in it; see `drafters.event.load`.
-        capture: which answers controls and memories know.
+        tests: the test questions.
+        drafters: event models that draft in the measurement; see `drafters.event.load`.
+        capture: path of the answers that controls and memories know.
     """
     models = plan.models
     asked = [

@@ -22,18 +22,18 @@ Json = dict[str, Any]
 def figures_of(
     found: Sequence[tuple[Tensor, Tensor]], lm_head: Tensor, answers: Sequence[Sequence[int]], clips: Sequence[Hashable]
 ) -> Json:
-    """Figures of predictions [A, H] beside the target's features [A, H]; pooled over positions, drawn over clips.
+    """Figures of predictions [A, H] against the target's features [A, H]; pooled over positions, drawn over clips.
 
-    `cosine`: the mean with the target's feature. `acceptance@0.80`, `@0.90`: the share of positions with a cosine above
-    that. `consecutive@0.90`: the mean number of positions in a row from the first on above it. `same_position`,
-    `shifted`: the share whose likeliest token, by the target's head, is the target's at that position, and at the next,
-    which nothing predicts that draws on this one alone.
+    `cosine`: the mean with the target's feature. `acceptance@0.80`, `@0.90`: share of positions whose cosine is above
+    0.80, 0.90. `consecutive@0.90`: mean number of positions from the first on that are above 0.90. `same_position`,
+    `shifted`: share of positions whose likeliest token, by the target's head, is the target's own token there, and its
+    token one position later, which nothing predicts that draws on this one alone.
 
     Args:
-        found: both, of each answer, on the CPU.
-        lm_head: [V, H] of the target.
-        answers: their tokens.
-        clips: what each is about.
+        found: predictions and target features of each answer, on the CPU.
+        lm_head: the target's output matrix [V, H].
+        answers: tokens of each answer.
+        clips: clip of each answer.
     """
     cosines, same, shifted, rows = list[Tensor](), list[Tensor](), list[Tensor](), list[int]()
     for (predicted, own), tokens in zip(found, answers, strict=True):
@@ -58,7 +58,7 @@ def _pooled(answers: Sequence[Tensor], clips: Sequence[Hashable]) -> Json:
 
 @torch.inference_mode()
 def target_features(target: Target, pair: ReferenceAnswer) -> Tensor:
-    """[A, H] the target's last features that its answer of A tokens comes from, on the CPU."""
+    """Return the target's last features [A, H] from which it computed its answer of A tokens, on the CPU."""
     prompt, last = target.prepare(pair.item.request), (target.text_config.num_hidden_layers,)
     length = len(prompt) + len(pair.tokens)
     cache = target.new_cache(capacity=length)
@@ -72,9 +72,9 @@ def target_features(target: Target, pair: ReferenceAnswer) -> Tensor:
 
 @torch.inference_mode()
 def aligned_features(drafter: AlignedDrafter, pair: ReferenceAnswer, own: Tensor) -> Tensor:
-    """Adapter's predictions [A, H] of these features after the drafter has read the same tokens; on the CPU.
+    """Return the adapter's predictions [A, H] of the target's features along the target's own answer, on the CPU.
 
-    One that reads the target's features has `own` [A, H], each one position late.
+    An adapter that reads the target's features gets `own` [A, H], each one position late.
     """
     state = cast("AlignedState", drafter.begin([pair.item.request])[0])
     if isinstance(state, FusedState):
@@ -89,7 +89,7 @@ def aligned_features(drafter: AlignedDrafter, pair: ReferenceAnswer, own: Tensor
 def feature_figures(
     drafter: AlignedDrafter, target: Target, pairs: Sequence[ReferenceAnswer], features: Sequence[Tensor]
 ) -> Json:
-    """An adapter's predictions along the answers."""
+    """Figures of an adapter's predictions along the answers."""
     found = [(aligned_features(drafter, pair, own), own) for pair, own in zip(pairs, features, strict=True)]
     return figures_of(found, lm_head_of(target), [pair.tokens for pair in pairs], clips_of(pairs))
 
@@ -97,18 +97,18 @@ def feature_figures(
 def identity_figures(target: Target, pairs: Sequence[ReferenceAnswer], features: Sequence[Tensor]) -> Json:
     """`feature_figures` of the target's own features, offered as predictions of themselves.
 
-    It is perfect at its own position, and drafts nothing: what a score at the same position says of an adapter that was
-    given the target's feature.
+    These predictions are perfect at their own position, yet draft nothing: they show how little a score at the same
+    position says of an adapter that is given the target's feature.
     """
     found = [(own, own) for own in features]
     return figures_of(found, lm_head_of(target), [pair.tokens for pair in pairs], clips_of(pairs))
 
 
 def lm_head_of(target: Target) -> Tensor:
-    """[V, H] in float32, on the CPU: target and drafter need not be on one device."""
+    """Return the target's output matrix [V, H], float32 on the CPU: target and drafter may be on different devices."""
     return SharedWeights.of(target.model).lm_head.float().cpu()
 
 
 def clips_of(pairs: Sequence[ReferenceAnswer]) -> tuple[int, ...]:
-    """The clip that each question is about."""
+    """Clip of each question, as its seed."""
     return tuple(pair.item.seed for pair in pairs)

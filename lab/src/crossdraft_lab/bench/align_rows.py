@@ -35,14 +35,14 @@ def row_of(
     equal: int | None = None,
     features: Json | None = None,
 ) -> Json:
-    """One drafter or control on one set of questions, as plain values.
+    """Row of one drafter or control on one set of questions, as plain values.
 
     Args:
-        prefix: accepted tokens of each hidden draft; none of what drafts nothing.
-        clips: of each of these the number of its clip: questions about one clip are no independent evidence.
-        tau: tokens a verify pass after that, bonus included; `None` of what only says one text.
-        equal: answers that were the target's own.
-        features: of an adapter, see `align_features.figures_of`.
+        prefix: accepted tokens of each hidden draft; empty for a control that drafts nothing.
+        clips: number of the clip of each draft: questions about one clip are no independent evidence.
+        tau: tokens per verify pass after the hidden draft, bonus included; `None` for a control that offers one text.
+        equal: number of answers that were the target's own.
+        features: figures of an adapter, see `align_features.figures_of`.
     """
     mean = ratio_by(clips, prefix, [1] * len(prefix)).to_json() if prefix else None
     own = None if tau is None else tau.to_json()
@@ -54,8 +54,8 @@ class KeptRows:
     """Rows measured so far, in a file that is written anew after each: an interrupted run goes on from there.
 
     Args:
-        path: the file; `None` = nothing is kept.
-        config: plain values that decide the figures: rows of another measurement are thrown away.
+        path: the file; `None` keeps nothing.
+        config: plain values that decide the figures: rows under another `config` are thrown away.
 
     Raises:
         CrossdraftError: the file is damaged.
@@ -107,8 +107,8 @@ class KeptRows:
 def best_text(answers: Iterable[Sequence[int]]) -> Text:
     """The text with the longest mean accepted prefix over these answers; `()` without any.
 
-    That is the heaviest path through their trie, where each node weighs as many answers as pass through it. It is an
-    answer as it stands, for a prefix of one is never accepted further.
+    This is the heaviest path through their trie, where each node weighs as many answers as pass through it. It is also
+    a whole answer, for a prefix of an answer is never accepted further than the answer.
 
     >>> best_text([(1, 2, 3), (1, 2, 3), (1, 5)])
     (1, 2, 3)
@@ -131,7 +131,7 @@ def templates(answers: Iterable[tuple[str, Sequence[int]]]) -> Mapping[str, Text
 
 
 def accepted(draft: Sequence[int], answer: Sequence[int]) -> int:
-    """Tokens of a draft that a greedy target accepts before it has said anything."""
+    """Number of a draft's tokens that a greedy target accepts, if the draft was made before the answer began."""
     return common_prefix(list(draft), list(answer))
 
 
@@ -170,7 +170,7 @@ COLUMNS = (
 
 
 def results_table(results: Results) -> FigureTable:
-    """Table of all figures; τ and figures of features are of held-out wordings, where there are any."""
+    """Table of all figures; τ and figures of features use held-out wordings, where there are any."""
     held_out = any(HELD_OUT in by_wordings for by_wordings in results.values())
     wordings = "held-out wordings" if held_out else "the wordings of the training: no question was held out"
     title = f"tokens of the hidden draft that the target accepts, on test clips in {wordings}; and its features"
@@ -178,7 +178,7 @@ def results_table(results: Results) -> FigureTable:
 
 
 def lines(drafters: Sequence[str], results: Results) -> Iterator[str]:
-    """The best drafter against the controls, in held-out wordings where there are any."""
+    """Yield sentences: the best drafter against the controls, in held-out wordings where there are any."""
     found = {name: row for name, by_wordings in results.items() if (row := _first(by_wordings))["prefixes"]}
     means = {name: Interval.from_json(row["accepted_prefix"]) for name, row in found.items()}
     best = max(drafters, key=lambda name: means[name].value)
@@ -205,14 +205,14 @@ def _tokens_more(more: Interval) -> str:
 
 
 def compare(name: str, than: str, rows: Mapping[str, Json]) -> Interval:
-    """Mean number of accepted tokens by which one row exceeds another, question by question; drawn over clips."""
+    """Mean number of accepted tokens by which row `name` exceeds row `than`, question by question; drawn over clips."""
     own, other = rows[name], rows[than]
     more = [one - two for one, two in zip(own["prefixes"], other["prefixes"], strict=True)]
     return ratio_by(own["clips"], more, [1] * len(more))
 
 
 def ladder(drafters: Sequence[str], results: Results, wordings: str | None) -> list[tuple[str, str, Interval]]:
-    """Each drafter beside the one named before it; `wordings` of `None` are held-out ones, where there are any."""
+    """Compare each drafter with the one named before it, in `wordings`; `None` means held-out ones if there are any."""
     rows = {name: _first(results[name]) if wordings is None else results[name][wordings] for name in drafters}
     return [(name, before, compare(name, before, rows)) for before, name in pairwise(drafters)]
 
@@ -223,5 +223,5 @@ def _first(by_wordings: Mapping[str, Json]) -> Json:
 
 
 def _differs(row: Json) -> bool:
-    """True if an answer was not the target's."""
+    """True if an answer differed from the target's."""
     return row["equal"] is not None and row["equal"] < len(row["prefixes"])

@@ -1,4 +1,4 @@
-"""The methods by name: our engine with each drafter in each placement, and the baselines."""
+"""The benches' methods by name: our engine with each drafter in each placement, and the baselines."""
 
 import math
 import time
@@ -45,16 +45,16 @@ class Models:
     quantize: str | None = None
 
     def load_target(self, *, packed: bool = True) -> Target:
-        """The target that our methods share; plain, as Hugging Face has it, for theirs."""
+        """Load the target that our methods share; `packed=False` keeps it as Hugging Face has it, for the baselines."""
         frames, bits = self.num_frames, self.quantize
         return load_target(self.target, self.device, self.dtype, packed=packed, num_frames=frames, quantize=bits)
 
     def factory(self, name: str, target: Target) -> "partial[Drafter[Any]]":
-        """A picklable factory of the drafter of this name, or of the one that a spec names."""
+        """Return a picklable factory of the drafter of this name, or of the drafter that a spec names."""
         return partial(build_spec, self.spec(name), self.context(target))
 
     def spec(self, name: str) -> Spec:
-        """Spec of the drafter of that name, with this record's `event` and `blind` models for the usual ones."""
+        """Spec of the drafter of this name, with this record's `event` and `blind` models for the usual ones."""
         return self.named(spec_of(name))
 
     def named(self, spec: Spec) -> Spec:
@@ -62,7 +62,7 @@ class Models:
         return renamed(spec, {"event": self.event, "blind": self.blind})
 
     def build(self, spec: Spec, target: Target) -> Drafter[Any]:
-        """The drafter of a spec in this process, whatever it needs of the target."""
+        """Build the drafter of a spec in this process, with access to the target where it needs that."""
         return build_spec(self.named(spec), replace(self.context(target), host=target))
 
     def context(self, target: Target) -> DrafterContext:
@@ -79,7 +79,7 @@ class Models:
         )
 
     def drafter(self, source: str, target: Target) -> "partial[IndependentDrafter]":
-        """A picklable factory of a drafter for that target, in its precision: on a CPU Hugging Face is faster so."""
+        """Return a picklable factory of a drafter in the target's precision, where Hugging Face is faster on CPUs."""
         return partial(
             load_drafter,
             source,
@@ -91,7 +91,7 @@ class Models:
 
 
 class EngineMethod:
-    """Our engine. `blank` replaces the events of every request: what a blind twin is shown.
+    """Our engine as a method. `blank` replaces the events of every request, for a blind twin.
 
     Its loop runs in the calling thread, as Hugging Face's does, not in the engine's own: OpenMP keeps a pool of threads
     for every thread that computes, and as soon as a process has more of them than cores, libgomp has all of them sleep
@@ -124,7 +124,7 @@ class EngineMethod:
         return run_of(answer, time.perf_counter() - start)
 
     def ask(self, request: Request, on_piece: Callable[[Piece], None]) -> Answer:
-        """Answer a request as it is, telling its final pieces as they appear."""
+        """Answer a request unchanged; `on_piece` gets its final pieces as they appear."""
         number = self._loop.submit(request, on_piece, provisional=False)
         while self._loop.busy:
             self._loop.step()
@@ -135,7 +135,7 @@ class EngineMethod:
 
 
 def run_of(answer: Answer, total_s: float) -> Run:
-    """An engine's answer as a run.
+    """Convert an engine's answer into a run.
 
     `draft` holds the drafter's computing that the target waited for, `communication` what else passed until a reply was
     here: sending, packing, idling. Drafting during the target's own work is in neither.
@@ -172,7 +172,7 @@ def run_of(answer: Answer, total_s: float) -> Run:
 
 
 def busy(timeline: Timeline) -> dict[str, float]:
-    """Seconds in which something ran, by lane.
+    """Seconds in which something ran, for each lane of a timeline.
 
     >>> from crossdraft.engine.timeline import Span
     >>> busy(Timeline([Span("target", "encode", 0, 2), Span("drafter", "read", 0, 1), Span("target", "verify", 3, 4)]))
@@ -192,9 +192,9 @@ def close_all(methods: Iterable[BenchMethod]) -> None:
 
 
 def cores_of(name: str, cores: Cores | None) -> Cores | None:
-    """The cores of the method of that name, those of the pair being `cores`.
+    """Cores of the method of this name, given the pair's `cores`.
 
-    What drafts in the target's process has all of them, as it has for users: the hardware is the same for everybody.
+    A method that drafts in the target's process has all of them, as for users: every method has the same hardware.
 
     >>> names = "target", "target-all", "hf-all", "event", "memory", "eagle2"
     >>> [str(cores_of(name, Cores((0,), (1,)))) for name in names]
@@ -206,7 +206,7 @@ def cores_of(name: str, cores: Cores | None) -> Cores | None:
 
 
 def options_of(name: str, models: Models, cores: Cores | None, *, process: bool = True) -> Options:
-    """Options of our engine under that name: a policy of parallel drafting that is named is kept to, everywhere."""
+    """Options of our engine for a method; a policy of parallel drafting that the name states holds everywhere."""
     own = cores_of(name, cores)
     with pinned(None if cores is None else cores.pair):  # a thread on the target's cores may name the drafter's
         return Options(

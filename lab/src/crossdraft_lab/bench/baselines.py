@@ -34,19 +34,19 @@ LOOKUP_TOKENS = 10
 
 
 def blank_window(source: str) -> NDArray[np.uint8] | None:
-    """The events of a blind twin's requests: nothing for the shipped one, which never looks, else white frames."""
+    """Events for a blind twin's requests: `None` for the shipped twin, which never looks, else white frames."""
     return None if source == "blind" else white_frames(EventGPTConfig.from_pretrained(source))
 
 
 def white_frames(config: EventGPTConfig) -> NDArray[np.uint8]:
-    """uint8 [T, s, s, 3]."""
+    """White frames, uint8 [T, s, s, 3], in the size that the configuration states."""
     side = config.vision_config.image_size
     return np.full((config.num_event_frames, side, side, 3), 255, np.uint8)
 
 
 @contextmanager
 def clocked_passes(module: nn.Module | None) -> Iterator[list[tuple[float, float]]]:
-    """Start and end of every forward of a module while the context is open, in seconds; none of `None`."""
+    """Collect start and end, in seconds, of each forward of a module within the context; none if `module` is `None`."""
     starts: list[float] = []
     spans: list[tuple[float, float]] = []
 
@@ -64,7 +64,7 @@ def clocked_passes(module: nn.Module | None) -> Iterator[list[tuple[float, float
 
 
 def seconds_in(spans: Sequence[tuple[float, float]], until: float = float("inf")) -> float:
-    """Time in passes that ended by then."""
+    """Total time of the passes that ended by `until`."""
     return sum(end - start for start, end in spans if end <= until)
 
 
@@ -76,14 +76,14 @@ class TokenTimes(BaseStreamer):
         self._prompt = True
 
     def put(self, value: Tensor) -> None:
-        """Called by `generate`."""
+        """Note the time of a step's tokens; called by `generate`."""
         if self._prompt:
             self._prompt = False
         else:
             self.at.append(time.perf_counter())
 
     def end(self) -> None:
-        """Called by `generate`."""
+        """Do nothing at the end; called by `generate`."""
 
 
 class HFBaseline:
@@ -91,9 +91,9 @@ class HFBaseline:
 
     Args:
         target: gives the model and its inputs.
-        cores: those that it may use.
+        cores: cores that the baseline may use.
         lookup: draft by copying from the prompt and the answer so far.
-        assistant: draft with this model.
+        assistant: model to draft with.
         tokenizer: the target's, where the checkpoint or a request has stop strings.
     """
 
@@ -172,7 +172,7 @@ class HFBaseline:
 
 @contextmanager
 def saying_nothing(model: Any) -> Iterator[None]:
-    """Remove a model's own settings for a while: `generate` would take from them whatever a request leaves out."""
+    """Hide a model's own generation settings for a while: `generate` would fill gaps of a request from them."""
     own, model.generation_config = model.generation_config, GenerationConfig()
     try:
         yield

@@ -1,6 +1,6 @@
 """The child's side of `child_batches`: a line of JSON on standard input asks, one on standard output answers.
 
-Imports nothing of ours that an environment with other packages might lack.
+It imports nothing of ours that an environment with other packages might lack.
 """
 
 import json
@@ -15,7 +15,7 @@ from crossdraft.errors import CrossdraftError
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request as it is sent: the question, the clip's path, the longest answer."""
+    """One request as it is sent: the question, the clip's path, the largest number of new tokens."""
 
     prompt: str
     video: str
@@ -36,8 +36,8 @@ def serve(
 
     Args:
         out: as `keep_stdout` returns it.
-        about: plain values for the report.
-        answer: a batch's answers as `served` makes them, in the order of the requests.
+        about: plain values for the report, such as versions.
+        answer: returns the batch's answers in the order of the requests, each made by `served`.
     """
     _write(out, about)
     for line in sys.stdin:
@@ -48,7 +48,7 @@ def serve(
 
 
 def served(tokens: Sequence[int], ttft_s: float, total_s: float) -> dict[str, object]:
-    """Plain values of one answer, as `ChildBatches` reads them."""
+    """Plain values of one answer, in the form that `ChildBatches` reads."""
     return {"tokens": list(tokens), "ttft_s": ttft_s, "total_s": total_s}
 
 

@@ -23,7 +23,7 @@ from crossdraft_lab.bench.workload import Item
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One request of a batch: its tokens, and seconds from the batch's arrival to its first and its last token."""
+    """Answer to one request of a batch: tokens, and seconds from the batch's arrival to first and last token."""
 
     tokens: tuple[int, ...]
     ttft_s: float
@@ -32,7 +32,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class BatchRun:
-    """A batch: its requests in their order."""
+    """Answers to a batch, in the order of its requests."""
 
     served: tuple[Served, ...]
 
@@ -48,12 +48,12 @@ class BatchRun:
 
 
 class BatchMethod(Protocol):
-    """A method that answers closed batches; `cores` are those of its thread, None = any, or its own process's."""
+    """A method that answers closed batches; `cores` are those of its thread or of its own process; `None` = any."""
 
     cores: Cores | None
 
     def answer(self, items: Sequence[Item]) -> BatchRun:
-        """Answer all of them; the clock starts when they are handed over."""
+        """Answer all items; the clock starts when they are handed over."""
         ...
 
     def close(self) -> None:
@@ -62,13 +62,13 @@ class BatchMethod(Protocol):
 
 
 class EngineBatch:
-    """Our engine, `max_batch` being the size of each batch. Its loop runs in the calling thread; see `EngineMethod`.
+    """Our engine with `max_batch` the size of each batch. Its loop runs in the calling thread; see `EngineMethod`.
 
     Args:
-        target: what answers.
-        drafter: its runner; `None` = the target alone. `close` ends it.
+        target: the target model.
+        drafter: the drafter's runner; `None` = the target alone. `close` ends it.
         options: how the pair runs.
-        cores: those that the loop's thread may use.
+        cores: cores that the loop's thread may use.
     """
 
     def __init__(self, target: Target, drafter: DraftRunner[Any] | None, options: Options, cores: Cores | None) -> None:
@@ -81,7 +81,7 @@ class EngineBatch:
         self._cost, self._batches = CostModel(), 0
 
     def answer(self, items: Sequence[Item]) -> BatchRun:
-        if len(items) not in self._loops:  # one at a time: each holds a cache of its rows
+        if len(items) not in self._loops:  # only one loop is kept: each holds a cache for its rows
             options = replace(self._options, max_batch=len(items))
             self._loops = {len(items): self._make(options, self._cost)}
         self._batches += 1
@@ -125,11 +125,11 @@ def run_batch(loop: DecodeLoop, items: Sequence[Item]) -> BatchRun:
 class PaddedBatch:
     """`generate` of the target's own class on a batch that is padded on the left.
 
-    A request's own end is when its last token was handed out, though `generate` returns only when all are done.
+    A request counts as ended when its last token was handed out, though `generate` returns only when all are done.
 
     Args:
         target: gives the model and its inputs.
-        cores: those that it may use.
+        cores: cores that the baseline may use.
     """
 
     def __init__(self, target: Target, cores: Cores | None = None) -> None:
@@ -159,7 +159,7 @@ class PaddedBatch:
 
 
 def padded(inputs: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Batches of one as one batch: ids and masks [1, L] filled up with 0 on the left, features one after another."""
+    """Join single inputs into a batch: ids and masks [1, L] padded with 0 on the left, features one after another."""
     longest = max(one["input_ids"].shape[1] for one in inputs)
 
     def fill(name: str, value: Tensor) -> Tensor:
@@ -171,7 +171,7 @@ def padded(inputs: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def until_end(tokens: Sequence[int], eos: Sequence[int]) -> tuple[int, ...]:
-    """An answer's tokens up to its end token, which belongs to it.
+    """Cut an answer's tokens after its first end token.
 
     >>> until_end([5, 7, 2, 2, 2], [2])
     (5, 7, 2)

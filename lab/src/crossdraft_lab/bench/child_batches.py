@@ -1,8 +1,8 @@
-"""Closed batches answered in another process, for what cannot share ours; the process is stopped between batches.
+"""Closed batches answered in another process, for methods that cannot share ours; it is stopped between batches.
 
-Examples: another environment's packages; a loop in a thread of its own, whose OpenMP threads would count against those
-of every other contestant (see `EngineMethod`). The child's side is `batch_child`. Its messages are kept in a file, of
-which the end is shown when it dies.
+Examples: a method that needs another environment's packages; a loop in a thread of its own, whose OpenMP threads would
+slow every other method (see `EngineMethod`). The child's side is `batch_child`. The child's messages go to a file, of
+which the end is shown when the child dies.
 """
 
 import json
@@ -30,17 +30,17 @@ SOURCES = [str(Path(str(package.__file__)).parents[1]) for package in (crossdraf
 
 
 class ChildBatches:
-    """A child at work, as a `BatchMethod`.
+    """A running child process, as a `BatchMethod`.
 
     Args:
-        name: for messages.
-        module: what it runs, with arguments.
-        cores: those that it may use, one computing thread for each; None = any.
-        python: of its environment; None = this one's.
+        name: the method's name in messages.
+        module: Python module that the child runs, with its arguments.
+        cores: cores that the child may use, one computing thread for each; `None` = any.
+        python: interpreter of the child's environment; `None` = the one that runs here.
         variables: further environment variables.
 
     Raises:
-        CrossdraftError: it does not come up.
+        CrossdraftError: the child does not start.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class ChildBatches:
 
 
 def _path(python: Path | None) -> dict[str, str]:
-    """Path of our packages for another environment; empty if other packages lie beside them, which it must not see."""
+    """Environment variable that adds our packages to another environment; empty if torch lies beside them, too."""
     if python is None or any((Path(folder) / "torch").exists() for folder in SOURCES):
         return {}
     return {"PYTHONPATH": os.pathsep.join(SOURCES)}

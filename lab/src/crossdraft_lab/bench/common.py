@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def listed(text: str | None) -> tuple[str, ...]:
-    """The parts of a comma-separated list; none of `None`.
+    """The parts of a comma-separated list; empty for `None`.
 
     >>> listed("hf, event")
     ('hf', 'event')
@@ -46,7 +46,7 @@ def counts(option: str, text: str) -> tuple[int, ...]:
     (2, 8)
 
     Raises:
-        CrossdraftError: one of them is no whole number, or below 1, or there is none.
+        CrossdraftError: one of them is no whole number, or below 1, or the list is empty.
     """
     try:
         found = tuple(whole(option, int(part)) for part in listed(text))
@@ -58,15 +58,15 @@ def counts(option: str, text: str) -> tuple[int, ...]:
 
 
 def check_names(what: str, names: Sequence[str], known: Sequence[str], listed_by: str | None = None) -> None:
-    """Refuse a name that is not known, and suggest the nearest that is.
+    """Refuse an unknown name, and suggest the nearest known one.
 
     Args:
-        what: they name.
-        names, known: those that are given, and those that there are.
-        listed_by: the command that lists those that there are, where they are too many for a sentence.
+        what: kind of thing that the names stand for.
+        names, known: names that are given, and names that exist.
+        listed_by: command that lists the known names, where they are too many for a sentence.
 
     Raises:
-        CrossdraftError: the first name that is not known.
+        CrossdraftError: a name is unknown; the first one is reported.
     """
     for name in names:
         if name not in known:
@@ -78,7 +78,7 @@ def check_each_once(what: str, names: Sequence[str]) -> None:
     """Refuse a list in which a name stands twice.
 
     Raises:
-        CrossdraftError: it does.
+        CrossdraftError: a name stands there twice.
     """
     if len(set(names)) != len(names):
         raise CrossdraftError(f"A {what} is named twice in {', '.join(names)}; name each once.")
@@ -88,20 +88,20 @@ def check_repeats(repeats: int, what: str = "pair") -> None:
     """Refuse fewer than one run.
 
     Raises:
-        CrossdraftError: so few.
+        CrossdraftError: `repeats` is below 1.
     """
     if repeats < 1:
         raise CrossdraftError(f"The number of repeats is {repeats}; run each {what} at least once.")
 
 
 def table(title: str | None, first: str, heads: Sequence[str], caption: str | None = None) -> "Table":
-    """A table of figures without rows yet.
+    """Create a table of figures that has no rows yet.
 
     Args:
-        title: above it.
+        title: text above the table.
         first: head of the first column, which holds names; a long one goes on in the next line.
-        heads: of the columns of figures; one with its interval goes on in the next line, at a space.
-        caption: below it.
+        heads: heads of the columns of figures; a figure with its interval goes on in the next line, at a space.
+        caption: text below the table.
     """
     from rich import box
     from rich.table import Table

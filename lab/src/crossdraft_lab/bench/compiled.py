@@ -31,7 +31,7 @@ TOKENS = 460  # a clip and a question, as in the reference target's cache
 
 @torch.inference_mode()
 def compare_passes(target: Target, config: str, repeats: int) -> Json:
-    """Measure V(n) after a prompt, both ways in turn, and how near a decode step comes to the time of its bytes.
+    """Measure V(n) after a prompt, plain and compiled in turn, and how near a decode step is to its memory bound.
 
     Raises:
         CrossdraftError: as `Target.compile`.
@@ -54,7 +54,7 @@ def compare_passes(target: Target, config: str, repeats: int) -> Json:
 
 
 def lines(found: Json) -> list[str]:
-    """The result for people."""
+    """Result of the comparison, in sentences."""
     work, bound = found["workload"], found["bound"]
     each = [
         f"V({one['n']})  lean {one['lean_ms']['median']:.3f} ms, compiled {one['compiled_ms']['median']:.3f} ms "

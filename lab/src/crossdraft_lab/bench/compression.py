@@ -4,8 +4,8 @@ The corners of SpecVLM's comparison: drafting alone, compression alone, both. Co
 that the answers get right says what it costs, ROUGE-L and equal answers how far they are the target's own. Drafting is
 lossless with respect to the target that verifies it, so its answers are compared with that target's own.
 
-What is gained stands beside it: the share of the time to the first token that a compressed target saves, all that it
-does for that included (event frames, their encoder, an adapter).
+The gain stands beside it: the share of the time to the first token that a compressed target saves, including all that
+compression itself takes (event frames, their encoder, an adapter).
 """
 
 import time
@@ -56,15 +56,15 @@ def compression_study(
         models: the target, and the pair's drafters.
         work: the pairs; greedy answers.
         compressions: specs; `None` = each compression that has defaults.
-        drafter: what drafts for every target; `None` = nothing does.
-        nodes: of every round's draft.
-        budgets: losses within which checks keep a speculative prefill; a row each for every such compression that names
-            no confidence.
-        check: share of its requests that are checked.
+        drafter: drafter for every target; `None` = the targets run alone only.
+        nodes: number of nodes of every round's draft.
+        budgets: losses within which checks keep a speculative prefill; each gives a row for each such compression that
+            names no confidence.
+        check: share of such a row's requests that are checked.
 
     Raises:
-        CrossdraftError: a spec that cannot be read, a compression or budget named twice, or a budget that is none, or
-            is named by a compression: of its target alone and drafted for, each would move the other's threshold.
+        CrossdraftError: a spec that cannot be read, a compression or budget named twice, a budget out of range, or a
+            budget within a compression's spec: the rows with and without drafter would move each other's threshold.
     """
     specs = [name for name, one in COMPRESSIONS.items() if not one.trained] if compressions is None else compressions
     if drafter is not None:
@@ -107,7 +107,7 @@ def _columns(rows: dict[str, tuple[Variant, str, str | None]]) -> tuple[FigureCo
         return "–" if share is None else share.percent()
 
     def own(found: Answers, name: str) -> dict[str, int] | None:
-        """Number of answers equal to those of the row's target alone; `None` for the target alone itself."""
+        """Number of answers equal to those of the row's target alone; `None` for a row without a drafter."""
         _, target, drafter = rows[name]
         return None if drafter is None else dict(zip(("equal", "total"), found.equal(name, target), strict=True))
 
@@ -141,7 +141,7 @@ def _saved(found: Answers, name: str) -> Interval:
 
 
 def _predicted(found: Answers, name: str, target: str) -> Interval | None:
-    """The share of answers that come of a predicted prefill; `None` where none is predicted."""
+    """Share of answers that come from a predicted prefill; `None` where none is predicted."""
     if target == OWN or settings_of(target.partition(WITHIN)[0])[0].name != "predicted":
         return None
     runs = found.results.of(name)
@@ -149,9 +149,9 @@ def _predicted(found: Answers, name: str, target: str) -> Interval | None:
 
 
 def quality_curves(rows: Sequence[dict[str, Any]]) -> Drawing:
-    """Quality against the prefill that is saved; a curve for each compression, of its settings' points.
+    """Draw quality against the share of prefill that is saved; a curve for each compression, a point for each setting.
 
-    What a drafter changes is time alone: rows with one are left out.
+    Rows with a drafter are left out: it changes the time alone.
     """
     across = "time to the first token saved, % of the target's own"
     by_name: dict[str, list[dict[str, Any]]] = {}
@@ -176,7 +176,7 @@ def quality_curves(rows: Sequence[dict[str, Any]]) -> Drawing:
 
 
 def curve_of(target: str) -> str:
-    """The curve that a row belongs to.
+    """Name of the curve that a row belongs to.
 
     >>> [curve_of(target) for target in ("target", "fastv:keep=0.5", "predicted:dir=x", "predicted:dir=x,frames=2")]
     ['target', 'fastv', 'predicted', 'predicted']
@@ -192,7 +192,7 @@ def curve_of(target: str) -> str:
 
 
 def with_budget(spec: str, budget: float, check: float) -> str:
-    """The spec of a speculative prefill, within a budget.
+    """Spec of a speculative prefill with a quality budget and a share of checks added.
 
     >>> with_budget("predicted", 0.05, 0.25), with_budget("predicted:frames=1", 0.05, 0.25)
     ('predicted:budget=0.05,check=0.25', 'predicted:frames=1,budget=0.05,check=0.25')
@@ -205,7 +205,7 @@ class CheckedMethod(EngineMethod):
     """A speculative prefill within a quality budget; a checked request costs both answers, one after the other.
 
     Args:
-        target: the compressed one, by `predicted` with a budget.
+        target: the target compressed by `predicted` with a budget.
     """
 
     def __init__(self, target: Target) -> None:
@@ -215,7 +215,7 @@ class CheckedMethod(EngineMethod):
     def answer(self, item: Item) -> Run:
         """Return the run whose answer was given, with the time of all work done for it.
 
-        Of an item without a namespace, a warm-up, both ways are gone, and nothing is learned.
+        An item without a namespace, a warm-up, is answered both ways, and nothing is learned from it.
         """
         if item.request.namespace is None:
             super().answer(_read_as(item, Read.PREDICTED))

@@ -1,4 +1,4 @@
-"""The machine of a measurement, and the memory it took. Imports torch and transformers only where needed."""
+"""The machine of a measurement, and the memory used. Imports torch and transformers only where needed."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ MIB = 2**20
 
 
 def environment() -> dict[str, object]:
-    """Collect what a reader needs to weigh a time: machine, versions, threads, and what else was running."""
+    """Collect what a reader needs to weigh a time: machine, versions, threads, and the load by other programs."""
     import torch
     import transformers
 

@@ -41,7 +41,7 @@ from crossdraft_lab.bench.statistics import Quartiles, quartiles
 WIDTH, HEIGHT = 640, 480
 WINDOW_US = 50_000
 RATE_MEV_S = 5.87  # the busiest of the real windows that the project was measured on
-LONGEST_S = 60  # of the made-up file: 350 million events at the rate above
+LONGEST_S = 60  # seconds, of the made-up file: 350 million events at the rate above
 SIMULATED = ("clean", "default", "noisy")
 REAL_S, REAL_MEV_S = 8.0, 1.83  # what our simulator makes of a 640x480 video of 8 s: 14.6 million events
 ROWS = 4 + len(SIMULATED)
@@ -52,14 +52,14 @@ CLOCK_US = 57_922_807_588  # a DSEC clock: microseconds since the sensor was swi
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One measurement: what was done to how many events.
+    """Time of one kind of work on a number of events.
 
     Args:
-        name, events: those.
-        ms: how long it took.
-        reach_ms: the time it should stay within; None: no aim.
-        peak_mb: peak memory of a process that did this alone; None: not measured.
-        reach_mb: the memory it should stay within.
+        name, events: name of the work, and number of events.
+        ms: time in milliseconds.
+        reach_ms: largest time that is aimed at; `None` = no aim.
+        peak_mb: peak memory of a process that did this work alone; `None` = not measured.
+        reach_mb: largest memory that is aimed at.
     """
 
     name: str
@@ -71,10 +71,10 @@ class Timing:
 
 
 def run_events(recording: Path | None, seconds: float, repeats: int, tick: Callable[[str], None]) -> list[Timing]:
-    """All the measurements; `tick` is called with the name of each when it is done.
+    """Take all the measurements; `tick` is called with the name of each when it is done.
 
     Raises:
-        CrossdraftError: a file too short to slice, or longer than makes sense to write; no run; or as `read_events`.
+        CrossdraftError: the file is too short to slice or too long to write, no run is asked for, or as `read_events`.
     """
     if not 1 <= seconds <= LONGEST_S:
         raise CrossdraftError(f"A file of {seconds:g} s cannot be sliced; give 1 to {LONGEST_S} seconds.")
@@ -87,7 +87,7 @@ def run_events(recording: Path | None, seconds: float, repeats: int, tick: Calla
 
 
 def measure(window: Events, seconds: float, repeats: int) -> Iterator[Timing]:
-    """Frames of the window; a slice of 1 s out of a file at the window's rate; recordings of real size; simulation."""
+    """Time frames of the window, a slice of 1 s from a file at its rate, recordings of real size, and simulation."""
     yield timed("5 EventGPT frames of a 50 ms window", window, lambda _: eventgpt_frames(window), repeats, 10)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events.h5"
@@ -115,7 +115,7 @@ def timed(name: str, events: Events, work: Callable[[int], object], repeats: int
 
 
 def real_size(folder: Path, repeats: int) -> Iterator[Timing]:
-    """From a recording of 8 s and 14.6 million events to the five frames of its last second, in a fresh process."""
+    """Time the way from a recording of 8 s (14.6 million events) to five frames of its last second, in a process."""
     window = synthetic_window(REAL_MEV_S)
     late = Events(window.x, window.y, window.t + CLOCK_US, window.p, window.width, window.height)
     for name, write in (("our own h5", write_dsec_h5), ("DSEC's layout", write_plain_dsec)):
@@ -211,10 +211,10 @@ def _texture(rng: np.random.Generator) -> NDArray[np.uint8]:
 
 
 def time_frames(path: Path, runs: int) -> dict[str, Any]:
-    """Read and paint the window so many times, after one run that does not count.
+    """Read and paint the window `runs` times, after one run that does not count.
 
     Returns:
-        `ms` of each run, `events` of the window, and `peak_mb` of this process; None where the system does not tell.
+        `ms` of each run, `events` of the window, and `peak_mb` of this process; None where the system does not say.
     """
     times, events = [], 0
     for _ in range(runs + 1):
@@ -230,7 +230,7 @@ def time_in_process(path: Path, runs: int) -> dict[str, Any]:
     """`time_frames` in a fresh process.
 
     Raises:
-        CrossdraftError: it failed.
+        CrossdraftError: the process failed.
     """
     command = [sys.executable, "-m", "crossdraft_lab.bench.events", str(path), str(runs)]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -254,7 +254,7 @@ def write_plain_dsec(path: Path, chunks: Iterable[Events]) -> None:
 
 
 def _peak_mb() -> float | None:
-    """Return the peak memory of this process alone: `getrusage` would include that of the one that started it."""
+    """Return this process's peak memory: `getrusage` would count its parent's memory from before the start, too."""
     peak = peak_bytes_of(os.getpid())
     return None if peak is None else peak / 1e6
 

@@ -1,7 +1,7 @@
 """Drafters' processes as forks of a process that has imported torch and transformers: a fresh import takes seconds.
 
-On Linux without CUDA only: a fork cannot use a device that the process it was made of has opened, and elsewhere the
-system's libraries do not bear a fork.
+This works on Linux without CUDA only: a fork cannot use a device that its parent process has opened, and elsewhere the
+system's libraries do not survive a fork.
 """
 
 import subprocess
@@ -18,20 +18,20 @@ from crossdraft.engine.runner.child import START
 
 
 class ForkedChild:
-    """A fork at work, with what `subprocess.Popen` offers of a process."""
+    """Forked process at work, with the interface of `subprocess.Popen` that drafters' runners need."""
 
     def __init__(self, process: BaseProcess) -> None:
         self._process, self.pid = process, process.pid or 0
 
     def poll(self) -> int | None:
-        """The exit status; None while it works."""
+        """Return the exit status; `None` while the process works."""
         return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end of the work, and return the exit status.
 
         Raises:
-            subprocess.TimeoutExpired: it takes longer than so many seconds.
+            subprocess.TimeoutExpired: the work takes longer than `timeout` seconds.
         """
         self._process.join(timeout)
         if (status := self.poll()) is None:
@@ -39,15 +39,15 @@ class ForkedChild:
         return status
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the process at once."""
         self._process.kill()
 
 
 def fork(work: Callable[..., object], *arguments: object) -> ForkedChild:
-    """Have a fork do the work: a module's function with arguments that can be pickled.
+    """Run work in a forked process: a module's function with arguments that can be pickled.
 
     Raises:
-        OSError, EOFError: none can be made.
+        OSError, EOFError: no process can be forked.
     """
     process = get_context("forkserver").Process(target=work, args=arguments, daemon=True)
     process.start()
@@ -56,9 +56,9 @@ def fork(work: Callable[..., object], *arguments: object) -> ForkedChild:
 
 @contextmanager
 def forking(modules: Sequence[str]) -> Iterator[None]:
-    """Drafters' processes that the calling thread starts in this context are forks of one with these modules.
+    """Start drafters' processes in this context, and in the calling thread, as forks of one that has these modules.
 
-    Where no fork can be made, processes are started afresh. The modules are imported while the caller goes on.
+    Where no process can be forked, they are started afresh. The modules are imported while the caller goes on.
     """
     if sys.platform != "linux" or torch.cuda.is_available() or START.get() is not None:
         yield
@@ -73,5 +73,5 @@ def forking(modules: Sequence[str]) -> Iterator[None]:
 
 
 def start_method() -> str:
-    """The way in which `multiprocessing` is to start a process in this context."""
+    """Way in which `multiprocessing` is to start a process in this context."""
     return "spawn" if START.get() is None else "forkserver"

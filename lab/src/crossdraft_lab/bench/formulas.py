@@ -1,4 +1,4 @@
-"""Formulas of speculative decoding and of hidden drafts, of times and acceptance rates that are given."""
+"""Formulas of speculative decoding and of hidden drafts, from given times and acceptance rates."""
 
 
 def steady_speedup(alpha: float, gamma: int, c: float, verify: float) -> float:
@@ -16,5 +16,5 @@ def hidden_time(prefill: float, drafting: float, verify: float, accepted: float,
 
 
 def hiding_bound(prefill: float, total: float) -> float:
-    """1/ρ: no trick that hides work in the prefill is faster than this, ρ = the prefill's share of the baseline."""
+    """1/ρ, the largest speed-up of any work hidden in the prefill; ρ = the prefill's share of the baseline's time."""
     return total / prefill

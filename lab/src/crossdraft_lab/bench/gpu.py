@@ -51,7 +51,7 @@ def gpu_use(name: str, samples: Sequence[GpuSample]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class GpuReadings:
-    """Readings of all GPUs by name; `absent` says why there are none, where there are none."""
+    """Readings of all GPUs by name; `absent` says why there are none, and is `None` otherwise."""
 
     absent: str | None = None
     samples: dict[tuple[int, str], list[GpuSample]] = field(default_factory=dict[tuple[int, str], list[GpuSample]])
@@ -64,7 +64,7 @@ class GpuReadings:
 
 @contextmanager
 def sampled_gpus(every_s: float = EVERY_S) -> Iterator[GpuReadings]:
-    """Sample all GPUs from `with` to its end, `every_s` from one reading to the next."""
+    """Sample all GPUs within a `with` block, every `every_s` seconds."""
     try:
         nvml: Any = importlib.import_module("pynvml")
     except ImportError:
@@ -107,7 +107,7 @@ def sampled_gpus(every_s: float = EVERY_S) -> Iterator[GpuReadings]:
 
 
 def sampling(read: Callable[[], None], every_s: float, stop: threading.Event) -> threading.Thread:
-    """A thread that reads at once, then every so many seconds, and once more when it is told to stop."""
+    """Start a thread that reads at once, then every `every_s` seconds, and once more when `stop` is set."""
 
     def run() -> None:
         while True:

@@ -1,6 +1,6 @@
-"""`crossdraft bench heads`: every trained drafter on the same questions; its costs, and its acceptance.
+"""`crossdraft bench heads`: costs and acceptance of every trained drafter on the same questions.
 
-The report is plain values, as its JSON has them; tables, sentences and the picture are made of those.
+The report is plain values, as its JSON has them; tables, sentences and the picture are made from the report.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,9 +48,9 @@ class DraftSetting:
     """One way of drafting that every drafter is measured at.
 
     Args:
-        shape: `tree`, or `chain`: of a head that grows trees otherwise, its likeliest path alone.
+        shape: `tree` or `chain`; a head that grows trees otherwise drafts only its likeliest path as a `chain`.
         nodes: most nodes of a draft.
-        temperature: of the answers.
+        temperature: temperature of the answers.
     """
 
     shape: str
@@ -63,7 +63,7 @@ class DraftSetting:
         return f"{self.shape} of {self.nodes}, T={self.temperature:g}"
 
 
-# Orders that papers report: the best of some accepts no less than another, or where they say so more.
+# Orders that papers report: the best of some drafters accepts no less than another, or more where the paper says so.
 EXPECTATIONS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "EAGLE-3 ≥ EAGLE-2": (("eagle3",), "eagle2"),
     "EAGLE-2 ≥ EAGLE-1": (("eagle2",), "eagle1"),
@@ -79,17 +79,17 @@ class HeadsBench:
 
     Args:
         models, work: the pair, and the questions.
-        drafters: by the name that they are reported under; see `select_heads`.
-        nodes: of a tree.
-        chain: tokens of a chain; 0 = none. Chains are measured at temperature 0.
-        temperatures: at which trees are measured.
-        timed: answers along which drafts are clocked, the longest; 0 = none.
+        drafters: specs by the name that they are reported under; see `select_heads`.
+        nodes: number of nodes of a tree.
+        chain: tokens of a chain; 0 = no chains. Chains are measured at temperature 0.
+        temperatures: temperatures at which trees are measured.
+        timed: number of answers, the longest ones, along which drafts are timed; 0 = none.
         speed_pairs: pairs on which whole answers of the adaptive engine are timed against the target alone; 0 = none.
-        cores: of the pair.
-        notes: which heads are not here.
+        cores: cores of the pair.
+        notes: sentences about heads that are not here.
 
     Raises:
-        CrossdraftError: a number that makes no sense, or nothing to do.
+        CrossdraftError: a number that is out of range, or nothing to measure.
     """
 
     models: Models
@@ -115,7 +115,7 @@ class HeadsBench:
 
     @property
     def draft_settings(self) -> tuple[DraftSetting, ...]:
-        """Settings in the order of the report; the first stands for a drafter where only one figure is shown."""
+        """Settings in the order of the report; where only one figure is shown, it is that of the first setting."""
         trees = [DraftSetting("tree", self.nodes, temperature) for temperature in sorted(self.temperatures)]
         chains = [DraftSetting("chain", self.chain, 0.0)] if self.chain and 0 in self.temperatures else []
         return (*trees[:1], *chains, *trees[1:])
@@ -129,7 +129,7 @@ class HeadsBench:
 
 
 def run_heads(heads: HeadsBench, tick: Tick = lambda _: None) -> Json:
-    """Measure every drafter, pinned to the target's cores; plain values.
+    """Measure every drafter, pinned to the target's cores; return plain values.
 
     Raises:
         CrossdraftError: a model or a head that cannot be loaded, or answers too short to time drafts along.
@@ -219,7 +219,7 @@ def _speedups(
     compared: Mapping[str, list[Divergence | None]],
     tick: Tick,
 ) -> dict[str, Interval]:
-    """Whole answers against the target alone, the faster of `ALONE`: heads have all cores, too."""
+    """Time whole answers against the target alone, by the faster of `ALONE`; heads have all cores, too."""
     timed = list(known[: heads.speed_pairs])
     if not timed:
         return {}
@@ -233,13 +233,13 @@ def _speedups(
 
 
 def check_expectations(found: Mapping[str, Sequence[AcceptanceStats]], methods: Mapping[str, str]) -> list[Json]:
-    """Every expectation whose drafters were measured: τ of one over τ of another, as it orders them.
+    """Check every expectation whose drafters were measured, by the ratio of their values of τ.
 
-    It holds if the measured ratio says so; the interval says how surely another draw of pairs would say the same.
+    An expectation holds if the measured ratio does; the interval says how surely another draw of pairs would agree.
 
     Args:
-        found: for each drafter its answers to the same pairs.
-        methods: of some of them, which method each is; the first of a method stands for it.
+        found: answers of each drafter to the same pairs.
+        methods: method of some of the drafters; the first drafter of a method stands for the method.
     """
     first: dict[str, str] = {}
     for name in found:
@@ -262,7 +262,7 @@ def counts_of(stats: Sequence[AcceptanceStats]) -> list[tuple[int, int]]:
 
 
 def figures_of(stats: Sequence[AcceptanceStats], kinds: Sequence[str]) -> Json:
-    """The figures of one drafter's answers, one for each pair, and the kind of question each was about."""
+    """Acceptance figures of one drafter from its answers, one for each pair, and from each question's kind."""
     return acceptance_figures(
         counts_of(stats), [each.kept_at for each in stats], [each.offered_at for each in stats], kinds
     )
@@ -274,7 +274,7 @@ def tau_at(row: Json, at: int) -> Interval:
 
 
 def setting_names(report: Json) -> list[str]:
-    """The settings, as in a table's head."""
+    """Names of the settings, as in a table's head."""
     accepted = report["drafters"][0]["accepted"]
     return [DraftSetting(each["shape"], each["nodes"], each["temperature"]).name for each in accepted]
 
@@ -283,8 +283,8 @@ def lines(report: Json, labels: Mapping[str, str]) -> list[str]:
     """Lines on the drafters' order in the papers, and on what a reader must know of the tables.
 
     Args:
-        report: of `run_heads`.
-        labels: the drafters for people, by their names.
+        report: the report that `run_heads` returns.
+        labels: labels for people, by the drafters' names.
     """
     found = [
         f"{one['claim']}: {'holds' if one['holds'] else 'does not hold'}, τ of {labels[one['better']]} / "
@@ -300,7 +300,7 @@ def lines(report: Json, labels: Mapping[str, str]) -> list[str]:
 
 
 def tables(report: Json, labels: Mapping[str, str]) -> Iterator[FigureTable]:
-    """Tables of τ, of costs, of the shares that are kept at each depth, and of τ by kind of question."""
+    """Tables of τ, of costs, of the shares of tokens accepted at each depth, and of τ by kind of question."""
     rows, names, pairs = report["drafters"], setting_names(report), report["workload"]["pairs"]
     taus = tuple(FigureColumn("", name, lambda row, at=at: tau_at(row, at)) for at, name in enumerate(names))
     label = FigureColumn("", "drafter", lambda row: labels[row["name"]])
@@ -356,7 +356,7 @@ def _costs(report: Json, label: FigureColumn) -> FigureTable:
 
 
 def draw(report: Json, labels: Mapping[str, str]) -> Drawing:
-    """τ of every drafter at the settings of the first one's temperature, then the milliseconds of a draft."""
+    """Draw τ of every drafter at the settings with the first one's temperature, and the milliseconds of a draft."""
     rows, names = report["drafters"], setting_names(report)
     warm = rows[0]["accepted"][0]["temperature"]
     chosen = [at for at, each in enumerate(rows[0]["accepted"]) if each["temperature"] == warm]

@@ -1,4 +1,4 @@
-"""Trained drafters that can be measured, and what is known of them without running them."""
+"""Trained drafters that can be measured, and facts about them that need no run."""
 
 import json
 import math
@@ -25,14 +25,14 @@ LISTED_BY = "crossdraft drafters"
 
 
 def select_heads(methods: Sequence[str] | None, specs: Sequence[str] = ()) -> tuple[dict[str, Spec], tuple[str, ...]]:
-    """The drafters that are named; without any, all of `TRAINED` that are here, and which are not. Loads nothing.
+    """Select the named drafters; if none is named, all of `TRAINED` that are here, and report the rest. Loads nothing.
 
     Args:
-        methods: names out of `TRAINED`; `None` = none but `specs`, if there are any.
+        methods: names out of `TRAINED`; `None` = only `specs`, if there are any.
         specs: further drafters.
 
     Raises:
-        CrossdraftError: an unknown name, one that stands there twice, a head that is named and not here, or none.
+        CrossdraftError: an unknown name, a name given twice, a named head that is not here, or no drafter at all.
     """
     if methods is None and not specs:
         present = [name for name in TRAINED if is_here(Spec(name))]
@@ -55,7 +55,7 @@ def select_heads(methods: Sequence[str] | None, specs: Sequence[str] = ()) -> tu
 
 
 def is_here(spec: Spec) -> bool:
-    """True if there are weights for every trained drafter that is named in it."""
+    """True if there are weights for every trained drafter that the spec names."""
     return all((folder / "config.json").is_file() for _, _, folder in _heads(spec))
 
 
@@ -81,14 +81,14 @@ def short_labels(drafters: Mapping[str, Spec]) -> dict[str, str]:
 
 
 def weight_facts(spec: Spec, target: str = "reference") -> dict[str, int | float | None]:
-    """Count what the drafter runs, and what is stored of its heads, from the files' headers alone; 0 without any.
+    """Count the weights that a drafter runs, and the stored ones of its heads, from the files' headers alone.
 
-    `parameters` are those of everything that it runs: its heads, the event model that they belong to. What it borrows
-    of the target (embeddings, output rows, keys and values, visual features) is not its own. `trained_parameters` and
+    `parameters` counts everything that the drafter runs: its heads, and the event model that they belong to. Parts of
+    the target (embeddings, output rows, keys and values, visual features) are not counted. `trained_parameters` and
     `stored_bytes` are of its heads alone, `training_minutes` of all their trainings; None if that was not written down.
 
     Args:
-        spec: of the drafter, the models of the pair named.
+        spec: spec of the drafter, with the models of the pair named.
         target: `reference`, or the folder of the target that it drafts for.
 
     Raises:
@@ -131,7 +131,7 @@ def _check_here(spec: Spec) -> None:
 
 
 def _heads(spec: Spec) -> Iterator[tuple[Spec, str, Path]]:
-    """Every folder of trained weights that is read for it: whose, which setting names it, and where it lies."""
+    """Yield each folder of trained weights that a spec reads: the spec it is for, the setting naming it, its path."""
     method, settings = method_in(spec), spec.settings
     theirs = settings.get("model", method.model) != method.model  # then the shipped model's further heads are not used
     for setting, shipped in method.weights.items():
@@ -144,7 +144,7 @@ def _heads(spec: Spec) -> Iterator[tuple[Spec, str, Path]]:
 
 
 def _networks(spec: Spec, target: str) -> Iterator[tuple[Path, tuple[str, ...]]]:
-    """Networks that run: each a folder of weights and names of its modules; no names = all modules."""
+    """Yield the networks that run: a folder of weights and names of its modules; no names = all modules."""
     yield from ((folder, ()) for _, _, folder in _heads(replace(spec, parts=())))
     method = method_in(spec)
     if method.model == "target":
@@ -158,13 +158,13 @@ def _networks(spec: Spec, target: str) -> Iterator[tuple[Path, tuple[str, ...]]]
 
 
 def _source(name: str) -> Path:
-    """The folder of a model: of the reference pair by its name, else itself."""
+    """Folder of a model: a name of the reference pair gives its folder, anything else is a path."""
     shipped = {"reference": "target"} | {own: own for own in (*EVENT_MODELS, "text")}
     return shipped_at(shipped[name]) if name in shipped else Path(name)
 
 
 def _numbers(path: Path, parts: tuple[str, ...] = ()) -> int:
-    """Count the numbers stored in those modules, or in all, from the file's header alone."""
+    """Count the numbers stored in the modules named by `parts`, or in all, from the file's header alone."""
     try:
         with safe_open(path, "pt") as file:
             names = [name for name in file.keys() if not parts or set(parts) & set(name.split("."))]  # noqa: SIM118
@@ -174,7 +174,7 @@ def _numbers(path: Path, parts: tuple[str, ...] = ()) -> int:
 
 
 def _training_s(folder: Path) -> float | None:
-    """Seconds as `crossdraft train` wrote them down; nothing of weights that came from elsewhere."""
+    """Seconds of training as `crossdraft train` noted them; `None` for weights of another origin."""
     try:
         seconds = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))["figures"]["wall_s"]
         return float(seconds)

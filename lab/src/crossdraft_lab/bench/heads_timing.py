@@ -1,8 +1,8 @@
 """Time of a draft, and of the pass that verifies it: all drafters and the target, in turn, on the same states.
 
 The text is the target's own (teacher forcing). Every few tokens each drafter drafts once from the same position, and
-the target makes a pass over as many nodes and one over a single token; then the next tokens are committed to all, as if
-a draft had held them.
+the target makes a pass over the draft's number of nodes and one over a single token; then the next tokens are committed
+to all, as if a draft had held them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,11 +39,11 @@ def time_drafts(
     nodes: int,
     tick: Tick = lambda _: None,
 ) -> tuple[Json, dict[str, Json]]:
-    """Time every drafter along the target's own answers, but for the first position, where a prompt is read too.
+    """Time every drafter along the target's own answers, except at the first position, where a prompt is read too.
 
     Returns:
-        The target's passes, over one token and over one and `nodes`; and of each drafter the commit with drafting the
-        next tree, the commit alone, the mean size of its drafts, and their time over that of these passes (medians).
+        The target's passes, over one token and over 1 + `nodes`; and for each drafter the commit with drafting of the
+        next tree, the commit alone, the mean size of its drafts, and its time as a ratio to those passes (medians).
 
     Raises:
         CrossdraftError: no answer is long enough for a second position.
@@ -56,7 +56,7 @@ def time_drafts(
 
 
 class _DraftTimer:
-    """Samples by name, in seconds."""
+    """Timer that collects samples by name, in seconds."""
 
     def __init__(self, target: Target, drafters: Mapping[str, Drafter[Any]], nodes: int) -> None:
         self.target, self.drafters, self.nodes = target, drafters, nodes
@@ -86,7 +86,7 @@ class _DraftTimer:
             drafter.end(states[name])
 
     def times(self) -> tuple[Json, dict[str, Json]]:
-        """Times that were clocked, as plain values."""
+        """Times measured so far, as plain values."""
         if not self.seconds[SINGLE]:
             raise CrossdraftError(
                 f"No answer has {STEP + 2} tokens or more, so no draft can be clocked; ask for longer answers."
@@ -148,9 +148,9 @@ class _TargetStep:
 
 
 class _TeacherForced:
-    """An answer that is known, fed to the target anew: iterating yields what it makes of the prompt, then of each step.
+    """Known answer that is fed to the target: iterating yields the target's output for the prompt, then for each step.
 
-    In between, `verify` makes a pass from where the text is, and leaves no trace.
+    In between, `verify` makes a pass from the current position, and leaves no trace.
     """
 
     def __init__(self, target: Target, request: Request, tokens: Sequence[int], nodes: int, needs: Needs) -> None:
@@ -175,7 +175,7 @@ class _TeacherForced:
             yield self._step()
 
     def verify(self, nodes: int) -> None:
-        """One pass over the root and a chain of so many nodes."""
+        """Make one pass over the root and a chain of `nodes` nodes."""
         self._try(DraftTree.chain([self.tokens[self.done]] * nodes))
 
     def probe(self, draft: Draft) -> Tensor:

@@ -1,6 +1,6 @@
 """Hugging Face's continuous batching, in a process of its own: `generate_batch`'s manager on the target's weights.
 
-It (transformers 5.17 to 5.23) feeds token ids and nothing else: no pixels, no embeddings. So the clips are encoded
+The manager (transformers 5.17 to 5.23) feeds token ids alone: no pixels, no embeddings. So the clips are encoded
 beforehand, inside the clock, and each visual feature gets an id of its own beyond the vocabulary, which the embedding
 layer looks up; everything behind that layer is the target's. Paging, scheduling and attention are Hugging Face's own.
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from crossdraft_lab.bench.batch_child import Asked, keep_stdout, serve, served
 
-# It infers these from a GPU's memory; on a CPU it must be given them: pages, tokens and requests of a pass.
+# The manager infers these from a GPU's memory; on a CPU it must be given them: pages, tokens and requests of a pass.
 BLOCKS, BATCH_TOKENS, MOST = 256, 2048, 64
 
 
@@ -26,7 +26,7 @@ class ClipEmbedding(nn.Module):
     """Token embeddings, and behind the last one the features of clips: id V + i is row i of `clips`.
 
     Args:
-        tokens: [V, h].
+        tokens: embedding of the vocabulary, [V, h].
     """
 
     def __init__(self, tokens: nn.Embedding) -> None:
@@ -40,7 +40,7 @@ class ClipEmbedding(nn.Module):
         return self.tokens.weight
 
     def forward(self, ids: Tensor) -> Tensor:
-        """[..., h] of ids [...]."""
+        """Look up embeddings [..., h] of ids [...]."""
         first = self.tokens.num_embeddings
         found = self.tokens(ids.clamp(max=first - 1))
         visual = ids >= first
@@ -49,7 +49,7 @@ class ClipEmbedding(nn.Module):
 
 
 def text_model(model: Any) -> tuple[Any, ClipEmbedding]:
-    """A VLM's language model with its head as a causal LM of its own, which shares every weight, and its embedding."""
+    """Build a causal LM from a VLM's language model and head, sharing every weight; return it with its embedding."""
     from transformers import AutoModelForCausalLM
 
     config = model.config.get_text_config()
@@ -58,19 +58,19 @@ def text_model(model: Any) -> tuple[Any, ClipEmbedding]:
     inner = model.model.language_model
     weights = {f"model.{name}": value for name, value in inner.state_dict().items()}
     alone.load_state_dict({**weights, "lm_head.weight": model.lm_head.weight}, assign=True)
-    alone.model.rotary_emb = inner.rotary_emb  # its frequencies are in no checkpoint
+    alone.model.rotary_emb = inner.rotary_emb  # no checkpoint stores its frequencies
     embedding = ClipEmbedding(alone.model.embed_tokens)
     alone.model.embed_tokens = embedding
     return alone.eval(), embedding
 
 
 class ContinuousBatches:
-    """Answers batches; the thread that encodes and that of the manager's loop end with the batch, its pages stay.
+    """Answers batches; the encoding thread and that of the manager's loop end with each batch, its pages stay.
 
     Two lasting threads that compute would have more OpenMP helpers than there are cores; see `EngineMethod`.
 
     Args:
-        source, device, dtype: of the target.
+        source, device, dtype: checkpoint, device and dtype of the target.
     """
 
     def __init__(self, source: str, device: str | None = None, dtype: str | None = None) -> None:
@@ -80,7 +80,7 @@ class ContinuousBatches:
         self.model, self.embedding = text_model(self.target.model)
 
     def answer(self, asked: Sequence[Asked]) -> list[dict[str, object]]:
-        """A batch's answers and their times."""
+        """Answer a batch; return tokens and times of each answer."""
         start = time.perf_counter()
         with ThreadPoolExecutor(1) as pool:
             prompts = pool.submit(self._prompts, asked).result()
@@ -89,7 +89,7 @@ class ContinuousBatches:
 
     @torch.inference_mode()
     def _prompts(self, asked: Sequence[Asked]) -> list[list[int]]:
-        """Token ids of each prompt; the clip's ids are rows of its features, which the embedding then holds."""
+        """Token ids of each prompt; the clip's ids stand for rows of its features, which the embedding then holds."""
         from crossdraft.engine.request import Request
 
         prompts = [self.target.prepare(Request(one.prompt, one.video)) for one in asked]

@@ -14,32 +14,32 @@ from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.statistics import Interval, acceptance_length, ratio, ratio_of_some, ratio_per_token
 from crossdraft_lab.bench.workload import Item
 
-MOST_GAPS = 8  # in a line for people
+MOST_GAPS = 8  # gaps that are shown in a line for people
 Divergence = dict[str, Any]
 """An answer that is not the target's own, in plain values; see `find_divergence`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One answer by one method: its tokens and what they cost. All times in seconds.
+    """One answer by one method: its tokens and its costs. All times in seconds.
 
     Args:
-        tokens: of the answer.
-        total_s: from handing the request over to holding the answer.
-        ttft_s: until the first final token.
-        provisional_s: until the first drafted token could be shown; None if none could be before the first final one.
-        stages_s: where the time on the target's lane went; they add up to `total_s`.
-        rounds: target passes that emitted tokens; the prefill's is one.
-        accepted_at, offered_at: drafts kept and offered, by depth.
-        prefill_s: the target's encoding and prefill up to the last piece; preparing the video is not in it.
-        hidden_drafting_s, hidden_inside_s: drafting for the ride-along, drafts that came too late for it included, and
-            the part of it while the target prepared, encoded and prefilled.
-        rounds_s, overhead_s: the rounds after the prefill, and the engine's own part of them, `communication` included.
-        notes: what the engine wants to be known (a lost drafter).
-        drafter_error: why its drafter drafted nothing, or nothing more: from there on it was the target alone.
+        tokens: tokens of the answer.
+        total_s: time from handing the request over to holding the answer.
+        ttft_s: time until the first final token.
+        provisional_s: time until the first drafted token could be shown; `None` if none could be before a final one.
+        stages_s: time of each stage on the target's lane; the stages add up to `total_s`.
+        rounds: number of target passes that emitted tokens; the prefill counts as one.
+        accepted_at, offered_at: numbers of accepted and of offered nodes, by depth.
+        prefill_s: the target's encoding and prefill up to the last piece, without preparing the video.
+        hidden_drafting_s, hidden_inside_s: time of drafting for the hidden draft, drafts that came too late included,
+            and the part of it while the target prepared, encoded and prefilled.
+        rounds_s, overhead_s: time of the rounds after the prefill, and the engine's own part, `communication` included.
+        notes: the engine's notes for the user, such as a lost drafter.
+        drafter_error: reason why the drafter stopped or never drafted: from there on the target was alone.
         lossy: the acceptance rule with its settings, if it was a lossy one.
-        prompt_tokens: that entered the target's language model.
-        busy_s: by lane of the timeline, `target` and `drafter`, the time in which something ran there.
+        prompt_tokens: number of tokens that entered the target's language model.
+        busy_s: time in which something ran, by lane of the timeline, `target` and `drafter`.
     """
 
     tokens: tuple[int, ...]
@@ -63,7 +63,7 @@ class Run:
 
 
 class BenchMethod(Protocol):
-    """A method that answers requests: our engine, or a baseline; `cores` are those that it may use, None = any."""
+    """A method that answers requests: our engine, or a baseline; `cores` are those that it may use, `None` = any."""
 
     cores: Cores | None
 
@@ -73,7 +73,7 @@ class BenchMethod(Protocol):
         ...
 
     def answer(self, item: Item) -> Run:
-        """Answer once, and say what it cost."""
+        """Answer once, and return the answer with its costs."""
         ...
 
     def close(self) -> None:
@@ -108,11 +108,11 @@ class Results:
         return acceptance_length([*zip(self.tokens(name), self.rounds(name), strict=True)])
 
     def share(self, name: str, part: Callable[[Run], float], whole: Callable[[Run], float]) -> Interval | None:
-        """Σ of a part over Σ of the whole, over the pairs that have any of it; `None` if none has."""
+        """Σ of a part over Σ of the whole, over the pairs whose whole is above 0; `None` if there is none."""
         return ratio_of_some([(sum(map(part, runs)), sum(map(whole, runs))) for runs in self.runs[name]])
 
     def speedup(self, name: str, against: str, *, per_token: bool) -> Interval:
-        """Speed-up by the time of all answers, or by that of a token where they may differ in length."""
+        """Speed-up by the time of all answers, or by time per token where answers may differ in length."""
         theirs, ours = self.seconds(against), self.seconds(name)
         if per_token:
             return ratio_per_token(theirs, self.tokens(against), ours, self.tokens(name))
@@ -129,17 +129,17 @@ def measure(
 ) -> Results:
     """Let every method answer every pair `repeats` times.
 
-    Whatever disturbs the machine for a while (another process, heat) then falls on all of them, and the order (see
-    `orders`) sees to it that none always runs after the same predecessor.
+    Whatever disturbs the machine for a while (another process, heat) then affects all methods, and the order (see
+    `orders`) sees to it that no method always runs after the same one.
 
     Args:
-        methods: by name.
+        methods: the methods by name.
         items: the pairs.
         repeats: runs of each pair.
         warm_ups: pairs that every method answers first and whose runs are thrown away: caches fill, and the engine's
             cost model learns its times.
         tick: called with the method's name after every run, warm-ups included.
-        before: runs of pairs in earlier blocks of the same measurement, behind whose orders these go on.
+        before: number of runs of pairs in earlier blocks of the same measurement, whose orders are continued.
     """
     check_repeats(repeats)
     names, turns = list(methods), orders(list(methods), after=before)
@@ -168,10 +168,10 @@ def answer_once(method: BenchMethod, item: Item) -> Run:
 
 
 def find_divergence(target: Target, item: Item, expected: Sequence[int], found: Sequence[int]) -> Divergence | None:
-    """The first difference between the target's own tokens and another's; None if there is none.
+    """Find the first difference between the target's own tokens and another's; `None` if there is none.
 
     `position` is the index of the first token that differs, `top2_gap` the target's top logit minus its second there.
-    Rounding that depends on the shape of a pass can flip a gap near zero; nothing but a fault explains a wide one.
+    Rounding that depends on the shape of a pass can flip a gap near zero; a wide gap has no other cause than a fault.
     """
     if tuple(expected) == tuple(found):
         return None

@@ -1,9 +1,9 @@
 """`crossdraft bench partial`: the target over a part of its keys and values, on longer and longer prompts (SpecPV).
 
 Prompts grow with the frames of the clip. Beyond the reference target's context its positions were never trained, and
-its words mean nothing; how long passes take, and how often the partial target says what the whole one says, can still
-be measured. Answers are given a second time by the rule `specpv`, SpecPV's LOSSY form: what the partial target says
-stands.
+its words mean nothing; the time of passes, and the share of tokens on which partial and whole target agree, can still
+be measured. Answers are given a second time by the rule `specpv`, SpecPV's LOSSY form: tokens of the partial target
+are final.
 """
 
 import time
@@ -44,13 +44,13 @@ class PartialBench:
 
     Args:
         models: the target.
-        frames: of the clips; 50 tokens each for the reference target.
-        pairs: questions at each size.
-        nodes: of every draft.
-        part: how much of the cache the drafter keeps.
+        frames: numbers of frames of the clips; 50 tokens each for the reference target.
+        pairs: number of questions at each size.
+        nodes: number of nodes of every draft.
+        part: settings of the part of the cache that the drafter keeps.
 
     Raises:
-        CrossdraftError: a number that cannot be.
+        CrossdraftError: a number is out of range.
     """
 
     models: Models
@@ -66,7 +66,7 @@ class PartialBench:
 
     @property
     def runs(self) -> int:
-        """Number of answers it asks for: the steps of the progress bar."""
+        """Number of answers that the measurement asks for: the steps of the progress bar."""
         return 3 * len(self.frames) * self.pairs
 
 
@@ -81,7 +81,7 @@ class AnswerCounts:
 
 
 class CountingDrafter(PartialDrafter):
-    """Counts what becomes of its drafts, and the processor time that they take."""
+    """Partial drafter that counts its accepted and refused tokens, and its processor time."""
 
     def __init__(self, target: Target, banned: Sequence[int], part: PartialSettings) -> None:
         super().__init__(target, banned, part)
@@ -175,7 +175,7 @@ def _lossy(row: Mapping[str, Any]) -> str:
     return f"{_of_all(lossy['own_answers'])}, {lossy['tau']}, {lossy['rouge_l']}"
 
 
-# Refused: of the partial target's tokens that were compared, the share that the whole target says otherwise. Drafted:
+# Refused: of the partial target's tokens that were compared, the share where the whole target differs. Drafted:
 # tokens a round. Times: processor time of the target's pass over one token, over a draft, and of the partial target's
 # over one token. Computed: the time of decode passes alone over that with drafts, the choice left out. Measured:
 # Σ processor time of the answers alone over that of the drafted ones, prefill and the choice of the part included.

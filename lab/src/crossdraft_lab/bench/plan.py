@@ -1,6 +1,6 @@
-"""`crossdraft plan`: does drafting pay on this machine, how much of it, and where does the time go? All simulated.
+"""`crossdraft plan`: whether drafting pays on this machine, the best draft lengths, and the shares of time. Simulated.
 
-Pure: the formulas of `bench.formulas`, each maximised over its free number. Imports no torch.
+The formulas are those of `bench.formulas`, each maximised over its free number. Imports no torch.
 """
 
 import math
@@ -11,7 +11,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.formulas import hidden_time, hiding_bound, steady_speedup
 
 LEAST_TOKENS, MOST_TOKENS = 3, 10**9
-SHORTEST, LONGEST = 1e-6, 1e9  # milliseconds; so that no quotient of two times overflows
+SHORTEST, LONGEST = 1e-6, 1e9  # milliseconds; within them no quotient of two times overflows
 ALONE, STEADY, HIDDEN, BOTH = (
     "target alone",
     "steady drafting",
@@ -33,15 +33,15 @@ class Stages:
         prefill: P_T, the target's encode and prefill.
         step: t = V(1), one decode step of the target.
         draft_step: d, one drafted token; c = d / t.
-        acceptance: probability that a drafted token is accepted, given those before it: one value for all positions,
-            or one for each. What lies after the last of several is never accepted.
-        tokens: N, length of an answer.
+        acceptance: probability that a drafted token is accepted if those before it were: one value for all positions,
+            or one for each. After the last of several values, nothing is accepted.
+        tokens: N, number of tokens of an answer.
         draft_prefill: P_D, the drafter's encode and prefill.
-        passes: (n, V(n)), the time of one target pass over n new tokens, for any n; V(1) is `step`, so with none V is
+        passes: (n, V(n)), the time of one target pass over n new tokens, for any n; V(1) is `step`; without any, V is
             flat. Straight lines join the points and lead on after the last. A pass over more tokens is not faster: a
             point below an earlier one is lifted to it.
-        contention: what the drafter's work during the prefill adds to the longer of the two, as a share of the shorter:
-            0 = a device of its own, 1 = one shared device, no better than one after the other.
+        contention: time that the drafter's work during the prefill adds to the longer of the two, as a share of the
+            shorter: 0 = a device of its own, 1 = one shared device, as if one ran after the other.
 
     Raises:
         CrossdraftError: a number that is out of range.
@@ -94,7 +94,7 @@ class Stages:
 
     @property
     def alpha(self) -> float:
-        """Accepted over verified: what `acceptance` by position comes to over a draft as long as the list.
+        """Accepted over verified nodes: the mean of `acceptance` by position over a draft as long as the list.
 
         A position is verified if all before it were accepted: Σ_i Π_{j≤i} h_j / Σ_i Π_{j<i} h_j.
         """
@@ -125,7 +125,7 @@ class Stages:
         return y0 + (n - x0) * (y1 - y0) / (x1 - x0)
 
     def drafting(self, hidden: int) -> float:
-        """P_D and `hidden` drafted tokens; the first token costs no step, and the prefill gives the target's own."""
+        """Time of P_D and `hidden` drafted tokens; the first token costs no step, as the prefill gives the target's."""
         return self.draft_prefill + hidden * self.draft_step
 
     def contended(self, hidden: int) -> float:
@@ -134,7 +134,7 @@ class Stages:
 
     @property
     def free(self) -> int:
-        """Tokens that can be drafted before the prefill is over at no cost, of those that an answer has room for."""
+        """Number of tokens that can be drafted before the prefill ends at no cost, within the answer's length."""
         left = self.prefill - self.draft_prefill
         if self.contention or left < 0:
             return 0
@@ -144,18 +144,18 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One way to an answer, and what it is expected to take in milliseconds.
+    """One way to generate an answer, and its expected times in milliseconds.
 
     Args:
-        hidden: tokens drafted during the prefill, 0 = none.
-        budget: γ, tokens drafted in a round, 0 = plain steps.
-        total: of the answer.
+        hidden: number of tokens drafted during the prefill, 0 = none.
+        budget: γ, number of tokens drafted in a round, 0 = plain steps.
+        total: time of the answer.
         speedup: the target's time alone over `total`.
-        prefill: the target's, alone.
-        waiting: how much longer than the prefill the target waits or works because of the drafter.
-        drafting: in the rounds.
-        yields: tokens that the pass over the hidden draft is expected to give, a + 1.
-        needs: what it must give more than, to be faster than the same way without a hidden draft.
+        prefill: time of the target's prefill without a drafter.
+        waiting: additional time, beyond the prefill, in which the target waits or works because of the drafter.
+        drafting: time of drafting in the rounds.
+        yields: expected number of tokens from the pass over the hidden draft, a + 1.
+        needs: number of tokens that `yields` must exceed for the hidden draft to make the answer faster.
     """
 
     name: str
@@ -171,7 +171,7 @@ class Strategy:
 
     @property
     def passes(self) -> float:
-        """The target's passes after the prefill."""
+        """Time of the target's passes after the prefill."""
         return self.total - self.prefill - self.waiting - self.drafting
 
     @property
@@ -185,12 +185,12 @@ class Advice:
     """Expected times of each strategy, and advice on what to do.
 
     Args:
-        stages: what it was computed from.
-        strategies: the target alone first.
-        least_alpha: acceptance above which drafting in rounds pays, whatever the budget; None if none does. With
-            V(γ+1) = t it is c.
-        bound: 1/ρ, the best speed-up of any trick that hides work in the prefill.
-        measured: whether the stages were; the advice itself is simulated in any case.
+        stages: stages that the times were computed from.
+        strategies: the strategies, the target alone first.
+        least_alpha: acceptance above which drafting in rounds pays at some budget; `None` if it never does. With
+            V(γ+1) = t it equals c.
+        bound: 1/ρ, the largest speed-up of any work hidden in the prefill.
+        measured: true if the stages were measured; the advice itself is simulated in any case.
     """
 
     stages: Stages
@@ -201,12 +201,12 @@ class Advice:
 
     @property
     def alone(self) -> Strategy:
-        """The target alone."""
+        """Strategy of the target alone."""
         return self.strategies[0]
 
     @property
     def best(self) -> Strategy:
-        """The fastest way; the target alone if nothing beats it."""
+        """The fastest strategy; the target alone if none beats it."""
         return min(self.strategies, key=lambda strategy: strategy.total)
 
     def strategy(self, name: str) -> Strategy:
@@ -220,7 +220,7 @@ class Advice:
 
 
 def advise(stages: Stages, *, measured: bool = False) -> Advice:
-    """Compute every strategy at its best budget, and what each must reach to pay."""
+    """Compute every strategy at its best budget, and the break-even point of each."""
     budget = best_budget(stages)
     strategies = (
         _strategy(stages, ALONE, 0, 0),
@@ -232,21 +232,21 @@ def advise(stages: Stages, *, measured: bool = False) -> Advice:
 
 
 def best_budget(stages: Stages) -> int:
-    """γ ≥ 1 that maximises the speed-up of a round; where drafting loses, the one that loses least."""
+    """γ ≥ 1 that maximises the speed-up of a round; where drafting always loses, the γ that loses least."""
     return max(range(1, MOST_NODES + 1), key=lambda gamma: _steady(stages, stages.alpha, gamma))
 
 
 def best_hidden(stages: Stages, budget: int) -> int:
-    """k ≥ 1 after which one more node of the hidden draft no longer repays what it costs.
+    """k ≥ 1, the length of the hidden draft that minimises the total.
 
-    The least total over all k, since V need not be a straight line: where a pass over two tokens already costs much
-    more than a step, the first node does not pay, and the tenth may.
+    All k are tried, since V need not be a straight line: where a pass over two tokens already costs much more than a
+    step, the first node does not pay, and the tenth may.
     """
     return min(range(1, min(stages.tokens - 2, MOST_HIDDEN) + 1), key=lambda hidden: _total(stages, hidden, budget))
 
 
 def least_alpha(stages: Stages) -> float | None:
-    """The acceptance at which the best round breaks even, found by halving; None if even 1 loses."""
+    """The acceptance at which the best round breaks even, found by bisection; `None` if even 1 loses."""
 
     def pays(alpha: float) -> bool:
         return any(_steady(stages, alpha, gamma) > 1 for gamma in range(1, MOST_NODES + 1))
@@ -261,7 +261,7 @@ def least_alpha(stages: Stages) -> float | None:
 
 
 def _steady(stages: Stages, alpha: float, gamma: int) -> float:
-    """Speed of rounds of γ drafted tokens, plain steps = 1."""
+    """Speed of rounds with γ drafted tokens, relative to plain steps."""
     return steady_speedup(alpha, gamma, stages.c, stages.verify(gamma + 1) / stages.step)
 
 
@@ -299,7 +299,7 @@ def _strategy(stages: Stages, name: str, hidden: int, budget: int) -> Strategy:
         waiting,
         rounds * budget * stages.draft_step,
         yields=accepted + 1 if hidden else None,
-        # T(k) − T(0) = [V(k+1) + what is waited longer] − (a + 1)·token; it breaks even where this is 0.
+        # T(k) − T(0) = [V(k+1) + additional waiting] − (a + 1)·token; the draft breaks even where this is 0.
         needs=accepted + 1 + (total - without) / token if hidden else None,
     )
 
@@ -314,7 +314,7 @@ def _check(what: str, value: float, least: float, most: float, wanted: str) -> N
 
 
 def strategy_rows(advice: Advice) -> list[tuple[str, ...]]:
-    """A row for each way: its time, speed-up, and where the time goes."""
+    """Row for each strategy: its time, its speed-up, and its shares of time."""
     return [
         (
             strategy.name,
@@ -379,7 +379,7 @@ def to_json(advice: Advice) -> dict[str, object]:
 
 
 def _described(strategy: Strategy) -> str:
-    """A way with its budgets."""
+    """Name of a strategy with its budgets."""
     return {
         STEADY: f"drafting {_tokens(strategy.budget)} a round",
         HIDDEN: f"a hidden draft of {_tokens(strategy.hidden)}, then plain steps,",
@@ -388,7 +388,7 @@ def _described(strategy: Strategy) -> str:
 
 
 def _why(advice: Advice, strategy: Strategy) -> str:
-    """The break-even points of what the way does."""
+    """Break-even points of the parts of a strategy, as a sentence."""
     reasons = []
     if strategy.needs is not None:
         reasons.append(

@@ -17,7 +17,7 @@ from crossdraft_lab.bench.scale_measure import measure_passes
 from crossdraft_lab.bench.workload import Item, Workload, items
 
 NODES = 16  # of every draft, the hidden one included: nothing adapts, so that acceptance depends on the drafter alone
-BUDGET_S = 0.1  # for each width of V(n)
+BUDGET_S = 0.1  # seconds for each width of V(n)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Pair:
 
     @property
     def options(self) -> Options:
-        """Drafts as long as any, in the drafter's own process if it has cores of its own."""
+        """Options with drafts of a fixed length, in the drafter's own process if it has cores of its own."""
         shared = self.cores is not None and self.cores.shared
         return Options(
             placement="inline" if shared else "process",
@@ -55,7 +55,7 @@ class Pair:
 
 
 def measure_stages(pair: Pair, pairs: int, tick: Callable[[str], None]) -> Stages:
-    """Every pair is answered by the target alone and with the drafter, in turn; then V(n) after the first prompt.
+    """Answer every pair by the target alone and with the drafter, in turn; then measure V(n) after the first prompt.
 
     One pair of another split warms up. `tick` is called after every answer and after V(n): 2·(pairs + 1) + 1 times.
 
@@ -79,12 +79,12 @@ def measure_stages(pair: Pair, pairs: int, tick: Callable[[str], None]) -> Stage
 def stages_of(
     without: Sequence[Answer], drafting: Sequence[Answer], passes: Sequence[tuple[int, float]], *, shared: bool
 ) -> Stages:
-    """Means and medians over the answers: by the target alone, and with drafts of a fixed length.
+    """Compute stages as means and medians over answers by the target alone, and with drafts of a fixed length.
 
     Args:
-        without, drafting: of the same pairs.
+        without, drafting: answers to the same pairs, by the target alone and with the drafter.
         passes: (n, V(n)) in milliseconds, n = 1 first.
-        shared: the drafter has no device of its own, and drafted before the prefill.
+        shared: true if the drafter has no device of its own, and drafted before the prefill.
     """
     drafted = sum(answer.stats.drafted - answer.stats.hidden_drafted for answer in drafting)
     if not drafted:
@@ -122,7 +122,7 @@ def _reading(answer: Answer) -> float:
 
 
 def _alpha(answers: Sequence[Answer]) -> float:
-    """Accepted over verified: a node counts as verified if all above it were accepted."""
+    """Accepted over verified nodes: a node counts as verified if all its ancestors were accepted."""
     accepted = verified = 0
     for answer in answers:
         offered, kept = answer.stats.drafted_at, answer.stats.accepted_at

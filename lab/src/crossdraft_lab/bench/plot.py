@@ -9,7 +9,7 @@ from crossdraft_lab.bench.summary import BenchReport, Row, headline, label
 if TYPE_CHECKING:
     from crossdraft.drawing.shapes import Drawing
 
-# stage: (what it is called, style), in the order of an answer.
+# stage: (its name in the picture, style), in the order of an answer.
 STAGES = {
     "prepare": ("preprocess", "preprocess"),
     "encode": ("vision encoder", "encoder"),
@@ -27,7 +27,7 @@ STAGES = {
 def draw(report: BenchReport) -> "Drawing":
     """A row per method, the slowest on top: the stages of the mean answer, then speedup, τ and memory.
 
-    The speedup is the headline's, against the faster target alone. Without a baseline there is no speedup, and without
+    The speedup is over the faster way to run the target alone. Without a baseline there is no speedup, and without
     measured memory no field for it.
     """
     methods = sorted(report.methods, key=lambda row: -sum(row["stage_means"].values()))
@@ -53,7 +53,7 @@ def draw(report: BenchReport) -> "Drawing":
 
 
 def title(report: BenchReport) -> str:
-    """State what the report found: the fastest method, and by how much."""
+    """State the fastest method, and by how much it is faster."""
     rated = [(found.value, found, row) for row in report.methods if (found := headline(row))]
     if not rated:
         return "Time of an answer by method"

@@ -1,18 +1,18 @@
 """`crossdraft bench policy`: does the cost model draft as well as the best fixed budget that a sweep can find?
 
-Four loads, of questions with long answers:
+There are four loads, of questions with long answers:
 
 - easy: the drafter sees, and answers are greedy; deep drafts pay;
 - hard: its camera is dark and answers are sampled at temperature 2, so that a third of its tokens are refused; short
-  drafts pay, deep ones cost more than they save. (At temperature 1 a dark drafter still writes so well that every
-  budget pays, and nothing is decided);
-- mixed: half of the requests are dark, greedy. A fixed budget must compromise; a policy can tell one from the other,
+  drafts pay, deep ones cost more than they save. (At temperature 1 a dark drafter still drafts so well that every
+  budget pays, and the load would not tell budgets apart);
+- mixed: half of the requests are dark, all greedy. A fixed budget must compromise; a policy can tell the two apart,
   but only within an answer;
 - hopeless: dark, at temperature 3, where three of four tokens are refused and any drafting loses: the policy must
-  find that out and keep out of the way.
+  find that out and stop drafting.
 
-Sampled answers are cut at a length that nearly all of them reach, so that nobody gains by saying less. The best fixed
-budget is picked by the very runs that it is compared on, which flatters it.
+Sampled answers are cut at a length that nearly all of them reach, so that no method gains by short answers. The best
+fixed budget is picked on the very runs that it is compared on, which flatters it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,7 +48,7 @@ LONG, CUT = 96, 40  # tokens of the longest answer: to its end, and where nearly
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A kind of traffic: which requests are `dark`, in turn, and how warm they are sampled (0 = greedily)."""
+    """Kind of traffic: for requests in turn, whether each is `dark`; and the sampling temperature (0 = greedy)."""
 
     dark: tuple[bool, ...]
     temperature: float = 0.0
@@ -57,16 +57,16 @@ class Load:
 LOADS = {
     "easy": Load((False,)),
     "hard": Load((True,), 2.0),
-    "mixed": Load((False, True, True, False)),  # not in step with the two kinds of question, which come in turn too
+    "mixed": Load((False, True, True, False)),  # unlike the two kinds of question, which alternate
     "hopeless": Load((True,), 3.0),
 }
 
 
 class SharedMethod(EngineMethod):
-    """An engine whose drafter serves others, too: whoever made it closes it."""
+    """An engine whose drafter serves other methods, too: the creator of the drafter closes it."""
 
     def close(self) -> None:
-        """Do nothing: the drafter is closed by whoever made it."""
+        """Do nothing: the drafter is closed by its creator."""
 
 
 def speed(found: Answers, name: str, against: str = ALONE) -> Interval:
@@ -91,7 +91,7 @@ def policy_studies(
     loads: Sequence[str] = tuple(LOADS),
     budgets: Sequence[tuple[int, int]] = BUDGETS,
 ) -> dict[str, Study]:
-    """One study for each load, of the target alone, the fixed budgets and the policy; drafters are not made yet.
+    """One study for each load, of the target alone, the fixed budgets and the policy; drafters are made later.
 
     Raises:
         CrossdraftError: an unknown load, or a number that is too small, found before anything is loaded.
@@ -119,7 +119,7 @@ def workload(load: str, pairs: int) -> Workload:
 
 
 def requests(load: str, blank: object, work: Workload) -> Iterator[Item]:
-    """The pairs of a load; `blank` stands for the events where the camera is dark."""
+    """Requests of a load; `blank` replaces the events where the camera is dark."""
     turns = LOADS[load].dark
     for index, item in enumerate(items(work)):
         dark = turns[index % len(turns)]
@@ -131,7 +131,7 @@ def run_policy(
 ) -> dict[str, Answers]:
     """Have every method answer every request of every load, in turn.
 
-    One drafter process serves all methods, one answer at a time; methods differ only in how much they ask it to draft.
+    One drafter process serves all methods, one answer at a time; methods differ only in the lengths of their drafts.
     Each load starts with a fresh cost model and a few warm-ups, so that no load profits from another's measurements.
 
     Raises:
@@ -160,7 +160,7 @@ def run_policy(
 
 
 def load_json(load: str, found: Answers) -> dict[str, Any]:
-    """One load: every method, the best fixed budget, and the policy against it and against the target alone."""
+    """Results of one load: every method, the best fixed budget, and the policy against it and the target alone."""
     best = max((name for name in found.names if name not in (ALONE, POLICY)), key=lambda name: speed(found, name).value)
     methods = [
         {
@@ -182,7 +182,7 @@ def load_json(load: str, found: Answers) -> dict[str, Any]:
 
 
 def loads_table(found: dict[str, Answers]) -> FigureTable:
-    """One line per method, a pair of columns per load."""
+    """Table with a row for each method and a pair of columns for each load."""
     names = next(iter(found.values())).names
     return FigureTable(
         "times as fast as the target alone [95 % bootstrap over pairs]",

@@ -1,7 +1,7 @@
 """Scores of answers: BLEU-4, ROUGE-L, CIDEr, VQA accuracy as the data sets define it, and the facts of our scenes.
 
-Every score is a figure with its interval over scenes. Its note says with which tokenizer and which normalisation: the
-same answers score differently with others.
+Every score is a figure with its interval over scenes. Its note names the tokenizer and the normalisation: the same
+answers score differently with others.
 """
 
 import math
@@ -19,11 +19,11 @@ from crossdraft_lab.bench.statistics import Figure, bootstrap
 from crossdraft_lab.datasets.index import PairIndex
 from crossdraft_lab.datasets.rows import field, json_rows
 
-ORDERS = 4  # n-grams of BLEU and CIDEr
+ORDERS = 4  # orders of n-grams in BLEU and CIDEr
 CIDER_SIGMA = 6.0
 CIDER_NOTE = "formula of pycocoevalcap 1.2, our own tokenizer: lower case, words alone"
 ARTICLES = {"a", "an", "the"}
-# As the VQA evaluation writes numbers.
+# Number words, as the VQA evaluation reads them.
 NUMBERS = "zero one two three four five six seven eight nine ten"
 DIGITS = {"none": "0", **{word: str(number) for number, word in enumerate(NUMBERS.split())}}
 Counts = Counter[tuple[str, ...]]
@@ -34,13 +34,13 @@ MOST_ANSWERS = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class ScoredAnswer:
-    """An answer beside those that count as right.
+    """An answer with the references that count as right.
 
     Args:
-        scene: what intervals are drawn from.
-        text: the answer.
-        references: at least one.
-        kind: of question.
+        scene: scene of the question; intervals are drawn over scenes.
+        text: text of the answer.
+        references: right answers, at least one.
+        kind: kind of question.
     """
 
     scene: Hashable
@@ -80,11 +80,11 @@ def accuracies(answers: Sequence[ScoredAnswer]) -> list[Figure]:
 
 
 def facts(right: Sequence[Sequence[bool]], scenes: Sequence[Hashable]) -> Figure:
-    """Share of the facts asked for that the answers state (`scenes.score`), over scenes.
+    """Share of the facts asked for that the answers state (`scenes.score`), drawn over scenes.
 
     Args:
-        right: of each answer, its facts.
-        scenes: of each answer.
+        right: for each answer, whether each of its facts is right.
+        scenes: scene of each answer.
     """
     counts, totals = [sum(one) for one in right], [len(one) for one in right]
     return Figure.ratio("facts", counts, totals, scenes, note="judged by fixed phrases")
@@ -115,7 +115,7 @@ def bleu_of(sums: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def rouge_l(answers: Sequence[ScoredAnswer]) -> Figure:
-    """ROUGE-L F, 0 to 100 (Lin 2004; rouge-score with Porter's stemmer), of several references the best."""
+    """ROUGE-L F, 0 to 100 (Lin 2004; rouge-score with Porter's stemmer); of several references, the best."""
     from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer(["rougeL"], use_stemmer=True)
@@ -129,8 +129,8 @@ def rouge_l(answers: Sequence[ScoredAnswer]) -> Figure:
 def cider(answers: Sequence[ScoredAnswer]) -> Figure:
     """CIDEr-D, mean over answers, 0 to 10 (Vedantam et al. 2015), by n-gram weights of all references.
 
-    An n-gram counts by its frequency here times how few answers have it in a reference. The interval leaves those
-    weights as they are.
+    An n-gram weighs by its frequency in the text and by how few answers have it in a reference. The interval's draws
+    keep these weights.
     """
     values = cider_scores([answer.text for answer in _checked(answers)], [answer.references for answer in answers])
     return Figure.mean("CIDEr", values, [answer.scene for answer in answers], note=CIDER_NOTE)
@@ -145,7 +145,7 @@ def cider_scores(texts: Sequence[str], references: Sequence[Sequence[str]]) -> l
     size = math.log(len(texts))
 
     def weights(counts: Counts) -> tuple[list[dict[tuple[str, ...], float]], list[float], int]:
-        """TF-IDF by order, their norms, and the length, which the reference implementation counts in bigrams."""
+        """TF-IDF vectors by order, their norms, and the length in bigrams as the reference implementation counts it."""
         vectors = [dict[tuple[str, ...], float]() for _ in range(ORDERS)]
         for gram, count in counts.items():
             vectors[len(gram) - 1][gram] = count * (size - math.log(max(1, documents[gram])))
@@ -171,7 +171,7 @@ def cider_scores(texts: Sequence[str], references: Sequence[Sequence[str]]) -> l
 
 
 def words(text: str) -> list[str]:
-    """Our tokenizer: words and numbers in lower case, with an apostrophe inside; stops are dropped.
+    """Split a text into words and numbers in lower case, with apostrophes inside; full stops are dropped.
 
     >>> words("There's a red car, 2 m ahead.")
     ["there's", 'a', 'red', 'car', '2', 'm', 'ahead']
@@ -180,7 +180,7 @@ def words(text: str) -> list[str]:
 
 
 def normalised(text: str) -> str:
-    """A short answer as the VQA evaluation compares it: no capitals, stops or articles, numbers as digits.
+    """A short answer as the VQA evaluation compares it: no capitals, full stops or articles, numbers as digits.
 
     >>> normalised("The two  Dogs.")
     '2 dogs'
@@ -189,33 +189,33 @@ def normalised(text: str) -> str:
 
 
 def literal(text: str, references: Sequence[str]) -> float:
-    """1 if the answer is one of the references to the letter, as ActivityNet-QA's own evaluation compares; else 0."""
+    """1 if the answer is exactly one of the references, as ActivityNet-QA's own evaluation compares; else 0."""
     return float(text in references)
 
 
 def matches(text: str, references: Sequence[str]) -> float:
-    """1 if the normalised answer is one of the references, else 0 (MSRVTT-QA, MSVD-QA: accuracy); empty is none."""
+    """1 if the normalised answer is one of the references (accuracy of MSRVTT-QA, MSVD-QA), else 0; 0 if empty."""
     own = normalised(text)
     return float(bool(own) and own in map(normalised, references))
 
 
 def contains(text: str, references: Sequence[str]) -> float:
-    """1 if a reference stands in the answer as whole words, else 0: for models that answer in sentences.
+    """1 if a reference occurs in the answer as whole words, else 0: for models that answer in sentences.
 
-    An answer that names everything is right by this measure: report it beside `matches`.
+    An answer that lists everything is right by this measure: report it beside `matches`.
     """
     own = f" {normalised(text)} "
     return float(any(found and f" {found} " in own for found in map(normalised, references)))
 
 
 def vqa_accuracy(text: str, references: Sequence[str]) -> float:
-    """VQA's accuracy (Antol et al. 2015): min(n / 3, 1) for n equal answers of nine, averaged over which is left out.
+    """VQA accuracy (Antol et al. 2015): min(n / 3, 1) for n equal answers among nine, averaged over the one left out.
 
     >>> round(vqa_accuracy("red", ["red"] * 2 + ["blue"] * 8), 3)
     0.6
 
     Raises:
-        CrossdraftError: there are not ten references.
+        CrossdraftError: the number of references is not ten.
     """
     if len(references) != 10:
         raise CrossdraftError(f"VQA's accuracy is defined for 10 answers, not {len(references)}; use exact match.")
@@ -241,7 +241,7 @@ class AnsweredIndex:
 
     Args:
         answers: one for each question asked; empty text where there is none.
-        unanswered: how many of them are empty for that.
+        unanswered: number of questions without an answer.
     """
 
     answers: list[ScoredAnswer]
@@ -249,11 +249,11 @@ class AnsweredIndex:
 
 
 def read_answers(folder: Path, path: Path, split: str | None = None) -> AnsweredIndex:
-    """Answers `{"id", "text"}` to an index's questions. Without a split, the questions are those that are answered.
+    """Read answers `{"id", "text"}` to an index's questions; without a split, only the answered questions count.
 
     Raises:
-        CrossdraftError: an answer to no question of the index or to one twice, a question that has no right answer, or
-            nothing to score.
+        CrossdraftError: an answer to no question of the index, two answers to one, a question that has no right answer,
+            or nothing to score.
     """
     given: dict[str, str] = {}
     for row in json_rows(path):

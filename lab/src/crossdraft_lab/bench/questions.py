@@ -1,7 +1,7 @@
 """`crossdraft bench questions`: several questions about each clip, with the prefix cache and without it.
 
-The clip is new to every method at its first question. Ours keep what they read of it for the others; `target` and
-`target-all` are measured both ways.
+The clip is new to every method at its first question. Our methods keep what they read of it for the next questions;
+`target` and `target-all` are measured with and without the cache.
 """
 
 from collections.abc import Sequence
@@ -34,15 +34,15 @@ def questions_study(
     cores: Cores | None = None,
     warm_ups: int = 1,
 ) -> Study:
-    """Every clip with all its questions, by each method; a core assignment that is no other one is left out.
+    """Study of every clip with all its questions, by each method; an assignment of cores equal to another is left out.
 
     Args:
         models: the checkpoints, devices and dtypes.
-        work: clips and how many questions about each.
-        drafters: specs.
+        work: clips, and number of questions about each.
+        drafters: specs of drafters.
         repeats: runs of every clip with all its questions.
-        cores: of the target's process and of a drafter's own.
-        warm_ups: clips of another split that are asked about before the clock starts.
+        cores: cores of the target's process and of the drafter's.
+        warm_ups: number of clips of another split that are asked about before the clock starts.
 
     Raises:
         CrossdraftError: a drafter that is unknown or named twice, or a number that is too small.
@@ -63,13 +63,13 @@ def questions_study(
 
 
 def fastest(found: Answers, baseline: str) -> str:
-    """The fastest of a baseline's ways, with all answers about a scene as one time."""
+    """Name of the fastest way of a baseline, by the total time of all answers."""
     ran = [name for name in BASELINES[baseline] if name in found.names]
     return min(ran, key=lambda name: sum(found.results.seconds(name)))
 
 
 def runs_at(found: Answers, name: str, *, first: bool) -> list[Run]:
-    """Runs of the first question about each clip, or of the others; of one question a clip both are the same."""
+    """Runs of the first question about each clip, or of the later ones; of all, where clips have one question each."""
     new = [scene not in found.scenes[:at] for at, scene in enumerate(found.scenes)]
     chosen = new if first or all(new) else [not one for one in new]
     return [run for use, runs in zip(chosen, found.results.runs[name], strict=True) if use for run in runs]

@@ -1,9 +1,9 @@
 """`crossdraft bench recordings`: event drafters on recordings longer than the second that they were trained on.
 
 A scene's second fills a recording of some seconds in two ways (`scenes.Pace`): spread over all of it, or at its own
-speed somewhere in it, all else standing still. The target sees eight frames of the whole. Measured is the accepted
-hidden prefix: how much of its greedy answer a draft made before it spoke says, the draft's length being limited by
-`nodes`, or by the time in which the first drafter writes so many (equal drafting time).
+speed somewhere in it, with a still scene before and after. The target sees eight frames of the whole. Measured is the
+accepted hidden prefix: the number of tokens of the target's greedy answer that a draft made beforehand begins with. The
+draft's length is limited by `nodes`, or by the time in which the first drafter writes `nodes` (equal drafting time).
 """
 
 import time
@@ -48,15 +48,15 @@ class RecordingsBench:
 
     Args:
         models: the pair.
-        seconds: lengths of the recordings.
-        clips: scenes of the test split.
-        questions: about each, of kinds in turn, in held-out wordings.
-        drafters: specs; the first is what the others' time is compared with.
-        nodes: of a draft.
-        first: of the scenes.
+        seconds: lengths of the recordings in seconds.
+        clips: number of scenes, of the test split.
+        questions: number of questions about each clip, of kinds in turn, in held-out wordings.
+        drafters: specs; the others' time is compared with the first's.
+        nodes: number of nodes of a draft.
+        first: index of the first scene.
 
     Raises:
-        CrossdraftError: a spec or a number that cannot be.
+        CrossdraftError: a spec that cannot be read or a number out of range.
     """
 
     models: Models
@@ -83,7 +83,7 @@ class RecordingsBench:
 
     @property
     def recordings(self) -> list[tuple[float, str]]:
-        """Lengths and ways to fill them; of one second there is one."""
+        """Lengths, and ways to fill them; a recording of one second has one way."""
         ways = [(length, way) for length in self.seconds for way in (SPREAD, ONCE)]
         return [(length, way) for length, way in ways if length > scenes.DURATION_S or way == SPREAD]
 
@@ -103,8 +103,8 @@ class Drafted:
     draft_s: float
 
 
-# Accepted: tokens of the hidden prefix. At equal time: the same, in the time in which the first drafter writes `nodes`;
-# gained: that, minus the first drafter's on the same questions. Begin: reading, encoding and prefill, the median.
+# Accepted: tokens of the hidden prefix. At equal time: the same in the time in which the first drafter writes `nodes`;
+# gained: this number minus the first drafter's, on the same questions. Begin: median of reading, encoding and prefill.
 COLUMNS = (
     FigureColumn("", "recording", lambda row: f"{row['seconds']:g} s, {row['way']}"),
     FigureColumn("seconds", "", lambda row: row["seconds"]),
@@ -122,7 +122,7 @@ def compare_recordings(plan: RecordingsBench, target: Target, tick: Tick = lambd
     """Draft for every question with every drafter, interleaved, and compare with the target's own answer.
 
     Raises:
-        CrossdraftError: a drafter has nothing to say before the target has spoken.
+        CrossdraftError: a drafter cannot draft before the target has begun its answer.
     """
     drafters = {spec: plan.models.build(plan.models.spec(spec), target) for spec in plan.drafters}
     alone = DecodeLoop(target)
@@ -175,7 +175,7 @@ def _result(
 
 
 def _medians(made: Sequence[Drafted]) -> tuple[float, float]:
-    """Seconds until a drafter may draft, and of a token."""
+    """Median seconds until a drafter may draft, and per drafted token."""
     tokens = [one.draft_s / one.tokens for one in made]
     return float(np.median([one.begin_s for one in made])), float(np.median(tokens))
 
@@ -191,7 +191,7 @@ def _draft(drafter: Drafter[Any], request: Request, answer: Sequence[int], nodes
 
 
 def _requests(plan: RecordingsBench, seconds: float, way: str) -> Iterator[Request]:
-    """Every question about every recording, laid out in memory."""
+    """Yield every question about every recording, with the recording in memory."""
     seeds = scenes.split_seeds("test")
     for clip in range(plan.clips):
         scene = scenes.make_scene(seeds[plan.first + clip])
@@ -209,7 +209,7 @@ def _requests(plan: RecordingsBench, seconds: float, way: str) -> Iterator[Reque
 
 
 def _pace(seed: int, seconds: float, way: str) -> scenes.Pace:
-    """Choose how the scene fills the recording; where it happens at its own speed is drawn from the seed."""
+    """Choose how the scene fills the recording; the start of a scene at its own speed is drawn from the seed."""
     if way == SPREAD:
         return scenes.Pace(seconds)
     return scenes.Pace(seconds, float(np.random.default_rng([seed, 3]).uniform(0, seconds - scenes.DURATION_S)))

@@ -1,8 +1,8 @@
 """`crossdraft replay`: drafters on recorded answers.
 
 Tokens per pass are exact, for greedy acceptance depends on nothing but the tokens. Times are simulated from those of
-the stages. Replay is online, in the order of the traces: a drafter that learns knows the answers before this one and
-no others.
+the stages. Replay is online, in the order of the traces: a drafter that learns knows only the answers before the
+present one.
 
 With a shared clip (`ReplayConfig.shared_clip`) the traces of one scene are a conversation about it, and a prefix cache
 that holds every clip is assumed: only the scene's first question pays the prefill, a later one pays a pass over its
@@ -30,15 +30,15 @@ QUESTION_TOKENS = 16  # of "What are the key elements in this scene? ASSISTANT:"
 
 @dataclass(frozen=True, slots=True)
 class StageCosts:
-    """Stage times in milliseconds; those of a trace itself come first.
+    """Stage times in milliseconds; times that a trace itself states come first.
 
     Args:
-        prefill: the target's, encoding included.
-        step: t = V(1).
-        verify: V(n) / t for n > 1, at one new token more than the root.
-        per_node: what each further node adds to it.
+        prefill: time of the target's prefill, encoding included.
+        step: t = V(1), time of a decode step.
+        verify: V(n) / t for n > 1, with one new token besides the root.
+        per_node: what each further node adds to `verify`.
         draft: time of a drafted tree; `None` = as measured here.
-        question_tokens: length of a question's text, which is read in one pass where its clip is known already.
+        question_tokens: tokens of a question's text, which is read in one pass where its clip is known already.
     """
 
     prefill: float | None = None
@@ -78,9 +78,9 @@ class ReplayConfig:
 
     Args:
         nodes: most nodes of a tree.
-        ride_along: draft for the prefill's own pass as well; else its token is the target's alone.
+        ride_along: draft for the prefill's own pass as well; otherwise that pass gives the target's token alone.
         adaptive: leave out nodes whose path probability does not repay the wider pass.
-        shared_clip: of the traces of one scene only the first pays the prefill.
+        shared_clip: only the first of the traces of one scene pays the prefill.
     """
 
     nodes: int = 32
@@ -97,7 +97,7 @@ class ReplayConfig:
 class SimulatedTimes:
     """Milliseconds of an answer: by the target alone, by the target alone with the shared clip, with the drafter.
 
-    The second is the first where no clip is shared.
+    `alone_shared` equals `alone` where no clip is shared.
     """
 
     alone: float
@@ -107,7 +107,7 @@ class SimulatedTimes:
 
 @dataclass(slots=True)
 class TraceReplay:
-    """One trace: its passes, and what the drafter did for them."""
+    """Replay of one trace: its passes, and the drafts for them."""
 
     trace: Trace
     clip_known: bool = False  # an earlier question was about the same clip, and its keys and values are kept
@@ -120,8 +120,8 @@ class TraceReplay:
     def times(self, costs: StageCosts) -> SimulatedTimes | None:
         """Simulated milliseconds of this answer; `None` where neither the trace nor `costs` says how long stages take.
 
-        The first pass is the prefill, and what rides along widens it as it would widen any pass. Where the clip is
-        known it is a pass over the question's q tokens and the n nodes that ride along: V(q + n) in place of V(q).
+        The first pass is the prefill, which a hidden draft widens as it would widen any pass. Where the clip is known,
+        this is a pass over the question's q tokens and the n nodes of the draft: V(q + n) in place of V(q).
         """
         found = costs.of(self.trace)
         if found is None:
@@ -140,12 +140,12 @@ class TraceReplay:
 def over_clips(
     played: Sequence[TraceReplay], numerator: Sequence[float], denominator: Sequence[float] | None = None
 ) -> Interval:
-    """Σ numerator / Σ denominator, or the mean, over answers; those about one clip are drawn together."""
+    """Σ numerator / Σ denominator, or the mean, over answers; answers about one clip are drawn together."""
     return ratio_by([entry.trace.scene for entry in played], numerator, denominator or [1.0] * len(played))
 
 
 def hidden_over_clips(played: Sequence[TraceReplay]) -> Interval:
-    """Tokens accepted in the prefill's own pass, per answer; as `over_clips`."""
+    """Tokens accepted in the prefill's own pass, per answer; answers about one clip are drawn together."""
     return over_clips(played, [entry.hidden for entry in played])
 
 
@@ -157,7 +157,7 @@ def tau_over_clips(played: Sequence[TraceReplay]) -> Interval:
 
 
 class RecordedDrafter:
-    """The drafter `trace`: drafts what the trace's own drafter did, from the beginning, whatever the target emits.
+    """The drafter `trace`: repeats the drafts that the trace recorded, whatever the target emits.
 
     Raises:
         CrossdraftError: none of the traces holds a draft.
@@ -186,17 +186,17 @@ class RecordedDrafter:
         return [[*state] for state in states]
 
     def end(self, states: Sequence[list[int]]) -> None:
-        """Do nothing: no memory is held for a state."""
+        """Do nothing: a state holds no memory."""
 
 
 def replay(
     traces: Sequence[Trace], drafter: Drafter[Any], config: ReplayConfig, costs: StageCosts, tick: Tick = lambda _: None
 ) -> dict[str, Any]:
-    """Let the drafter draft for every trace, in order; plain values.
+    """Let the drafter draft for every trace, in order; return plain values.
 
     Everything `simulated` is `None` where not every trace has times. `simulated_speedup` is over the target alone,
-    which reads its whole prompt every time; what is `shared` is the target alone with the shared clip, `None` if no
-    clip is shared. `hidden_accepted` (per answer) is `None` if nothing was drafted for the prefill's own pass,
+    which reads its whole prompt every time; `shared` figures are for the target alone with the shared clip, `None` if
+    no clip is shared. `hidden_accepted` (per answer) is `None` if nothing was drafted for the prefill's own pass,
     `first_token_accepted` counts the answers whose first drafted token was the target's.
     """
     played: list[TraceReplay] = []
@@ -250,7 +250,7 @@ def replay(
 def play(
     trace: Trace, drafter: Drafter[Any], config: ReplayConfig, costs: StageCosts, *, clip_known: bool = False
 ) -> TraceReplay:
-    """One answer, pass by pass."""
+    """Replay one answer, pass by pass."""
     text, played = trace.target_tokens, TraceReplay(trace, clip_known)
     (state,) = drafter.begin([Request(trace.question, _clip(trace), max_new_tokens=len(text))])
     done = 0
@@ -278,7 +278,7 @@ def play(
 
 
 def worth_it(draft: Draft, costs: StageCosts) -> DraftTree:
-    """The nodes whose path probability repays the wider pass."""
+    """Keep the nodes whose path probability repays the wider pass."""
     if not draft.path_probs:
         return draft.tree
     from crossdraft.engine.cost_model import CostModel

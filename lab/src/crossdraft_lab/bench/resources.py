@@ -16,9 +16,9 @@ from crossdraft_lab.bench.environment import MIB
 
 PROC, SHARED = Path("/proc"), Path("/dev/shm")  # noqa: S108 - looked at, never written to
 MOST_GROWTH = 0.03  # largest `flatness` of `part_medians` of flat memory
-SETTLED = 0.2  # memory is judged after this share of what is asked
-PARTS = 8  # of the samples: within one, memory swings by what requests hold
-PATIENCE_S = 10.0  # for processes and threads that are ending
+SETTLED = 0.2  # memory is judged after this share of the requests
+PARTS = 8  # parts of the samples: within a part, memory swings with the requests
+PATIENCE_S = 10.0  # seconds to wait for processes and threads that are ending
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class Leftovers:
 
     Args:
         processes: children that still run, and zombies, by their names.
-        threads: by name.
-        files: in the folder for temporary ones.
-        shared: segments of shared memory that carry the number of one of our processes.
+        threads: threads, by name.
+        files: files in the folder for temporary ones.
+        shared: segments of shared memory that carry the id of one of our processes.
     """
 
     processes: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Leftovers:
 
     @property
     def any(self) -> bool:
-        """True if there is anything."""
+        """True if anything is left."""
         return bool(self.processes or self.threads or self.files or self.shared)
 
     def to_json(self) -> dict[str, list[str]]:
@@ -79,7 +79,7 @@ class Leftovers:
 
 
 def sample(done: int, *, whole: bool = True) -> MemorySample:
-    """The memory of this process and of all that it started, now."""
+    """Sample the present memory of this process and of all its descendants."""
     children = sum(map(resident_mib, descendants(os.getpid())))
     return MemorySample(done, resident_mib(os.getpid()), children, whole, _open_files())
 
@@ -93,7 +93,7 @@ def resident_mib(pid: int) -> float:
 
 @contextmanager
 def halted(*pids: int) -> Iterator[None]:
-    """Stop processes and all that they started until the block ends: an idle process may still poll.
+    """Stop processes and their descendants within the block: an idle process may still poll.
 
     An idle worker of vLLM's server takes a sixth of a core.
     """
@@ -112,7 +112,7 @@ def _signal_all(pids: Sequence[int], number: signal.Signals) -> None:
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """Processes that a process started, and those that they started: number -> name, and `(zombie)` behind it."""
+    """Processes that a process started, directly or not: id -> name, with `(zombie)` behind it if it is one."""
     parents: dict[int, tuple[int, str]] = {}
     for entry in PROC.glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -129,7 +129,7 @@ def descendants(pid: int) -> dict[int, str]:
 
 
 def flatness(values: Sequence[float]) -> float:
-    """(max - min) / median; 0 of fewer than two.
+    """(max - min) / median; 0 for fewer than two values.
 
     >>> flatness([100, 101, 102])
     0.019801980198019802
@@ -138,7 +138,7 @@ def flatness(values: Sequence[float]) -> float:
 
 
 def part_medians(values: Sequence[float]) -> list[float]:
-    """Medians of `PARTS` successive parts of values in the order of time; fewer values are returned unchanged.
+    """Medians of `PARTS` successive parts of values, in the order of time; fewer values than parts stay unchanged.
 
     >>> part_medians([*range(16)])
     [0.5, 2.5, 4.5, 6.5, 8.5, 10.5, 12.5, 14.5]
@@ -149,7 +149,7 @@ def part_medians(values: Sequence[float]) -> list[float]:
 
 @contextmanager
 def own_temporary_folder() -> Iterator[Path]:
-    """A folder in which this process, and those that it starts, make their temporary files while it is open."""
+    """Create a folder for temporary files of this process and of those that it starts, while the context is open."""
     before, variable = tempfile.tempdir, os.environ.get("TMPDIR")
     with tempfile.TemporaryDirectory(prefix="crossdraft-") as folder:
         tempfile.tempdir = os.environ["TMPDIR"] = folder
@@ -161,9 +161,9 @@ def own_temporary_folder() -> Iterator[Path]:
 
 
 def leftovers(temporary: Path, pids: Sequence[int], before: Sequence[threading.Thread]) -> Leftovers:
-    """Find what is left of those processes, in that folder, and of threads that were not there before.
+    """Find what is left of the processes `pids`, of files in the folder, and of threads that `before` does not list.
 
-    Waits some seconds for what is ending.
+    Waits some seconds for processes and threads that are ending.
     """
     deadline = time.monotonic() + PATIENCE_S
     while True:

@@ -1,7 +1,7 @@
-"""`crossdraft bench rules`: what acceptance rules keep under the same rounds, and what lossy ones do to the answers.
+"""`crossdraft bench rules`: tokens that acceptance rules keep in equal rounds, and the effect of lossy ones on answers.
 
 Quality is the share of facts that an answer about a scene gets right (`scenes.score`), by itself and against the target
-alone. Each rule gets a drafter made anew, so that what one learns under a rule helps no other.
+alone. Each rule gets a new drafter, so that what a drafter learns under one rule does not help another.
 """
 
 from collections.abc import Sequence
@@ -36,10 +36,10 @@ def rules_study(
     Args:
         models: the pair.
         work: the pairs, and the temperature.
-        rules: specs; `None` = every rule for sampled answers that may judge the drafter; the shipped judge is for the
-            reference target alone.
-        drafter: what drafts; rules for chains need one that drafts them.
-        nodes: of every round's draft, the first included.
+        rules: specs; `None` = every rule for sampled answers that can be used with the drafter; the shipped judge only
+            for the reference target.
+        drafter: spec of the drafter; rules for chains need one that drafts chains.
+        nodes: number of nodes of every round's draft, the first included.
 
     Raises:
         CrossdraftError: a spec that cannot be read, a rule that does not fit the temperature, or one named twice.

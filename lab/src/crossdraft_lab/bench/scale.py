@@ -1,7 +1,7 @@
-"""`crossdraft bench scale`: what needs no trained weights, at any size, on CPU and CUDA.
+"""`crossdraft bench scale`: measurements that need no trained weights, at any model size, on CPU and CUDA.
 
-Runs where only torch, transformers and numpy are installed: `python -m crossdraft_lab.bench.scale --config 0.5b
---device cpu`. That is why its options are read by argparse.
+It runs where only torch, transformers and numpy are installed: `python -m crossdraft_lab.bench.scale --config 0.5b
+--device cpu`. For this reason, argparse reads its options.
 """
 
 import argparse
@@ -44,12 +44,12 @@ class Scale:
     Args:
         config: a name out of `TARGETS`, or the path of a config.json.
         drafters: names out of `DRAFTERS`, or paths.
-        device, draft_device: where they run.
-        dtype: of both.
-        budget_s: time for each single measurement; large models take three runs even so.
-        cores: on a CPU, whose cores are whose; `None` leaves the affinity as it is.
-        seed: of the random weights.
-        compile: have decode passes run as compiled functions: the drafter's of one token, the target's of up to 8.
+        device, draft_device: devices of the target and of the drafters.
+        dtype: dtype of target and drafters.
+        budget_s: seconds for each single measurement; large models take three runs even if that is longer.
+        cores: on a CPU, the cores of target and drafter; `None` leaves the affinity as it is.
+        seed: seed of the random weights.
+        compile: run decode passes as compiled functions: the drafter's of one token, the target's of up to 8.
     """
 
     config: str
@@ -64,7 +64,7 @@ class Scale:
 
 
 def run_scale(scale: Scale, say: Tick) -> Json:
-    """Measure, target first, then one drafter after the other; plain values, times in milliseconds.
+    """Measure the target, then one drafter after the other; return plain values, times in milliseconds.
 
     Raises:
         CrossdraftError: a shape that is not known, or a target that does not fit.
@@ -118,11 +118,11 @@ def _run(scale: Scale, say: Tick) -> Json:
 
 
 def parser_of(prog: str, description: str, config: str) -> argparse.ArgumentParser:
-    """The options of both programs that run where nothing reads options but argparse.
+    """Parser of the options of both programs that run where only argparse is installed to read options.
 
     Args:
-        prog, description: of the program.
-        config: the config by default; empty where one must be named.
+        prog, description: name and description of the program.
+        config: default of `--config`; empty where a config must be named.
     """
     parser = argparse.ArgumentParser(prog=prog, description=description)
     named = ", ".join([config, *TARGETS] if config else TARGETS)
@@ -136,7 +136,7 @@ def parser_of(prog: str, description: str, config: str) -> argparse.ArgumentPars
 
 
 def parsed(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argparse.Namespace, torch.device, str]:
-    """The options as they were given, the device, and the dtype's name; nothing is logged from here on.
+    """Parse options; return them with the device and the dtype's name. From here on nothing is logged.
 
     Raises:
         CrossdraftError: an unknown device, or a file that cannot be written.
@@ -149,7 +149,7 @@ def parsed(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[argpar
 
 
 def publish(given: argparse.Namespace, result: Json, said: Sequence[str]) -> None:
-    """Write a result: its lines on stdout, or JSON instead and the lines on stderr."""
+    """Write a result: its lines to stdout; with --json, JSON to stdout and the lines to stderr."""
     (sys.stderr if given.json else sys.stdout).write("\n".join(said) + "\n")
     write_json(result, given.json_out, stdout=given.json)
 
@@ -164,7 +164,7 @@ def run_program(main: Callable[[Sequence[str]], None]) -> None:
 
 
 def read_arguments(argv: Sequence[str], prog: str) -> tuple[Scale, argparse.Namespace]:
-    """The command line as a `Scale`, and as it was given.
+    """Read the command line; return it as a `Scale` and as parsed options.
 
     Raises:
         CrossdraftError: an unknown device or core, or a file that cannot be written.

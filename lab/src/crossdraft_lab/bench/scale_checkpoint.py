@@ -1,11 +1,11 @@
 """`crossdraft scale checkpoint`: a checkpoint of the hub's layout with random weights, of any size.
 
-What loading, memory and disk need at 7B can so be tried without a download. One file is held in memory at a time.
+It allows loading, memory and disk space at 7B to be tried without a download. One file is held in memory at a time.
 
 - Video-LLaVA as `LanguageBind/Video-LLaVA-7B-hf`, saved by transformers 4.42: `language_model.model.*`,
   `{video,image}_tower.vision_model.*`, `multi_modal_projector.*`.
 - EventGPT as released, saved by transformers 4.37: see `models.eventgpt.layout`. It has to be converted.
-- The tokenizer is of Llama's kind, SentencePiece's BPE as `tokenizers` writes it: <unk> <s> </s>, the 256 bytes, then
+- The tokenizer is of Llama's kind, SentencePiece's BPE in `tokenizers` format: <unk> <s> </s>, the 256 bytes, then
   the printable characters, then pairs, triples and longer runs of letters, each the merge of a shorter run and a
   letter. So any ids decode to letters; a text has about twice as many tokens as in Llama's own vocabulary.
 """
@@ -40,7 +40,7 @@ CONTEXT = 4096  # tokens
 
 
 TINY = 480  # ordinary tokens of the tiny checkpoints
-MEAN, STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]  # of OpenAI's CLIP
+MEAN, STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]  # pixels of OpenAI's CLIP
 VIDEO_LLAVA_NAMES = (  # ours in transformers 5 -> the hub's
     ("model.language_model.", "language_model.model."),
     ("model.video_tower.", "video_tower.vision_model."),
@@ -49,12 +49,12 @@ VIDEO_LLAVA_NAMES = (  # ours in transformers 5 -> the hub's
     ("lm_head.", "language_model.lm_head."),
 )
 DTYPE = torch.bfloat16
-ROOM = 100_000_000  # bytes that stay free on the disk, settings and tokenizer included
+ROOM = 100_000_000  # bytes to leave free on the disk, for settings and tokenizer among others
 PATTERN = "model{suffix}.safetensors"
 
 
 def llama_tokenizer(size: int, added: Sequence[str] = ()) -> Tokenizer:
-    """A byte-fallback BPE of exactly `size` ids, then one for each `added` special token; encoding puts `<s>` in front.
+    """Build a byte-fallback BPE of exactly `size` ids, plus one id for each `added` special token; it prepends `<s>`.
 
     >>> tokenizer = llama_tokenizer(32000, ["<image>"])
     >>> tokenizer.get_vocab_size(), tokenizer.token_to_id("<image>")
@@ -63,7 +63,7 @@ def llama_tokenizer(size: int, added: Sequence[str] = ()) -> Tokenizer:
     ['<s>', '▁t', 'he', '▁c', 'ar']
 
     Raises:
-        CrossdraftError: `size` cannot hold the bytes and the characters.
+        CrossdraftError: `size` is too small for the bytes and the characters.
     """
     printable = [SPACE, *map(chr, range(33, 127))]
     first = [UNK, BOS, EOS, *(f"<0x{byte:02X}>" for byte in range(256)), *printable]
@@ -84,7 +84,7 @@ def llama_tokenizer(size: int, added: Sequence[str] = ()) -> Tokenizer:
 
 
 def _merges() -> Iterator[tuple[str, str]]:
-    """Pairs of an earlier run and a letter: all runs of two letters, then of three, without end."""
+    """Yield pairs of an earlier run and a letter: all runs of two letters, then of three, without end."""
     runs = [SPACE, *LETTERS]
     while True:
         merges = [(run, letter) for run in runs for letter in LETTERS]
@@ -96,10 +96,10 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, *, pad: str = PAD, proce
     """Write a tokenizer and its settings as transformers 4.4x saved a LlamaTokenizerFast.
 
     Args:
-        folder: which exists.
-        tokenizer: as `llama_tokenizer` makes it.
-        pad: the padding token, one of its tokens.
-        processor: the processor's class, where the checkpoint has one.
+        folder: an existing folder.
+        tokenizer: a tokenizer as `llama_tokenizer` makes it.
+        pad: the padding token, one of the tokenizer's tokens.
+        processor: name of the processor's class, where the checkpoint has one.
     """
     tokenizer.save(str(folder / "tokenizer.json"))
     special = {"bos_token": BOS, "eos_token": EOS, "pad_token": pad, "unk_token": UNK}
@@ -128,19 +128,19 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, *, pad: str = PAD, proce
 
 
 def write_json_file(path: Path, content: object) -> None:
-    """Write JSON as the hub's files have it."""
+    """Write JSON in the layout of the hub's files."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A checkpoint's model, and how it lies on disk.
+    """A checkpoint's model, and its layout on disk.
 
     Args:
-        config: the model, as the classes of today build it.
-        rename: from a tensor's name in that model to its name on disk.
-        write_settings: writes everything but the weights into a folder.
-        shard: most bytes of one weight file, as the hub's.
+        config: configuration of the model as today's classes build it.
+        rename: maps a tensor's name in that model to its name on disk.
+        write_settings: writes all files but the weights into a folder.
+        shard: most bytes of one weight file, as for the hub's.
     """
 
     config: PretrainedConfig
@@ -157,7 +157,7 @@ def _small_video_llava() -> VideoLlavaConfig:
 
 
 def _tiny_video_llava() -> VideoLlavaConfig:
-    """Smallest Video-LLaVA: one vision layer more than is read; heads of 64, as the converter expects."""
+    """Smallest Video-LLaVA: one more vision layer than is used; heads of width 64, as the converter expects."""
     vision, text = clip(64, 3, 14, 32, 28, 128), small_llama(128, 2, 512, 256)
     return VideoLlavaConfig(vision_config=vision, text_config=text, image_token_index=TINY, video_token_index=TINY + 1)
 
@@ -179,11 +179,11 @@ SHAPES: Mapping[str, Callable[[], Any]] = {
 
 
 def layout_of(name: str) -> Layout:
-    """The layout of one of `SHAPES`; a tiny one is cut into several shards all the same."""
+    """Layout of one of `SHAPES`; even a tiny one is cut into several shards."""
     config = SHAPES[name]()
     shard = 200_000 if name.endswith("tiny") else 5_000_000_000
     if config.model_type == "eventgpt":
-        # What is stored is the official checkpoint, which has no row for the placeholder.
+        # Stored is the official checkpoint, which has no row for the placeholder.
         config.text_config.vocab_size = config.event_token_id
         config.event_token_id -= 1
         return Layout(config, official_name, lambda folder: _write_eventgpt(folder, config), shard)
@@ -281,7 +281,7 @@ def _write_generation(folder: Path, pad: int, version: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RandomCheckpoint:
-    """Contents of a written checkpoint: `bytes` of weights in so many `shards`."""
+    """Contents of a written checkpoint: numbers of tensors and parameters, bytes of weights, and number of shards."""
 
     folder: str
     config: str
@@ -305,11 +305,11 @@ def write_checkpoint(
     Args:
         name: one of `SHAPES`.
         destination: a new or empty folder; with `force` it may hold a checkpoint, which is then replaced.
-        seed: of the weights.
-        start, on_bytes: called with the number of bytes to come, and with the progress.
+        seed: seed of the weights.
+        start, on_bytes: called with the total number of bytes, and with a file's name and the bytes written.
 
     Raises:
-        CrossdraftError: an unknown name, a folder that holds something, or a disk without room.
+        CrossdraftError: an unknown name, a folder that is not empty, or a disk without enough space.
     """
     if name not in SHAPES:
         raise CrossdraftError(f"Unknown config '{name}'; choose one of {', '.join(SHAPES)}.")
@@ -361,7 +361,7 @@ def planned(layout: Layout) -> dict[str, dict[str, Tensor]]:
     """Assign tensors to files as `save_pretrained` cuts shards.
 
     Returns:
-        By file its tensors, by their names on disk, as shapes without memory.
+        Tensors of each file, by their names on disk, as shapes without memory.
     """
     with torch.device("meta"):
         model: Any = AutoModelForImageTextToText.from_config(layout.config, dtype=DTYPE)
@@ -376,9 +376,9 @@ def planned(layout: Layout) -> dict[str, dict[str, Tensor]]:
 
 
 def random_weight(key: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Weights as a model has them before training, in bfloat16: norms 1, biases 0, all else normal.
+    """Random weights as before training, in bfloat16: norms 1, biases 0, all others normal.
 
-    A matrix keeps the size of what it multiplies (variance 1 / width), so that activations stay finite at any depth.
+    Products with a matrix keep their variance (1 / width for weights), so that activations stay finite at any depth.
     """
     if key.endswith("bias"):
         return torch.zeros(shape, dtype=DTYPE)

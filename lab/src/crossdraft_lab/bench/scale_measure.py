@@ -1,6 +1,6 @@
 """Measurements of `crossdraft bench scale`: memory bandwidth, V(n), the prefill, and drafting during the prefill.
 
-Drafting runs with the real engine: one after the other, in a thread, in a process of its own. Results are plain values;
+Drafting runs with the real engine: before the prefill, in a thread, in a process of its own. Results are plain values;
 times are medians and quartiles in milliseconds, or medians.
 """
 
@@ -38,16 +38,16 @@ from crossdraft_lab.bench.statistics import Quartiles, quartiles
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # tokens of a pass
 LEAST, MOST = 3, 50
 MIB = 2**20
-NEW_TOKENS, NODES, REPEATS, STEPS = 16, 4, 3, 8  # of an answer with a drafter; steps of a drafter alone
+NEW_TOKENS, NODES, REPEATS, STEPS = 16, 4, 3, 8  # for answers with a drafter; steps of a drafter alone
 WARM_UPS = 3
-SAMPLED_S = 1.5  # of answers for NVML
+SAMPLED_S = 1.5  # seconds of answers while NVML samples
 Json = dict[str, Any]
 
 
 def sample(action: Callable[[], float], budget_s: float) -> Quartiles:
     """Quartiles of the seconds that `action` returns, after one call that does not count.
 
-    As many calls as fit into the budget, but at least 3 and at most 50.
+    There are as many calls as fit into the budget, but at least 3 and at most 50.
     """
     action()
     values: list[float] = []
@@ -58,7 +58,7 @@ def sample(action: Callable[[], float], budget_s: float) -> Quartiles:
 
 
 def clocked(device: torch.device, action: Callable[[], object]) -> float:
-    """Seconds until the device has finished `action`."""
+    """Measure the seconds until the device has finished `action`."""
     settle(device)
     start = time.perf_counter()
     action()
@@ -83,7 +83,7 @@ def bandwidth(device: torch.device, budget_s: float) -> float:
 
 @torch.inference_mode()
 def measure_prefill(target: Target, budget_s: float) -> tuple[int, Json]:
-    """Tokens of the prompt, and the prefill piece by piece: the vision encoder, the clip, the text after it."""
+    """Return the prompt's number of tokens, and times of the prefill's pieces: vision encoder, clip, text after it."""
     prompt = target.prepare(Request("scale"))
     device = target.device
     encode = sample(lambda: clocked(device, lambda: target.encode(prompt)), budget_s)
@@ -102,7 +102,7 @@ def measure_prefill(target: Target, budget_s: float) -> tuple[int, Json]:
 
 @torch.inference_mode()
 def timed_pass(target: Target, cache: KVCache, n: int) -> tuple[float, float]:
-    """One pass over n tokens after row 0, a chain behind its first; nothing of it stays.
+    """Time one pass over n tokens after row 0, a chain behind its first token; the cache keeps nothing of it.
 
     Returns:
         seconds of the model's own forward, and of the whole `extend` around it.
@@ -116,7 +116,7 @@ def timed_pass(target: Target, cache: KVCache, n: int) -> tuple[float, float]:
 
 @torch.inference_mode()
 def measure_passes(target: Target, budget_s: float) -> list[Json]:
-    """V(n) after the whole prompt, chains of n - 1 nodes: the model's own forward, and the whole `extend` around it."""
+    """Measure V(n) after the whole prompt, with chains of n - 1 nodes: the model's forward, and the whole `extend`."""
     prompt = target.prepare(Request("scale"))
     capacity = len(prompt) + max(WIDTHS) + 1
     cache = target.new_cache(capacity=capacity)
@@ -160,18 +160,18 @@ def measure_drafter(
     *,
     compiled: bool,
 ) -> Json:
-    """One drafter: alone, then during the target's prefill in every placement.
+    """Measure one drafter: alone, then during the target's prefill in every placement.
 
     Args:
-        target: that it drafts for.
-        name: of its shape.
-        where: its device and dtype, and the cores of a process of its own.
-        budget_s: time for each single measurement.
-        say: told what is measured.
-        compiled: its passes are compiled functions.
+        target: target to draft for.
+        name: name of the drafter's shape.
+        where: the drafter's device and dtype, and the cores of a process of its own.
+        budget_s: seconds for each single measurement.
+        say: called with the name of each measurement.
+        compiled: true if the drafter's passes are compiled functions.
 
     Raises:
-        CrossdraftError: its weights do not fit.
+        CrossdraftError: the drafter's weights do not fit into memory.
     """
     device, dtype, cores = where
     banned = tuple(sorted(target.reserved))
@@ -204,7 +204,7 @@ def measure_drafter(
 
 
 def _alone(drafter: IndependentDrafter, budget_s: float) -> tuple[Quartiles, Quartiles]:
-    """Seconds to read the prompt, and per drafted token."""
+    """Seconds in which a drafter alone reads the prompt, and seconds per drafted token."""
     request, device = Request("scale", max_new_tokens=STEPS + 1), drafter.model.device
 
     def reads() -> float:
@@ -226,7 +226,7 @@ def _alone(drafter: IndependentDrafter, budget_s: float) -> tuple[Quartiles, Qua
 
 
 def _with_drafter(target: Target, name: str, runner: DraftRunner[Any]) -> Json:
-    """Answers with and without the drafter, interleaved, after some that warm up: the first may end without a draft."""
+    """Time answers with and without the drafter, interleaved, after warm-ups: the first may end without a draft."""
     request = Request("scale", max_new_tokens=NEW_TOKENS)
     decoders = {"alone": DecodeLoop(target), "drafting": DecodeLoop(target, runner, nodes=NODES, adaptive=False)}
     runs: dict[str, list[Stats]] = {side: [] for side in decoders}
@@ -266,7 +266,7 @@ def _with_drafter(target: Target, name: str, runner: DraftRunner[Any]) -> Json:
 
 
 def _gpu_use(decoder: DecodeLoop, request: Request) -> list[Json]:
-    """Sample the GPUs by NVML while answers are written for a second; nothing where the target is on a CPU."""
+    """Sample the GPUs by NVML while answers are generated for a second; empty where the target is on a CPU."""
     if decoder.target.device.type != "cuda":
         return []
     with sampled_gpus() as gpus:
@@ -281,7 +281,7 @@ def _prefill_s(stats: Stats) -> float:
 
 
 def _engine_per_round(stats: Stats) -> float:
-    """Seconds of a round but the ride-along's in which neither the target's forward nor the drafter computed."""
+    """Seconds of a round, the prefill's excluded, in which neither the target's forward nor the drafter computed."""
     times = stats.stages_s
     own = times.get("rounds", 0.0) - times.get("verify", 0.0) - times.get("draft", 0.0)
     return own / (stats.rounds - 1) if stats.rounds > 1 else 0.0

@@ -32,7 +32,7 @@ SPARE = 1.1  # room for activations and caches, relative to the weights
 def clip(
     hidden: int, layers: int, patch: int, projection: int, side: int = 224, intermediate: int = 0
 ) -> CLIPVisionConfig:
-    """CLIP's ViT, with heads of 64."""
+    """Configuration of CLIP's ViT, with heads of width 64."""
     return CLIPVisionConfig(
         hidden_size=hidden,
         intermediate_size=intermediate or 4 * hidden,
@@ -45,13 +45,13 @@ def clip(
 
 
 def video_llava(text: LlamaConfig, vision: CLIPVisionConfig | None = None) -> VideoLlavaConfig:
-    """Video-LLaVA for eight frames of 224 x 224; with CLIP ViT-L/14, the default, 8 x 257 visual tokens."""
+    """Configuration of Video-LLaVA for eight 224 x 224 frames; with CLIP ViT-L/14, the default, 8 x 257 tokens."""
     seen = vision or clip(1024, 24, 14, 768)
     return VideoLlavaConfig(vision_config=seen, text_config=text, image_token_index=IMAGE, video_token_index=VIDEO)
 
 
 def small_llama(hidden: int, layers: int, vocabulary: int, intermediate: int = 0) -> LlamaConfig:
-    """A Llama with heads of 64."""
+    """Configuration of a Llama with heads of width 64."""
     return LlamaConfig(
         vocab_size=vocabulary,
         hidden_size=hidden,
@@ -74,10 +74,10 @@ DRAFTERS: dict[str, Callable[[], PretrainedConfig]] = {
 
 
 def shape_of(name: str, presets: dict[str, Callable[[], PretrainedConfig]]) -> PretrainedConfig:
-    """A preset by name, or a Hugging Face `config.json` by path.
+    """Read a configuration: a preset by name, or a Hugging Face `config.json` by path.
 
     Raises:
-        CrossdraftError: neither, or a class whose prompt is not known here.
+        CrossdraftError: neither a preset nor a file, or a model class whose prompt is not known here.
     """
     if name in presets:
         return presets[name]()
@@ -95,7 +95,7 @@ def shape_of(name: str, presets: dict[str, Callable[[], PretrainedConfig]]) -> P
 
 
 def random_prompt(config: Any, seed: int) -> Prompt:
-    """Text, a clip of noise, text: as many tokens as the real prompt has."""
+    """Build a prompt of text, a clip of noise, and text, with as many tokens as a real prompt."""
     generator = torch.Generator().manual_seed(seed)
     side = config.vision_config.image_size
     if config.model_type == "eventgpt":
@@ -110,12 +110,12 @@ def random_prompt(config: Any, seed: int) -> Prompt:
 
 
 def random_target(config: PretrainedConfig, device: torch.device, dtype: torch.dtype, seed: int = 0) -> Target:
-    """A model with random weights behind our adapter. It never ends an answer by itself.
+    """Build a target with random weights. It never ends an answer by itself.
 
     The weights are drawn on the device in their final dtype: there is no copy in float32 anywhere.
 
     Raises:
-        CrossdraftError: it does not fit into the memory that is free.
+        CrossdraftError: the model does not fit into the free memory.
     """
     check_memory(config, device, dtype)
     torch.manual_seed(seed)
@@ -128,10 +128,10 @@ def random_target(config: PretrainedConfig, device: torch.device, dtype: torch.d
 def random_drafter(
     name: str, device: str, dtype: torch.dtype, banned: Sequence[int] = (), seed: int = 1, *, compiled: bool = False
 ) -> IndependentDrafter:
-    """A drafter with random weights; a module's function, so that a process of its own can make it.
+    """Build a drafter with random weights; as a function of a module, it can be called in another process.
 
     Args:
-        compiled: its passes over one token are a compiled function.
+        compiled: compile the drafter's passes over one token.
     """
     target = random_target(shape_of(name, DRAFTERS), torch.device(device), dtype, seed)
     if compiled:
@@ -140,7 +140,7 @@ def random_drafter(
 
 
 def check_memory(config: PretrainedConfig, device: torch.device, dtype: torch.dtype) -> None:
-    """Refuse a model that cannot fit, before hours of swapping."""
+    """Refuse a model that does not fit into memory, before hours of swapping."""
     with torch.device("meta"):
         model = AutoModelForImageTextToText.from_config(config, dtype=dtype)
     needed = model.num_parameters() * dtype.itemsize * SPARE
@@ -155,7 +155,7 @@ def check_memory(config: PretrainedConfig, device: torch.device, dtype: torch.dt
 def decode_bytes(model: Any) -> int:
     """Bytes of weights that decoding one token must read: the language model and its head.
 
-    Of the embedding table one row is read; a tied head is the whole table, and counts once.
+    Only one row of the embedding table is read; a tied head is the whole table, and counts once.
     """
     head = list(model.get_output_embeddings().parameters())
     table = {id(parameter) for parameter in model.get_input_embeddings().parameters()}
@@ -166,7 +166,7 @@ def decode_bytes(model: Any) -> int:
 
 
 def cache_bytes(text: Any, tokens: int, dtype: torch.dtype) -> int:
-    """Bytes of keys and values of so many tokens."""
+    """Bytes of keys and values of `tokens` tokens."""
     heads = text.num_key_value_heads or text.num_attention_heads
     width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     return 2 * text.num_hidden_layers * heads * width * tokens * dtype.itemsize

@@ -1,7 +1,7 @@
 """Paired comparisons over scenes: significance test, effect size, and the smallest detectable difference.
 
-All of it is about pairs of one scene, of which repeated runs are summed first: they are no independent evidence. Times
-are compared by the logarithm of their ratio, so that half as fast and twice as fast are equally far from the same.
+The unit is a scene: repeated runs of a scene are summed first, for they are no independent evidence. Times are
+compared by the logarithm of their ratio, so that half as fast and twice as fast are equally far from equality.
 """
 
 import math
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.statistics import Figure, by_scene
 
-ALPHA = 0.05  # of two-sided tests
-POWER = 0.8  # of the minimum detectable effect
+ALPHA = 0.05  # level of two-sided tests
+POWER = 0.8  # power of the minimum detectable effect
 COMPARISON_HEADS = ("p", "d_z", "detectable")
 COMPARISON_NOTE = (
     "p: Wilcoxon's signed-rank test over scenes, with Holm's correction over all rows that have one; d_z: mean of the "
@@ -27,17 +27,17 @@ COMPARISON_NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class PairedComparison:
-    """One method against another on the same scenes.
+    """Comparison of one method with another on the same scenes.
 
     Args:
-        ratio: Σ baseline / Σ method; above 1, the method is better where less is better.
-        p: of Wilcoxon's signed-rank test on the scenes' log ratios.
-        adjusted_p: after Holm's correction over all comparisons that were made together.
+        ratio: Σ cost of the baseline / Σ cost of the method; above 1, the method is better.
+        p: p value of Wilcoxon's signed-rank test on the scenes' log ratios.
+        adjusted_p: `p` after Holm's correction over all comparisons that were made together.
         effect: Cohen's d_z: mean log ratio over its standard deviation.
-        rank_biserial: (sum of ranks in favour - against) / all, -1 to 1.
-        detectable: the smallest change of the ratio, as a share, that so many scenes of this spread show in four of
-            five experiments at the strictest level of Holm's correction, α over the number of comparisons; what is
-            smaller may be there and not be seen.
+        rank_biserial: (sum of ranks in favour - sum against) / sum of all ranks, -1 to 1.
+        detectable: smallest change of the ratio, as a share, that this number of scenes with this spread shows in four
+            of five experiments at the strictest level of Holm's correction, α over the number of comparisons; a smaller
+            change may exist and not be seen.
     """
 
     ratio: Figure
@@ -49,7 +49,7 @@ class PairedComparison:
 
     @property
     def differs(self) -> bool:
-        """True if the two differ: both the interval and the corrected test say so."""
+        """True if the methods differ: both the interval and the corrected test say so."""
         interval = self.ratio.interval
         return self.adjusted_p < ALPHA and not interval.low <= 1 <= interval.high
 
@@ -60,11 +60,11 @@ class PairedComparison:
 
 @dataclass(frozen=True, slots=True)
 class PairedCosts:
-    """Costs that one comparison is made of.
+    """Costs that one comparison is computed from.
 
     Args:
-        baseline, method: seconds (or another cost above 0) of each run, run by run on the same scenes.
-        scenes: of each run.
+        baseline, method: seconds (or another positive cost) of each run of either, on the same scenes in one order.
+        scenes: scene of each run.
     """
 
     baseline: Sequence[float]
@@ -89,15 +89,15 @@ def comparison_json(found: PairedComparison | None) -> dict[str, float | None]:
 def compare_paired(
     baseline: Sequence[float], methods: Mapping[str, Sequence[float]], scenes: Sequence[Hashable]
 ) -> dict[str, PairedComparison]:
-    """Every method against the baseline, with Holm's correction over all of them, also in what is detectable.
+    """Compare every method with the baseline, with Holm's correction over all, for `detectable` too.
 
     Args:
-        baseline: seconds (or another cost above 0) of each run.
-        methods: the same of each method, run by run on the same scenes.
-        scenes: of each run.
+        baseline: seconds (or another positive cost) of each run.
+        methods: seconds of each run of each method, on the same scenes in the same order.
+        scenes: scene of each run.
 
     Raises:
-        CrossdraftError: lengths that differ, a cost that is not above 0, or too few scenes to say anything.
+        CrossdraftError: lengths that differ, a cost that is not above 0, or too few scenes for any test.
     """
     if (here := len(by_scene(baseline, scenes))) < (least := least_scenes(len(methods))):
         raise CrossdraftError(
@@ -108,9 +108,9 @@ def compare_paired(
 
 
 def compare_together(pairs: Mapping[str, PairedCosts]) -> dict[str, PairedComparison]:
-    """Comparisons that have baselines of their own, with Holm's correction over all of them.
+    """Compare pairs of methods that each have their own baseline, with Holm's correction over all of them.
 
-    Those of fewer than `least_scenes` of all are left out: no test of so few scenes can show anything.
+    Pairs with fewer scenes than `least_scenes` are left out: no test of so few scenes can show a difference.
 
     Raises:
         CrossdraftError: lengths that differ, or a cost that is not above 0.
@@ -134,7 +134,7 @@ def compare_together(pairs: Mapping[str, PairedCosts]) -> dict[str, PairedCompar
 
 
 def least_scenes(methods: int) -> int:
-    """Fewest scenes that can reach p < 0.05 in a signed-rank test (p ≥ 2 / 2^n) corrected for so many methods.
+    """Fewest scenes with which a signed-rank test corrected for `methods` tests can reach p < 0.05 (p ≥ 2 / 2^n).
 
     >>> least_scenes(1), least_scenes(2), least_scenes(40)
     (6, 7, 11)
@@ -145,16 +145,16 @@ def least_scenes(methods: int) -> int:
 def paired_difference(
     name: str, values: Sequence[float], control: Sequence[float], scenes: Sequence[Hashable]
 ) -> tuple[Figure, float]:
-    """Mean of value - control over answers, and Wilcoxon's p of the scenes' differences.
+    """Return the mean of value - control over answers, and Wilcoxon's p of the scenes' differences.
 
-    For counts, which may be 0: accepted tokens of a drafter beside those of one that cannot know the answer.
+    It is meant for counts, which may be 0: accepted tokens of a drafter and of one that cannot know the answer.
     """
     differences = [value - other for value, other in zip(values, control, strict=True)]
     return Figure.mean(name, differences, scenes), wilcoxon(by_scene(differences, scenes))
 
 
 def wilcoxon(differences: Sequence[float] | NDArray[np.float64]) -> float:
-    """p of the two-sided signed-rank test (Wilcoxon 1945); pairs without a difference are dropped, 1 if all are.
+    """p of the two-sided signed-rank test (Wilcoxon 1945); zero differences are dropped; 1 if no others are left.
 
     >>> wilcoxon([1, 2, 3, 4, 5, 6])
     0.03125
@@ -170,7 +170,7 @@ def wilcoxon(differences: Sequence[float] | NDArray[np.float64]) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p values after the step-down correction for having tested so many (Holm 1979), in the given order.
+    """p values after Holm's step-down correction for the number of tests (Holm 1979), in the given order.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -193,12 +193,12 @@ def cohens_dz(differences: Sequence[float] | NDArray[np.float64]) -> float:
     spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
     mean = float(values.mean())
     if spread <= 1e-12 * max(1.0, abs(mean)):
-        return 0.0 if mean == 0 else math.copysign(1e6, mean)  # without any spread it has no bound
+        return 0.0 if mean == 0 else math.copysign(1e6, mean)  # without any spread d_z has no bound
     return mean / spread
 
 
 def rank_biserial(differences: Sequence[float] | NDArray[np.float64]) -> float:
-    """(Σ ranks of positive - Σ ranks of negative) / Σ ranks of absolute differences (Kerby 2014); 0 without any.
+    """(Σ ranks of positive - Σ ranks of negative) / Σ ranks of absolute differences (Kerby 2014); 0 if all are 0.
 
     >>> round(rank_biserial([1, 2, -3]), 3)
     0.0
@@ -214,12 +214,12 @@ def rank_biserial(differences: Sequence[float] | NDArray[np.float64]) -> float:
 
 
 def minimum_detectable(n: int, alpha: float = ALPHA, power: float = POWER) -> float:
-    """The smallest d_z that a two-sided paired t-test of `n` pairs finds with this power (noncentral t).
+    """Smallest d_z that a two-sided paired t-test of `n` pairs detects with this power (noncentral t).
 
     Args:
-        n: pairs, at least 2.
-        alpha: of the test.
-        power: chance to find it.
+        n: number of pairs, at least 2.
+        alpha: level of the test.
+        power: probability of detecting it.
 
     >>> round(minimum_detectable(34), 3)
     0.495

@@ -1,7 +1,7 @@
 """`crossdraft bench soak`: thousands of mixed requests from many threads, some of them cancelled, some of them wrong.
 
-Every answer is compared with the one that the target alone gave beforehand, whatever shared its passes, was cancelled
-or killed meanwhile; memory is sampled all the time; and nothing may be left over in the end.
+Every answer is compared with the one that the target alone gave beforehand, even when other requests share its passes,
+are cancelled, or the drafter is killed; memory is sampled all the time; and no resource may be left over in the end.
 """
 
 import itertools
@@ -43,10 +43,10 @@ from crossdraft_lab.bench.resources import (
 )
 from crossdraft_lab.bench.workload import Workload, items
 
-SHOWN = 20  # failures in the report
+SHOWN = 20  # failures that the report lists
 INTERVAL_S = 0.5
 LENGTHS = (2, 4, 8, 16, 24)
-CACHE_BYTES = 8 << 20  # full within the first fifth, the drafter's too: else its filling would look like a leak
+CACHE_BYTES = 8 << 20  # so small that it fills within the first fifth: later growth is then a leak
 WAYS = ("generate", "submit", "stream")
 NAMESPACES = ("", "a", "b", None)
 # How the target alone chooses its tokens: all of these but the last give the same ones every time.
@@ -66,18 +66,18 @@ class Soak:
     """Settings of a soak test.
 
     Args:
-        folder: where clips are written, and a broken one.
+        folder: folder for clips, and for a broken clip.
         target, drafter, options: as in `Engine.load`; the options' cache and batch are set here.
-        requests, threads: how many, from how many threads.
-        clips: how many are asked about.
-        cancelled, wrong: shares of the requests that are cancelled, and that cannot be answered.
-        kills: how often the drafter's process is killed, all within the first fifth of the requests; it is restarted
-            three times within ten minutes.
-        max_batch: requests that share a pass.
-        seed: of everything that is drawn.
+        requests, threads: number of requests, and of threads that send them.
+        clips: number of clips.
+        cancelled, wrong: shares of the requests that are cancelled, and of those that cannot be answered.
+        kills: number of times that the drafter's process is killed, all within the first fifth of the requests; it is
+            restarted three times within ten minutes.
+        max_batch: number of requests that share a pass.
+        seed: seed of all random choices.
 
     Raises:
-        CrossdraftError: a number that is too small, or a share that is none.
+        CrossdraftError: a number that is too small, or a share outside 0 … 1.
     """
 
     folder: Path
@@ -105,7 +105,7 @@ class Soak:
 
 
 Known = tuple[Request, tuple[int, ...] | None]
-"""A request that can be answered, and the tokens that the target alone answers; none where they are drawn."""
+"""A request that can be answered, and the tokens that the target alone gives it; none where they are sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +116,9 @@ class Ask:
         number: its number among all requests.
         request: the request.
         tokens: tokens of the whole answer, if they are known.
-        way: how it is asked, out of `WAYS`.
-        cancel_s: seconds after which it is cancelled; None = never.
-        refusal: a part of the error's text, if it cannot be answered.
+        way: way to ask, out of `WAYS`.
+        cancel_s: seconds after which it is cancelled; `None` = never.
+        refusal: part of the expected error's text, if the request cannot be answered.
     """
 
     number: int
@@ -130,7 +130,7 @@ class Ask:
 
 
 def run_soak(plan: Soak, tick: Tick = lambda _: None) -> Json:
-    """Ask everything, and see what is left over.
+    """Ask all requests, and check that no resources are left over.
 
     Raises:
         CrossdraftError: the pair cannot be loaded.
@@ -142,7 +142,7 @@ def run_soak(plan: Soak, tick: Tick = lambda _: None) -> Json:
         before = threading.enumerate()
         engine = Engine.load(plan.target, plan.drafter, options)
         try:
-            engine.generate(known[0][0])  # threads and processes are there
+            engine.generate(known[0][0])  # so that all threads and processes exist
             run = _Run(plan, engine, tick)
             seconds = run.ask_all(Mix(plan, known))
             rows = _rows_in_use(engine)
@@ -166,7 +166,7 @@ def run_soak(plan: Soak, tick: Tick = lambda _: None) -> Json:
 
 
 def known_answers(plan: Soak) -> Iterator[Known]:
-    """Every clip with every kind of sampling, answered by the target alone, as long as the longest."""
+    """Yield every clip with every kind of sampling, answered by the target alone, up to the largest length used."""
     work = Workload(plan.clips, max_new_tokens=max(LENGTHS), files=plan.folder)
     asked = [
         replace(item.request, sampling=sampling, namespace=None)
@@ -181,11 +181,11 @@ def known_answers(plan: Soak) -> Iterator[Known]:
 
 
 class Mix:
-    """The requests by number: the same for the same seed, whichever thread asks which.
+    """The requests by number: a seed gives the same ones, whichever thread asks which.
 
     Args:
         plan: shares and seed.
-        known: what can be answered.
+        known: requests that can be answered, with their answers.
     """
 
     def __init__(self, plan: Soak, known: Sequence[Known]) -> None:
@@ -202,7 +202,7 @@ class Mix:
         )
 
     def __getitem__(self, number: int) -> Ask:
-        """The request of that number."""
+        """Return the request of that number."""
         plan, draw = self._plan, random.Random(f"{self._plan.seed}/{number}")  # noqa: S311 - no secret
         (request, tokens), kind = draw.choice(self._known), draw.random()
         length, events = draw.choice(LENGTHS), request.events
@@ -225,7 +225,7 @@ class Mix:
 
 
 class _Run:
-    """Asks, samples, kills, and counts."""
+    """A running soak test: asks, samples memory, kills drafters, and counts."""
 
     def __init__(self, plan: Soak, engine: Engine, tick: Tick) -> None:
         self.plan = plan
@@ -240,7 +240,7 @@ class _Run:
         self._numbers = itertools.count()
 
     def ask_all(self, mix: Mix) -> float:
-        """Ask from all threads, and watch from this one; returns the seconds."""
+        """Ask from all threads, and watch from this one; return the seconds taken."""
         start = time.perf_counter()
         with ThreadPoolExecutor(self.plan.threads) as pool:
             asking = [pool.submit(self._ask_some, mix) for _ in range(self.plan.threads)]
@@ -275,14 +275,14 @@ class _Run:
         return sample(self._done, whole=bool(self._workers()) or not self.kills)
 
     def _workers(self) -> list[int]:
-        """Process ids of the drafter's own processes, as far as they run."""
+        """Process ids of the drafter's own processes that are running."""
         runner = self.engine.drafter
         workers = [] if runner is None else [one.pid for one in runner.workers if isinstance(one, ProcessDrafter)]
         running = descendants(os.getpid())
         return [pid for pid in workers if pid in running]
 
     def _kill_if_due(self) -> None:
-        # All of them before memory is judged: a fresh process has its caches to fill.
+        # All kills come before memory is judged: a fresh process has its caches to fill.
         due = self._done >= (self.kills + 1) * SETTLED * self.plan.requests / (self.plan.kills + 1)
         if due and self.kills < self.plan.kills and (workers := self._workers()):
             with suppress(ProcessLookupError):
@@ -291,7 +291,7 @@ class _Run:
 
 
 def answered(engine: Engine, ask: Ask) -> Answer:
-    """The answer, asked for in the way that was drawn.
+    """Return the answer, asked for in the way that was drawn.
 
     Raises:
         CrossdraftError, CancelledError: what the engine raises.
@@ -312,7 +312,7 @@ def answered(engine: Engine, ask: Ask) -> Answer:
 
 
 def check(ask: Ask, answer: Answer) -> str:
-    """Check a request that has an answer; returns how it ended: a word, or "!" and what is wrong with it."""
+    """Check a request that has an answer; return how it ended: a word, or "!" and what is wrong with it."""
     tokens, finish = answer.tokens, answer.finish
     cut = finish in (Finish.CANCELLED, Finish.TIME)
     known = ask.tokens
@@ -337,7 +337,7 @@ def check(ask: Ask, answer: Answer) -> str:
 
 
 def check_error(ask: Ask, error: BaseException) -> str:
-    """Check a request that has no answer; returns how it ended."""
+    """Check a request that has no answer; return how it ended."""
     if isinstance(error, CancelledError):
         return "cancelled before it began" if ask.cancel_s is not None else "!It was cancelled."
     if ask.refusal is None or ask.refusal not in str(error):
@@ -346,14 +346,14 @@ def check_error(ask: Ask, error: BaseException) -> str:
 
 
 def _rows_in_use(engine: Engine) -> int:
-    """Rows in use in the cache of the engine's own loop, when it has nothing to do."""
+    """Number of rows in use in the cache of the engine's own loop when it is idle."""
     scheduler: Any = engine._scheduler  # noqa: SLF001 - nobody else needs to look in there
     return scheduler.call(lambda: scheduler._decoder.cache.rows)  # noqa: SLF001
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Requests that fail on purpose, and drafters that are killed, need not be logged."""
+    """Silence the log within the context: requests fail on purpose, and drafters are killed."""
     log = logging.getLogger("crossdraft")
     before = log.level
     log.setLevel(logging.CRITICAL + 1)
@@ -369,16 +369,16 @@ def report_of(
     """Results of a soak test as plain values.
 
     Memory is judged after the first fifth of the requests, with the drafter's process running. `growth` is (max - min)
-    / median of the medians of `PARTS` equal parts: what stays; `swing` that of the samples themselves: with what
-    requests hold for a moment.
+    / median over the medians of `PARTS` equal parts, which shows memory that stays; `swing` the same over the samples,
+    which includes what requests hold for a moment.
 
     Args:
-        requests: how many were asked; of too few, memory is not judged.
-        samples: of memory, in the order of time.
+        requests: number of requests; if it is too small, memory is not judged.
+        samples: samples of memory, in the order of time.
         left: resources that were left over; see `Leftovers`.
-        rows: of the engine's cache that were in use when nothing was asked any more.
-        failed: answers that were wrong.
-        more: further plain values.
+        rows: rows of the engine's cache that were in use after all requests had ended.
+        failed: number of wrong answers.
+        more: further plain values for the report.
     """
     settled = [one for one in samples if one.done >= SETTLED * requests and one.whole]
     total, enough = [one.total_mib for one in settled], requests >= LEAST_REQUESTS
@@ -404,7 +404,7 @@ def report_of(
 
 
 def lines(report: Json) -> list[str]:
-    """Sentences for people."""
+    """Sentences on the results, for people."""
     found, words = report["memory"], "Memory: too few samples."
     if found["range_mib"] is not None:
         low, high = found["range_mib"]

@@ -1,4 +1,4 @@
-"""Methods by name, and what a drafter's spec says of where it has to run."""
+"""Methods by name, and where a drafter's spec has to run."""
 
 from collections.abc import Sequence
 
@@ -13,26 +13,26 @@ UNDRAFTED = (*ALONE, "hf", "hf-all")  # every way to run the target alone, Huggi
 ON_ALL_CORES = frozenset(("target-all", "hf-all"))
 ON_TARGETS_CORES = frozenset(("target", "hf"))  # unlike the methods above, which use all of the pair's
 HUGGING_FACE = frozenset(("hf", "hf-all", "hf-lookup", "hf-assisted"))
-ALWAYS = ("target", "target-all", "hf", "hf-all", "hf-lookup", "blind")  # what every comparison should hold
+ALWAYS = ("target", "target-all", "hf", "hf-all", "hf-lookup", "blind")  # methods that every comparison should include
 METHODS = (
     "target", "target-all", "hf", "hf-all", "hf-lookup", "hf-assisted", "blind", "event-inline", "event", "glance",
 )  # fmt: skip
 # The event drafter with another policy while the target verifies; see `crossdraft.engine.runner.parallel`.
 POLICIES = {"event-sync": "off", "event-pipespec": "pipespec", "event-pearl": "pearl", "event-ssd": "ssd"}
-# And every drafter of ours with an example, but for trained heads, which `bench heads` compares.
+# In addition every drafter of ours with an example, except trained heads, which `bench heads` compares.
 _OURS = (name for name, method in DRAFTERS.items() if method.examples and not method.network)
 ALL_METHODS = tuple(dict.fromkeys((*METHODS, *POLICIES, *_OURS)))
 LISTED_BY = "crossdraft bench --help"
 
 
 def spec_of(name: str) -> Spec:
-    """Find the drafter under that name: a method's example, a folder, or a spec itself.
+    """Find the drafter of a name: a method's example, a folder, or a spec.
 
     >>> str(spec_of("union")), str(spec_of("union:ngram,memory"))
     ('union:event,memory', 'union:ngram,memory')
 
     Raises:
-        CrossdraftError: it cannot be read, or names a drafter or a setting that does not exist.
+        CrossdraftError: the name cannot be read, or names a drafter or a setting that does not exist.
     """
     method = DRAFTERS.get("event" if name in POLICIES else name)
     spec = read_spec(method.examples[0] if method is not None and method.examples else name)
@@ -41,7 +41,7 @@ def spec_of(name: str) -> Spec:
 
 
 def needs_no_process(spec: Spec) -> bool:
-    """True if no part of it runs a network of its own that does not look into the target, as `repays_a_core` says.
+    """True if no part of a spec runs a network of its own apart from the target's states, as `repays_a_core` says.
 
     >>> [needs_no_process(spec_of(text)) for text in ("union:ngram,memory", "eagle2", "union:event,memory")]
     [True, True, False]
@@ -60,11 +60,11 @@ def runs_in_process(name: str) -> bool:
 
 
 def usual_methods(*, shipped: bool, more_cores: bool) -> tuple[str, ...]:
-    """List the names of `METHODS` that can run and say something of their own.
+    """List the names of `METHODS` that can run here and differ from one another.
 
     Args:
         shipped: true if target and event drafter are the package's own, for which heads were trained.
-        more_cores: the pair has more cores than its target.
+        more_cores: true if the pair has more cores than its target.
 
     >>> usual_methods(shipped=False, more_cores=False)
     ('target', 'hf', 'hf-lookup', 'hf-assisted', 'blind', 'event-inline', 'event')
@@ -76,7 +76,7 @@ def usual_methods(*, shipped: bool, more_cores: bool) -> tuple[str, ...]:
 
 
 def is_blind(spec: Spec) -> bool:
-    """True if the blind twin drafts and no other drafter sees events: a twin that could see is then shown none."""
+    """True if the blind twin drafts and no other drafter sees events: the twin is then given blank events."""
     return "blind" in spec.names and not any("events" in method.senses for method in methods_in(spec))
 
 
@@ -84,7 +84,7 @@ def check_methods(names: Sequence[str], specs: Sequence[str] = ()) -> None:
     """Refuse names, and specs of further drafters, that cannot be compared; loads nothing.
 
     Raises:
-        CrossdraftError: no name, an unknown one, a spec that cannot be read, or one that stands there twice.
+        CrossdraftError: no name, an unknown one, a spec that cannot be read, or a name that is given twice.
     """
     if not names:
         raise CrossdraftError(f"No method is named; `{LISTED_BY}` lists them.")

@@ -12,13 +12,13 @@ from crossdraft.errors import CrossdraftError
 
 DRAWS = 2000
 INTERVALS = "[95 % bootstrap over pairs]"
-FEW_PAIRS = 10  # fewer give a bootstrap too little to draw from
+FEW_PAIRS = 10  # with fewer, a bootstrap's intervals are too narrow
 Indices = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
 class Quartiles:
-    """The middle of a sample and of its halves."""
+    """Median and quartiles of a sample."""
 
     median: float
     q1: float
@@ -31,12 +31,12 @@ class Quartiles:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value and its 95 % bootstrap interval; it is never shown without either, nor without n.
+    """A value and its 95 % bootstrap interval; it is always shown with the interval and n.
 
     Args:
-        value: of the whole sample.
+        value: value over the whole sample.
         low, high: ends of the interval.
-        n: how many independent things (pairs, scenes, clips) were drawn from.
+        n: number of independent units (pairs, scenes, clips) that were drawn from.
 
     >>> str(Interval(1.444, 1.4, 1.49, 40))
     '1.44 [1.40, 1.49; n=40]'
@@ -48,7 +48,7 @@ class Interval:
     n: int
 
     def to_json(self, name: str = "value") -> dict[str, object]:
-        """The value under its name, `ci95`, and `n`; with more digits than are shown, which are rounded once."""
+        """Plain values: the value under `name`, `ci95`, and `n`; with more digits than are shown."""
         return {name: round(self.value, 6), "ci95": [round(self.low, 6), round(self.high, 6)], "n": self.n}
 
     @classmethod
@@ -83,8 +83,8 @@ class Interval:
         """Return value, interval and n as text.
 
         Args:
-            of: what n counts, in the plural.
-            digits: behind the point.
+            of: units that n counts, in the plural.
+            digits: number of digits behind the point.
 
         >>> Interval(1.444, 1.4, 1.49, 1).shown("clips", 1)
         '1.4 [no interval; n=1 clip]'
@@ -131,15 +131,15 @@ def quartiles(values: Sequence[float]) -> Quartiles:
 def bootstrap(
     statistic: Callable[[Indices], NDArray[np.float64]], size: int, *, seed: int = 0, draws: int = DRAWS
 ) -> Interval:
-    """A statistic of `size` pairs and its percentile interval (Efron 1979).
+    """Compute a statistic of `size` pairs and its percentile interval (Efron 1979).
 
-    Pairs are what is drawn again, never single runs: repeats of one pair are no independent evidence.
+    Pairs are drawn again, never single runs: repeats of one pair are no independent evidence.
 
     Args:
-        statistic: takes indices of pairs [..., size], with repetitions, and returns the figures [...] over them.
-        size: how many pairs there are.
-        seed: of the draws.
-        draws: how many samples to draw.
+        statistic: takes indices of pairs [..., size], with repetitions, and returns the statistic [...] over them.
+        size: number of pairs.
+        seed: seed of the draws.
+        draws: number of samples to draw.
     """
     chosen = np.random.default_rng(seed).integers(0, size, (draws, size))
     low, high = np.percentile(statistic(chosen), [2.5, 97.5])
@@ -155,7 +155,7 @@ def over_pairs(statistic: Callable[..., NDArray[np.float64]], *columns: Sequence
 def ratio(numerator: Sequence[float], denominator: Sequence[float], *, seed: int = 0) -> Interval:
     """Σ numerator / Σ denominator over pairs; numerator[i] and denominator[i] belong to the same pair.
 
-    A ratio of sums, not a mean of ratios: the ratio of the times that one waits for all answers.
+    This is a ratio of sums, not a mean of ratios: the ratio of the times that a user waits for all answers.
     """
     return over_pairs(lambda top, bottom: top.sum(-1) / bottom.sum(-1), numerator, denominator, seed=seed)
 
@@ -167,13 +167,13 @@ def ratio_by(scenes: Sequence[Hashable], numerator: Sequence[float], denominator
 
 
 def by_scene(values: Sequence[float], scenes: Sequence[Hashable]) -> NDArray[np.float64]:
-    """Sums of the values of each scene, in order of appearance.
+    """Sum the values of each scene, in order of appearance.
 
     >>> by_scene([1, 2, 3], ["a", "b", "a"])
     array([4., 2.])
 
     Raises:
-        CrossdraftError: not one scene for each value, or none at all.
+        CrossdraftError: the numbers of scenes and of values differ, or there is no value.
     """
     if len(values) != len(scenes) or not len(values):
         raise CrossdraftError(f"There are {len(values)} values of {len(scenes)} scenes; each needs the scene it is of.")
@@ -184,17 +184,17 @@ def by_scene(values: Sequence[float], scenes: Sequence[Hashable]) -> NDArray[np.
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A value with its 95 % interval and the number of independent things behind it.
+    """A value with its 95 % interval and the number of independent units behind it.
 
     Args:
-        name: what it is, for tables and JSON.
-        interval: the value, how far it may be off, and how many scenes (sequences, clips) were drawn from; repeated
-            runs of one add nothing.
-        of: what those are called.
-        note: what a reader must know: a tokenizer, a normalisation.
+        name: name for tables and JSON.
+        interval: the value, its interval, and the number of scenes (sequences, clips) that were drawn from; repeated
+            runs of one scene do not count.
+        of: name of these units, in the plural.
+        note: conditions that a reader must know, such as the tokenizer or the normalisation.
 
     Raises:
-        CrossdraftError: nothing was measured, or the value or a bound is no number.
+        CrossdraftError: nothing was measured, or the value or an end of the interval is NaN or infinite.
 
     >>> str(Figure("speed-up", Interval(1.44, 1.4, 1.49, 40)))
     'speed-up 1.44 [1.40, 1.49; n=40 scenes]'
@@ -216,13 +216,13 @@ class Figure:
     def mean(
         cls, name: str, values: Sequence[float], scenes: Sequence[Hashable], *, of: str = "scenes", note: str = ""
     ) -> Self:
-        """The mean of values over scenes: Σ values / number of values, whole scenes drawn again.
+        """Mean of values over scenes: Σ values / number of values, with whole scenes drawn again.
 
         Args:
-            name: of the figure.
-            values: of each answer.
-            scenes: of each answer.
-            of, note: as of a figure.
+            name: name of the figure.
+            values: value of each answer.
+            scenes: scene of each answer.
+            of, note: as in `Figure`.
         """
         return cls.ratio(name, values, [1.0] * len(values), scenes, of=of, note=note)
 
@@ -240,16 +240,16 @@ class Figure:
         """Σ numerator / Σ denominator, a ratio of sums; its interval draws whole scenes again.
 
         Args:
-            name: of the figure.
-            numerator, denominator: of each run.
-            scenes: of each run; runs of one scene are drawn together.
-            of, note: as of a figure.
+            name: name of the figure.
+            numerator, denominator: values of each run.
+            scenes: scene of each run; runs of one scene are drawn together.
+            of, note: as in `Figure`.
         """
         return cls(name, ratio_by(scenes, numerator, denominator), of, note)
 
     @property
     def n(self) -> int:
-        """Number of independent things that were drawn from."""
+        """Number of independent units that were drawn from."""
         return self.interval.n
 
     @property
@@ -268,7 +268,7 @@ class Figure:
 
 
 def ratio_of_some(sums: Sequence[tuple[float, float]]) -> Interval | None:
-    """Σ part / Σ whole over the pairs that have any of the whole; `None` if none has.
+    """Σ part / Σ whole over the pairs whose whole is not 0; `None` if there is no such pair.
 
     >>> str(ratio_of_some([(1, 2), (0, 0)])), ratio_of_some([(0, 0)])
     ('0.50 [no interval; n=1]', None)
@@ -290,7 +290,7 @@ def percentile(runs: Sequence[Sequence[float]], rank: float) -> Interval | None:
     order, run_of = np.argsort(values), np.repeat(np.arange(len(some)), list(map(len, some)))
 
     def over(chosen: Indices) -> NDArray[np.float64]:
-        """Percentiles as by `np.percentile`: each value counts as often as its run was drawn."""
+        """Weighted percentiles as by `np.percentile`: each value counts as often as its run was drawn."""
         drawn = (chosen[..., None] == np.arange(len(some))).sum(-2)
         below = drawn[..., run_of[order]].cumsum(-1)
         place = (below[..., -1] - 1) * rank / 100
@@ -301,12 +301,12 @@ def percentile(runs: Sequence[Sequence[float]], rank: float) -> Interval | None:
 
 
 def median_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Interval:
-    """Median of one over the median of the other; runs that were made in turn are drawn together."""
+    """Median of `numerator` over the median of `denominator`; runs made in turn are drawn together."""
     return over_pairs(lambda top, bottom: np.median(top, -1) / np.median(bottom, -1), numerator, denominator)
 
 
 def median_added(values: Sequence[float], before: Sequence[float]) -> Interval:
-    """Median of some values minus the median of those before; both of the same questions, which are drawn together.
+    """Median of `values` minus the median of `before`; both answer the same questions, which are drawn together.
 
     >>> str(median_added([5, 5, 5], [3, 3, 3]))
     '2.00 [2.00, 2.00; n=3]'
@@ -317,9 +317,9 @@ def median_added(values: Sequence[float], before: Sequence[float]) -> Interval:
 def ratio_per_token(
     numerator: Sequence[float], its_tokens: Sequence[float], denominator: Sequence[float], own_tokens: Sequence[float]
 ) -> Interval:
-    """(Σ numerator / Σ its tokens) / (Σ denominator / Σ own tokens) over pairs, as `ratio`.
+    """(Σ numerator / Σ its tokens) / (Σ denominator / Σ own tokens) over pairs; both draw the same pairs.
 
-    For answers that differ in length, as sampled ones do: a method that happens to say less is not faster for that.
+    It is meant for answers that differ in length, as sampled ones do: a method with short answers is not faster.
     """
 
     def each(*columns: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -330,10 +330,10 @@ def ratio_per_token(
 
 
 def per_position(accepted: Sequence[Sequence[int]], offered: Sequence[Sequence[int]]) -> list[float]:
-    """Share of drafts accepted at each depth, pooled over answers.
+    """Share of drafted tokens accepted at each depth, pooled over answers.
 
     Args:
-        accepted, offered: for each answer, counts by depth; answers may differ in how deep they went.
+        accepted, offered: for each answer, counts by depth; answers may differ in their depth.
 
     >>> per_position([[2, 1], [1]], [[2, 2], [2]])
     [0.75, 0.5]
@@ -352,15 +352,15 @@ def acceptance_figures(
     offered: Sequence[Sequence[int]],
     kinds: Sequence[str],
 ) -> dict[str, Any]:
-    """Acceptance of a drafter over its answers, one for each pair, as plain values.
+    """Acceptance figures of a drafter over its answers, one for each pair, as plain values.
 
-    τ with its interval, by kind of question too; the share accepted at each depth; `depth`: how deep its drafts were,
-    on average over verify passes.
+    They are τ with its interval, also by kind of question; the share accepted at each depth; and `depth`: the mean
+    depth of its drafts over verify passes.
 
     Args:
-        counts: tokens and verify passes.
-        accepted, offered: as `per_position`.
-        kinds: the kind of question each was about.
+        counts: tokens and verify passes of each answer.
+        accepted, offered: as in `per_position`.
+        kinds: kind of question of each answer.
     """
     taus = {kind: acceptance_length(of_kind(counts, kinds, kind)) for kind in dict.fromkeys(kinds)}
     return {
@@ -372,14 +372,14 @@ def acceptance_figures(
 
 
 def of_kind(counts: Sequence[tuple[int, int]], kinds: Sequence[str], kind: str) -> list[tuple[int, int]]:
-    """The counts of the pairs about one kind of question."""
+    """Counts of the pairs about one kind of question."""
     return [count for count, own in zip(counts, kinds, strict=True) if own == kind]
 
 
 def acceptance_length(counts: Sequence[tuple[int, int]]) -> Interval:
-    """τ, mean acceptance length: Σ tokens of the answers / Σ verify passes over pairs, as `ratio`.
+    """τ, mean acceptance length: Σ tokens of the answers / Σ verify passes, drawn over pairs.
 
-    The bonus tokens are among them; what a pass verified after an answer's end is not.
+    Tokens include the bonus tokens, but none that a pass verified after an answer's end.
 
     Args:
         counts: tokens and passes of each pair.

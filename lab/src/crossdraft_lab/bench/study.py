@@ -1,7 +1,7 @@
-"""One record for a comparison: what answers (variants), the questions (workload), the figures of each (columns).
+"""One record for a comparison: methods that answer (variants), questions (workload), and figures of each (columns).
 
-A study runs in blocks: some pairs, answered by all variants in turn, so that whatever disturbs the machine falls on all
-of them. Its table, its JSON and its faults are made here, of the columns, for every bench and every experiment.
+A study runs in blocks: some pairs, answered by all variants in turn, so that a disturbance of the machine affects all
+of them. Table, JSON and faults are made from the columns here, for every bench and every experiment.
 """
 
 import math
@@ -54,7 +54,7 @@ def shown(value: Any) -> str:
 
 
 def plain(value: Any, digits: int = 3) -> Any:
-    """A figure as JSON has it: intervals and quartiles by their own keys, other numbers rounded.
+    """Figure as JSON values: intervals and quartiles by their own keys, other numbers rounded.
 
     >>> plain({"a": Interval(0.5, 0.25, 1.0, 4), "b": (1, 0.12345)})
     {'a': {'value': 0.5, 'ci95': [0.25, 1.0], 'n': 4}, 'b': [1, 0.123]}
@@ -72,14 +72,14 @@ def plain(value: Any, digits: int = 3) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class FigureColumn:
-    """A figure of each row.
+    """One figure of each row, and its form in table and JSON.
 
     Args:
-        key: in the JSON; "" for one of the table alone.
-        head: in the table; "" for one of the JSON alone.
-        of: the figure: of the answers and a row's name in a study, of the row in `rows_table` and `rows_json`.
-        show: as the table has it.
-        json: as the JSON has it.
+        key: key in the JSON; "" for a figure of the table alone.
+        head: head in the table; "" for a figure of the JSON alone.
+        of: computes the figure: from answers and a row's name in a study, from the row in `rows_table` and `rows_json`.
+        show: formats the figure for the table.
+        json: converts the figure for the JSON.
     """
 
     key: str
@@ -90,12 +90,12 @@ class FigureColumn:
 
 
 def rows_json(columns: Sequence[FigureColumn], *row: Any) -> dict[str, Any]:
-    """The figures of a row as plain values."""
+    """Figures of a row as plain values."""
     return {column.key: column.json(column.of(*row)) for column in columns if column.key}
 
 
 def rows_table(columns: Sequence[FigureColumn], rows: Iterable[Any], title: str | None = None) -> "Table":
-    """The figures of rows for people; the first column names the rows."""
+    """Table of the figures of rows, for people; the first column names the rows."""
     return terminal_table(figure_table(title or "", columns, [(row,) for row in rows]))
 
 
@@ -109,7 +109,7 @@ def figure_table(
 
 
 def terminal_table(found: FigureTable) -> "Table":
-    """A table for the terminal."""
+    """Convert a table of figures into one for the terminal."""
     from rich.markup import escape
 
     made = table(found.title or None, found.heads[0], found.heads[1:], found.note or None)
@@ -124,21 +124,21 @@ def _nothing(*_: object) -> AbstractContextManager[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A comparison.
+    """A comparison of variants on a workload.
 
     Args:
-        variants: what answers; the first two are the target alone, on its own core and on all, where speed matters.
-        work: the pairs; those of a block are `block` of them, one after another.
-        columns: the figures of each variant.
-        block: pairs of a unit; whole clips, where there are several questions about each; 0 = all.
-        repeats: runs of each pair.
-        warm_ups: pairs of another split that are answered first.
-        prefix: of the keys.
-        models: the pair.
-        title, note: of its table.
-        more: entered around a block, of its key, the methods and the target; what it gives the block finds, too.
-        prepare: what is done to the methods once they are made.
-        asked: the pairs of a part of the workload.
+        variants: the methods; where speed matters, the first two are the target alone, on its own core and on all.
+        work: the pairs; a block holds `block` successive ones.
+        columns: figures of each variant.
+        block: number of pairs in a block; whole clips, where there are several questions about each; 0 = all.
+        repeats: number of runs of each pair.
+        warm_ups: number of pairs of another split that are answered first.
+        prefix: first part of the keys.
+        models: models of the pair.
+        title, note: texts of its table.
+        more: context around each block, made from its key, the methods and the target; its values join the block's.
+        prepare: called with each method once it is made.
+        asked: makes the pairs of a part of the workload.
     """
 
     variants: tuple[Variant, ...]
@@ -157,34 +157,34 @@ class Study:
 
     @property
     def keys(self) -> list[str]:
-        """A key for each block."""
+        """Keys of the blocks."""
         return [f"{self.prefix} {first}" for first in range(0, self.work.pairs, self.block or self.work.pairs)]
 
     def first_of(self, key: str) -> int:
-        """The number of a block's first pair."""
+        """Number of a block's first pair."""
         return int(key.removeprefix(f"{self.prefix} "))
 
     def work_of(self, key: str) -> Workload:
-        """The pairs of a block."""
+        """Workload of a block's pairs."""
         first = self.first_of(key)
         pairs = min(self.block or self.work.pairs, self.work.pairs - first)
         return replace(self.work, pairs=pairs, first=self.work.first + first // self.work.questions)
 
     @property
     def warm_up_items(self) -> list[Item]:
-        """Pairs of the validation split; without a namespace, as nothing is to be learned of their answers."""
+        """Pairs of the validation split; without a namespace, so that no drafter learns from their answers."""
         warm = replace(self.work, pairs=max(1, self.warm_ups), split="validation", first=0)
         asked = self.asked(warm) if self.warm_ups else []
         return [replace(item, request=replace(item.request, namespace=None)) for item in asked]
 
     @property
     def runs(self) -> int:
-        """Number of answers it asks for: the steps of a progress bar."""
+        """Number of answers that the study asks for: the steps of a progress bar."""
         return len(self.variants) * (self.warm_ups + self.work.pairs * self.repeats)
 
     @contextmanager
     def loaded(self, setting: Setting, target: Target | None = None) -> Iterator[tuple[Target, dict[str, BenchMethod]]]:
-        """A target and what answers with it, on the cores of the pair; closed afterwards."""
+        """Load a target and the methods that answer with it, on the cores of the pair; close them afterwards."""
         cores = setting.cores
         with forking([__name__]), pinned(None if cores is None else cores.pair):
             own = target or self.models.load_target()
@@ -201,7 +201,7 @@ class Study:
                 close_all(made.values())
 
     def measure(self, keys: Sequence[str], setting: Setting, target: Target | None = None) -> Iterator[UnitResult]:
-        """Answer the pairs of those of its blocks that are among the keys; the first one warms up."""
+        """Answer the pairs of the blocks whose keys are given; the first block warms up."""
         pending = [key for key in self.keys if key in keys]
         if not pending:
             return
@@ -235,15 +235,15 @@ class Study:
         return UnitResult(key, tuple(item.seed for item in asked), found)
 
     def run(self, target: Target | None = None, cores: "Cores | None" = None, tick: Tick = lambda _: None) -> "Answers":
-        """Answer all pairs with a given target, or with one that is loaded for it."""
+        """Answer all pairs with the given target, or with one that is loaded for the study."""
         return self.pooled(list(self.measure(self.keys, Setting(cores, Path(), tick), target)))
 
     def pooled(self, units: Sequence[UnitResult]) -> "Answers":
-        """The answers of its blocks among these."""
+        """Join the answers of those units that are blocks of this study."""
         return pooled([unit for unit in units if unit.key in set(self.keys)])
 
     def table(self, found: "Answers", names: Sequence[str] = ()) -> FigureTable:
-        """A row for each variant, or for those that are named."""
+        """Table with a row for each variant, or for the variants in `names`."""
         return figure_table(self.title, self.columns, [(found, name) for name in names or found.names], self.note)
 
     def rows(self, found: "Answers") -> list[dict[str, Any]]:
@@ -251,7 +251,7 @@ class Study:
         return [rows_json(self.columns, found, name) for name in found.names]
 
     def unequal(self, found: "Answers") -> tuple[str, ...]:
-        """Variants of ours that must give the target's own tokens and did not; none for sampled answers."""
+        """Our variants that must give the target's own tokens and did not; empty for sampled answers."""
         if self.work.temperature > 0:
             return ()
         ours = [one.name for one in self.variants if one.lossless and one.drafts not in HUGGING_FACE]
@@ -260,7 +260,7 @@ class Study:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The runs of several blocks, and the figures that columns are made of; intervals are drawn over scenes."""
+    """Runs of several blocks, and the figures that columns show; intervals are drawn over scenes."""
 
     pairs: tuple[Mapping[str, Any], ...]
     results: Results
@@ -268,23 +268,23 @@ class Answers:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The variants."""
+        """Names of the variants."""
         return tuple(self.results.runs)
 
     @property
     def scenes(self) -> list[int]:
-        """The scene of each pair."""
+        """Scene of each pair."""
         return [pair["scene"] for pair in self.pairs]
 
     @property
     def alone(self) -> str:
-        """The faster way to run the target alone."""
+        """Name of the faster way to run the target alone."""
         ran = [name for name in (OWN, ALL) if name in self.results.runs]
         return min(ran, key=lambda name: sum(self.results.seconds(name)), default=OWN)
 
     @property
     def by_scene(self) -> Results:
-        """The runs of each scene together: questions about one clip are no independent evidence, and are drawn at once.
+        """Runs grouped by scene: questions about one clip are no independent evidence, and are drawn together.
 
         >>> one, pairs = Run((1,), 2.0, 1.0, {}, 1), ({"scene": 7}, {"scene": 7}, {"scene": 8})
         >>> Answers(pairs, Results({"target": [[one], [one], [one]]})).by_scene.seconds("target")
@@ -300,7 +300,7 @@ class Answers:
 
     @property
     def by_kind(self) -> dict[str, "Answers"]:
-        """The pairs about each kind of question, in order of appearance.
+        """Answers to each kind of question, in order of appearance.
 
         >>> one, pairs = Run((1,), 2.0, 1.0, {}, 1), ({"scene": 7, "kind": "road"}, {"scene": 8, "kind": "weather"})
         >>> found = Answers(pairs, Results({"target": [[one], [one]]}), {"target": ("Wide.", "Dry.")}).by_kind
@@ -322,7 +322,7 @@ class Answers:
         return self.by_scene.speedup(name, against or self.alone, per_token=per_token)
 
     def costs(self, name: str, against: str | None = None) -> PairedCosts:
-        """Seconds of a variant and of the target alone, or of another, pair by pair: what a test over scenes takes."""
+        """Seconds of a variant and of the target alone, or of `against`, pair by pair, for a test over scenes."""
         seconds = self.results.seconds
         return PairedCosts(seconds(against or self.alone), seconds(name), self.scenes)
 
@@ -331,38 +331,38 @@ class Answers:
         return self.by_scene.tau(name)
 
     def equal(self, name: str, to: str = OWN) -> tuple[int, int]:
-        """Number of runs whose tokens are the target's own, and number of runs."""
+        """Number of runs whose tokens equal those of `to`, by default the target's own, and number of runs."""
         own = [runs[0].tokens for runs in self.results.runs[to]]
         same = [run.tokens == tokens for tokens, runs in zip(own, self.results.runs[name], strict=True) for run in runs]
         return sum(same), len(same)
 
     def stage(self, name: str, *stages: str) -> Interval:
-        """Mean seconds of some stages, over runs."""
+        """Mean seconds of the given stages together, over runs."""
         return self.mean_of(name, lambda run: sum(run.stages_s.get(stage, 0.0) for stage in stages))
 
     def mean(self, name: str, figure: str) -> Interval:
-        """Mean of a figure of runs."""
+        """Mean of a field of the runs."""
         return self.mean_of(name, lambda run: getattr(run, figure))
 
     def mean_of(self, name: str, figure: Callable[[Run], float]) -> Interval:
-        """Mean of what is made of each run."""
+        """Mean of a function of each run."""
         runs = self.by_scene.runs[name]
         return ratio([sum(map(figure, each)) for each in runs], [len(each) for each in runs])
 
     def reading_share(self, name: str) -> Interval:
-        """ρ: the share of reading, up to and with the prefill's last piece, in the time of an answer."""
+        """ρ: the prefill's share, up to and with its last piece, in the time of an answer."""
         scenes = self.by_scene
         reading = [sum(run.stages_s.get(stage, 0.0) for run in runs for stage in READING) for runs in scenes.runs[name]]
         return ratio(reading, scenes.seconds(name))
 
     def right_facts(self, name: str) -> list[int]:
-        """Facts that the first answer to each pair gets right."""
+        """Number of facts that the first answer to each pair gets right."""
         return [
             sum(score(pair["facts"], text).values()) for pair, text in zip(self.pairs, self.answers[name], strict=True)
         ]
 
     def facts(self, name: str, minus: str | None = None) -> Interval:
-        """Share of the facts that answers get right, or that minus another variant's on the same pairs."""
+        """Share of facts that answers get right; with `minus`, less the share of that variant on the same pairs."""
         other = [0] * len(self.pairs) if minus is None else self.right_facts(minus)
         gained = [own - theirs for own, theirs in zip(self.right_facts(name), other, strict=True)]
         return ratio(gained, [len(pair["facts"]) for pair in self.pairs])
@@ -371,10 +371,10 @@ class Answers:
 def runs_of(
     studies: Callable[[C, Path | None], Sequence[Study]],
 ) -> tuple[Callable[[C], Sequence[str]], Callable[[C, Sequence[str], Setting], Iterator[UnitResult]]]:
-    """The units of an experiment that is made of studies, and what runs them, study after study.
+    """Make the `units` and `measure` functions of an experiment that runs studies one after another.
 
     Args:
-        studies: of a configuration; clips that are read from files inside the clock are written below the folder.
+        studies: makes the studies of a configuration; the folder takes clips that are read within the measured time.
     """
 
     def units(config: C) -> list[str]:
@@ -407,7 +407,7 @@ def run_of(found: Mapping[str, Any]) -> Run:
 
 
 def same_tokens(*, per_token: bool = False) -> Callable[[Answers, str], str]:
-    """Make the function that shows, for a row, how many answers are the target's own."""
+    """Make the function that shows, for a row, the number of answers that are the target's own."""
 
     def cell(found: Answers, name: str) -> str:
         lossy = any(run.lossy for run in found.results.of(name))
@@ -417,17 +417,17 @@ def same_tokens(*, per_token: bool = False) -> Callable[[Answers, str], str]:
 
 
 def tenths(value: Interval) -> str:
-    """An interval with one digit."""
+    """Format an interval with one digit."""
     return value.shown(digits=1)
 
 
 def name_column(head: str = "", key: str = "") -> FigureColumn:
-    """The names of the rows."""
+    """Column with the names of the rows."""
     return FigureColumn(key, head, lambda _, name: name)
 
 
 def speed_columns(head: str, *, per_token: bool = False) -> tuple[FigureColumn, ...]:
-    """Columns of equality, τ, times (means over runs) and the speed-up, which has its own head."""
+    """Columns of equality, τ, times (means over runs), and the speed-up under `head`."""
     return (
         FigureColumn("", "same tokens", same_tokens(per_token=per_token)),
         FigureColumn("equal", "", Answers.equal),
@@ -439,12 +439,12 @@ def speed_columns(head: str, *, per_token: bool = False) -> tuple[FigureColumn, 
 
 
 def bar(label: str, one: Interval, style: str) -> IntervalBar:
-    """An interval in a chart of bars."""
+    """Bar of an interval in a chart."""
     return IntervalBar(label, one.value, one.low, one.high, one.n, style)
 
 
 def point(x: float, one: Interval) -> tuple[float, float, float, float]:
-    """An interval on a curve."""
+    """Point of a curve with its interval: x, value, low, high."""
     return x, one.value, one.low, one.high
 
 
@@ -463,7 +463,7 @@ def faults_of(groups: Iterable[tuple[Study, Answers]]) -> RowFaults:
 
 
 def note_lines(notes: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Rows and what was noted of an answer, each once.
+    """Lines with a row's name and a note on its answers, each once.
 
     >>> note_lines([("event", "Lost."), ("event", "Lost.")])
     ('event, 2 answers: Lost.',)
@@ -473,7 +473,7 @@ def note_lines(notes: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def sure(found: Answers, repeats: int, together: str = "all rows of a table") -> str:
-    """State the certainty: pairs, scenes, repeats, what was interleaved, and how many are enough."""
+    """State the certainty: pairs, scenes, repeats, rows that ran interleaved, and how many scenes are enough."""
     return (
         f"{len(found.pairs)} held-out pairs of scene and question, {repeats} {'run' if repeats == 1 else 'runs'} each, "
         f"{together} interleaved in one process; times are means, ratios are of sums, and intervals are 95 % bootstrap "
@@ -482,6 +482,6 @@ def sure(found: Answers, repeats: int, together: str = "all rows of a table") ->
 
 
 def few_scenes(found: Answers) -> str:
-    """A warning, where there are too few scenes for a bootstrap to draw from."""
+    """Warning, where there are too few scenes for a bootstrap; else empty."""
     few = len({*found.scenes}) < FEW_PAIRS
     return f" Fewer than {FEW_PAIRS} scenes: the intervals are narrower than the truth." if few else ""

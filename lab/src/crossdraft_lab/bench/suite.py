@@ -34,7 +34,7 @@ WARM_UPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Settings of a measurement: what to measure, on what, and how often.
+    """Settings of a measurement: methods, questions, and numbers of runs.
 
     Args:
         methods: names out of `ALL_METHODS`.
@@ -42,14 +42,14 @@ class Suite:
         models: the checkpoints, devices and dtypes.
         work: the questions.
         repeats: runs of each pair.
-        cores: of the target's process and of a drafter's own; `None` leaves the affinity as it is (GPUs).
-        warm_ups: pairs that are thrown away; they come from the validation split.
+        cores: cores of the target's process and of the drafter's; `None` leaves the affinity as it is (GPUs).
+        warm_ups: number of pairs whose runs are thrown away; they come from the validation split.
         memory: measure the peak memory of each method first.
-        record: keep the target's answers as traces; with the method `event`, what its model writes alone, too.
+        record: keep the target's answers as traces; with the method `event`, also the answers of its model alone.
 
     Raises:
-        CrossdraftError: as `check_methods`, a number is too small, or there is nothing to record; so that nothing is
-            loaded for nothing.
+        CrossdraftError: as `check_methods`, a number is too small, or there is nothing to record; raised before any
+            model is loaded.
     """
 
     models: Models
@@ -79,18 +79,18 @@ class Suite:
 
     @property
     def runs(self) -> int:
-        """Number of answers it asks for: the steps of the progress bar."""
+        """Number of answers that the measurement asks for: the steps of the progress bar."""
         return self.study.runs + len(self.names) * self.memory
 
     @property
     def study(self) -> Study:
-        """The methods and the questions; warm-ups are of another split, so that no method meets a question again."""
+        """Study of the methods; warm-ups are of another split, so that no method meets a question again."""
         variants, repeats = tuple(map(Variant, self.names)), self.repeats
         return Study(variants, self.work, repeats=repeats, warm_ups=self.warm_ups, models=self.models)
 
 
 def run_suite(suite: Suite, tick: Tick = lambda _: None) -> BenchReport:
-    """Measure, pinned to the cores of the pair; each method answers on its own of them.
+    """Measure, pinned to the cores of the pair; each method answers on its own share of them.
 
     Raises:
         CrossdraftError: a model that cannot be loaded.
@@ -127,7 +127,7 @@ def _run(suite: Suite, tick: Tick) -> BenchReport:
 
 
 def traces_of(suite: Suite, results: Results, pairs: Sequence[Item], target: Target) -> tuple[Trace, ...]:
-    """The target's own answers, first run of each pair, for `replay`."""
+    """Record the target's own answers, from the first run of each pair, for `replay`."""
     drafter = suite.models.drafter(suite.models.event, target)() if "event" in suite.methods else None
     return tuple(
         Trace(
@@ -174,7 +174,7 @@ def placement_of(suite: Suite) -> dict[str, object]:
 
 
 def cores_in_words(names: Sequence[str], cores: Cores | None) -> list[str]:
-    """A sentence: which methods may use which cores."""
+    """Sentences that say which methods may use which cores."""
     if cores is None:
         return ["Cores: not restricted; every method may use any."]
     groups: dict[str, list[str]] = {}
@@ -190,18 +190,18 @@ def cores_in_words(names: Sequence[str], cores: Cores | None) -> list[str]:
 def measure_footprints(
     names: Sequence[str], models: Models, cores: Cores | None, item: Item, tick: Tick = lambda _: None
 ) -> dict[str, dict[str, float | None]]:
-    """The peak memory of each method in MiB, one after another, each in a fresh process that holds no other method.
+    """Measure the peak memory of each method in MiB, one after another, each in a new process without other methods.
 
-    None where this system does not tell; `drafter_mib` is None without a process of its own, `cuda_mib` without a GPU.
+    None where the system does not say; `drafter_mib` is None if the drafter has no process, `cuda_mib` without a GPU.
 
     Args:
-        names: of methods, or specs of drafters.
+        names: names of methods, or specs of drafters.
         models, cores: as in `make_variant`.
-        item: what each of them answers once.
-        tick: called with the name after each.
+        item: the question that each method answers once.
+        tick: called with the name after each method.
 
     Raises:
-        CrossdraftError: such a process died.
+        CrossdraftError: a process died.
     """
     found = {}
     for name in names:
@@ -217,7 +217,7 @@ def measure_footprints(
 
 
 def _footprint(name: str, models: Models, cores: Cores | None, item: Item) -> dict[str, float | None]:
-    """Measure a method's footprint in the fresh process; see `summary.HOW`."""
+    """Measure a method's memory in the new process; see `summary.HOW`."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()

@@ -23,7 +23,7 @@ HOW = (
     "process if it has one; pages that both map, such as libraries, count in each, and where the first is a fork "
     "(Linux without CUDA) all that a benchmark imports counts in it"
 )
-SPEEDUPS = {  # what the table of speedups compares
+SPEEDUPS = {  # comparisons in the table of speedups
     "answer": "Σ time of the baseline / Σ time of the method",
     "token": "time per token of the baseline / that of the method",
 }
@@ -38,9 +38,9 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """Results: rows as `summarise` makes them; `footprints` and `cores` are of each method.
+    """Results: rows as `summarise` makes them, with memory (`footprints`) and cores by method.
 
-    The former, plain values, are empty if no memory was measured.
+    `footprints` is empty if no memory was measured.
     """
 
     environment: Mapping[str, Any]
@@ -52,19 +52,18 @@ class BenchReport:
 
 
 def summarise(results: Results, items: Sequence[Item], target: Target) -> list[Row]:
-    """A row for each method; the one named `target` is what the others must reproduce. Figures are over all runs.
+    """Compute a row for each method over all its runs; the method named `target` gives the expected tokens.
 
     `identical` counts the runs whose tokens were the target's; it is None when sampling, where equal tokens are not to
-    be expected, and when the target did not run. `lossless` is None then, too: a benchmark shows no distribution, and
-    it is the tests that do; answers by a lossy rule are never lossless, whatever they came out as.
+    be expected, and when the target did not run. `lossless` is None in these cases, too: a benchmark cannot show that
+    distributions are equal, tests do; answers by a lossy rule are never lossless, even if they are equal.
     `first_provisional_ms` is over the runs that could show a drafted token before their first final one. `speedups`
-    holds every baseline that ran; the headline is the one `against` the fastest way to run the target alone, by us or
-    by Hugging Face, on its own share of the cores or on all that the pair uses. `per` says whether the times of an
-    answer are compared or, when sampling, where answers differ in length, those of a token. `hidden_share` is the part
-    of the hidden drafting inside the target's prefill, `prefill_slowdown` Σ of this method's times of encoding and
-    prefill / Σ of the target's in the same pairs and repeats, minus 1, `overhead_share` the engine's own part of the
-    rounds after the prefill; each is None where there is nothing to tell it of. `stage_means` add up to the mean time
-    of an answer.
+    holds every baseline that ran; the headline is `against` the fastest way to run the target alone, by us or by
+    Hugging Face, on its own share of the cores or on all that the pair uses. `per` says whether times of answers are
+    compared or, when sampling, where answers differ in length, times per token. `hidden_share` is the part of the
+    hidden drafting inside the target's prefill, `prefill_slowdown` Σ of this method's times of encoding and prefill / Σ
+    of the target's in the same pairs and repeats, minus 1, `overhead_share` the engine's own part of the rounds after
+    the prefill; each is None where a method has no such part. `stage_means` add up to the mean time of an answer.
     """
     against = fastest_alone(results, per_token=not items[0].request.sampling.greedy)
     return [_row(name, results, items, target, against) for name in results.runs]
@@ -153,7 +152,7 @@ def to_json(report: BenchReport) -> dict[str, object]:
 
 
 def method_json(row: Row) -> Row:
-    """A row in plain values; both values of a figure are null where there is none."""
+    """Row as plain values; value and interval of a missing figure are null."""
     found = {name: value for name, value in row.items() if name not in ("against", "per", "stage_means")}
     speedups = {name: {**one.to_json(), "against": name, "per": row["per"]} for name, one in row["speedups"].items()}
     for name in FIGURES:

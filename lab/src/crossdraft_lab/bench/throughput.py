@@ -1,8 +1,8 @@
 """`crossdraft bench throughput`: N requests at once, answered by our engine, the target alone, Hugging Face and vLLM.
 
-Every request is about a clip of its own, read from a file inside the clock, and nobody keeps what it read. All
-contestants answer the same batches, interleaved, in balanced order. Each may use all the cores that the pair uses;
-baselines are measured on one core as well, and a ratio is against the faster of the two.
+Every request is about a clip of its own, read from a file inside the clock, and no cache holds clips. All contestants
+answer the same batches, interleaved, in balanced order. Each may use all the cores that the pair uses; baselines are
+measured on one core as well, and a ratio is against the faster of the two.
 """
 
 import time
@@ -38,9 +38,9 @@ from crossdraft_lab.bench.workload import Item, Workload, describe, items
 SIZES = (1, 2, 4, 8, 16, 32)
 ALL = "-all"  # behind the name of a contestant that computes on every core of the pair
 BASELINES = ("target", "hf-batch", "hf-continuous", "vllm")
-WARM_UPS = 3  # batches of each size: ours learns from them what drafting costs
-VLLM_GIB = 2  # of keys and values
-FLOOR = 0.98  # what our engine may lose at most against its own target in the same batches
+WARM_UPS = 3  # batches of each size: our engine learns the cost of drafting from them
+VLLM_GIB = 2  # GiB for vLLM's keys and values
+FLOOR = 0.98  # least ratio of our engine to its own target in the same batches
 HF_CONTINUOUS = (
     "hf-continuous feeds token ids alone: clips are encoded first, inside the clock, and its embedding layer looks "
     "their features up; the rest is its own."
@@ -54,15 +54,15 @@ class Throughput:
 
     Args:
         models: the checkpoints, devices and dtypes.
-        work: the questions; `pairs` follows from the sizes.
-        sizes: of batches.
-        drafter: spec.
-        repeats: batches of every size, each of other questions; small sizes get more.
-        least: requests that every size is asked in all.
-        cores: of the target's process and of a drafter's own.
-        vllm_python: of an environment with vLLM; `None` leaves it out.
-        baselines: out of `BASELINES`.
-        prefill_chunk: of our engine; see `Options`.
+        work: the questions; `pairs` follows from `sizes`.
+        sizes: sizes of batches.
+        drafter: spec of the drafter.
+        repeats: number of batches of every size, each of other questions; small sizes get more.
+        least: least number of requests for every size.
+        cores: cores of the target's process and of the drafter's.
+        vllm_python: interpreter of an environment with vLLM; `None` leaves it out.
+        baselines: names out of `BASELINES`.
+        prefill_chunk: setting of our engine; see `Options`.
 
     Raises:
         CrossdraftError: a drafter or a baseline that is unknown, or a number that is too small.
@@ -89,12 +89,12 @@ class Throughput:
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The baselines that can run."""
+        """Names of the baselines that can run."""
         return tuple(name for name in self.baselines if name != "vllm" or self.vllm_python is not None)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All contestants."""
+        """Names of all contestants."""
         more = self.cores is not None and self.cores.pair != self.cores.target
         each = [(name, name + ALL) if more else (name,) for name in self.others]
         return (self.drafter, *(name for pair in each for name in pair))
@@ -105,18 +105,18 @@ class Throughput:
 
     @property
     def questions(self) -> int:
-        """Number of questions of the size that asks most."""
+        """Number of questions that the largest size needs."""
         return max(size * self.repeats_of(size) for size in self.sizes)
 
     @property
     def runs(self) -> int:
-        """Number of batches that are answered, those to warm up as well: the steps of the progress bar."""
+        """Number of batches that are answered, warm-ups included: the steps of the progress bar."""
         return len(self.names) * sum(WARM_UPS + self.repeats_of(size) for size in self.sizes)
 
 
 @dataclass
 class SizeResults:
-    """Batches of one size by contestant, in the order of the repeats, and the questions of each."""
+    """Batches of one size by contestant, in the order of the repeats, and the questions of each batch."""
 
     size: int
     items: list[list[Item]]
@@ -131,7 +131,7 @@ class SizeResults:
         return [run.tokens for run in self.runs[name]]
 
     def tokens_per_s(self, name: str) -> Interval:
-        """Tokens a second of all batches, which are drawn again."""
+        """Tokens per second over all batches; the interval draws batches."""
         return ratio(self.tokens(name), self.seconds(name))
 
     def faster(self, baseline: str) -> str:
@@ -147,7 +147,7 @@ class SizeResults:
 
 
 def run_throughput(plan: Throughput, tick: Tick = lambda _: None) -> Json:
-    """Measure all contestants, interleaved; plain values.
+    """Measure all contestants, interleaved; return plain values.
 
     Raises:
         CrossdraftError: a model cannot be loaded, or a contestant's process dies.
@@ -227,7 +227,7 @@ def _methods(plan: Throughput, target: Target) -> Iterator[tuple[str, BatchMetho
 
 
 def _engine(plan: Throughput, target: Target) -> EngineBatch:
-    """Our engine with its drafter where `placement=auto` puts it."""
+    """Build our engine, with the drafter placed as `placement=auto` decides."""
     spec = plan.models.named(spec_of(plan.drafter))
     options = decided(_options(plan, plan.cores), spec)
     runner = assemble(spec, plan.models.context(target), target, options)
@@ -273,15 +273,15 @@ def _listed(cores: Cores) -> str:
 
 
 def _alone(target: Target, asked: Sequence[Item]) -> dict[int, tuple[int, ...]]:
-    """The target's own tokens, one question at a time, by the scene's seed."""
+    """Answer with the target alone, one question at a time; return tokens by the scene's seed."""
     decoder = DecodeLoop(target)
     return {item.seed: decoder.generate([item.request])[0].tokens for item in asked}
 
 
 def rows_of(found: SizeResults, engine: str, expected: Mapping[int, Sequence[int]], target: Target) -> Iterator[Json]:
-    """The figures of every contestant at one size.
+    """Yield the figures of every contestant at one size.
 
-    Times are of the requests, from their batch's arrival; `identical` are answers that are the target's own.
+    Times count from a request's batch arrival; `identical` counts answers that are the target's own.
     """
     for name, runs in found.runs.items():
         answers = [
@@ -319,7 +319,7 @@ def _against(plan: Throughput, results: Sequence[SizeResults]) -> tuple[tuple[in
 
 
 def results_table(report: Json) -> FigureTable:
-    """The figures for people."""
+    """Table of the figures, for people."""
     drafter = report["drafter"]
     columns = (
         FigureColumn("", "contestant", lambda row: row["name"]),
@@ -340,7 +340,7 @@ def results_table(report: Json) -> FigureTable:
 
 
 def lines(plan: Throughput, report: Json) -> list[str]:
-    """Sentences: who used which cores, what Hugging Face was given, whether drafting ever lost."""
+    """Sentences on the cores used, the settings of Hugging Face, and whether drafting ever lost."""
     cores = "not restricted" if plan.cores is None else f"{plan.cores} ({ALL[1:]}: all of them)"
     least = Interval.from_json(report["least_over_target"])
     beyond = "" if least.value >= FLOOR else f", below {FLOOR}: here drafting costs more than it saves"

@@ -11,7 +11,7 @@ import numpy as np
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path, parse_json
 
-STAGES = ("load", "preprocess", "encode", "prefill", "decode")  # of `target_stage_ms`
+STAGES = ("load", "preprocess", "encode", "prefill", "decode")  # stages in `target_stage_ms`
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +19,12 @@ class Trace:
     """A recorded answer.
 
     Args:
-        scene: which clip it is about.
+        scene: name of the clip.
         question: the prompt.
         target_tokens: the target's greedy answer, n ≥ 1 ids.
-        draft_tokens: what a drafter of its own drafted for the same clip; may be empty.
-        target_stage_ms: milliseconds of each of `STAGES`, if they were measured; encoding and prefill count as the
-            prefill, decoding as one pass for each token after the first.
+        draft_tokens: tokens that a drafter by itself generated for the same clip; may be empty.
+        target_stage_ms: milliseconds of each of `STAGES`, if measured; encoding and prefill count as the prefill,
+            decoding as one pass for each token after the first.
     """
 
     scene: str
@@ -35,7 +35,7 @@ class Trace:
 
     @property
     def measured(self) -> tuple[float, float] | None:
-        """Milliseconds of the prefill, and of a token after it; `None` where they were not measured."""
+        """Milliseconds of the prefill, and of a later token; `None` where they were not measured."""
         if self.target_stage_ms is None or len(self.target_tokens) < 2:
             return None
         _, _, encode, prefill, decode = self.target_stage_ms
@@ -55,10 +55,10 @@ class Trace:
 
 
 def read_traces(path: Path) -> list[Trace]:
-    """Every line of a file.
+    """Read every line of a file.
 
     Raises:
-        CrossdraftError: no such file, or a line that lacks something; named by its number.
+        CrossdraftError: the file does not exist, or a line lacks something; the message names the line's number.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -78,7 +78,7 @@ def shuffled(traces: Sequence[Trace], seed: int) -> list[Trace]:
 
 
 def write_traces(traces: Sequence[Trace], path: Path) -> None:
-    """One line each, whole or not at all."""
+    """Write traces, one a line, whole or not at all."""
     with atomic_path(path) as temporary:
         temporary.write_text(
             "".join(json.dumps(trace.to_json(), ensure_ascii=False) + "\n" for trace in traces), encoding="utf-8"

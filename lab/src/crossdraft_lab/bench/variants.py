@@ -20,16 +20,16 @@ from crossdraft_lab.bench.specs import ALONE, HUGGING_FACE, is_blind, needs_no_p
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A variant: what answers under a name.
+    """A method under a name, with settings of its own.
 
     Args:
-        name: of the row.
-        method: `target`, `target-all`, or what drafts, as `bench --methods` takes it; default the name.
+        name: name of the row.
+        method: `target`, `target-all`, or a drafter, as `bench --methods` takes it; default the name.
         compress: a compression of the target (lossy).
         options: fields of `Options` that differ from the bench's own.
         one_core: drafter and target share the target's core.
-        lends: whether the drafter's core serves the target while the drafter has nothing to do.
-        make: makes the method of the target and the pair, where no option says what it is.
+        lends: true if the drafter's core serves the target while the drafter is idle.
+        make: makes the method from the target and the pair, for a variant that options cannot describe.
     """
 
     name: str
@@ -58,7 +58,7 @@ def fixed(name: str, drafts: str, nodes: int, compress: str | None = None, **opt
 
 
 class KeptCore:
-    """A worker that lends its cores to nobody; all else as `Worker`."""
+    """A worker that never lends its cores; everything else is passed on to the `Worker`."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -92,7 +92,7 @@ def make_variant(variant: Variant, target: Target, models: Models, cores: Cores 
     repetition.
 
     Raises:
-        CrossdraftError: a model cannot be loaded, or the target cannot be compressed so.
+        CrossdraftError: a model cannot be loaded, or the target cannot be compressed in this way.
     """
     if variant.make is not None:
         return variant.make(target, models)
@@ -119,7 +119,7 @@ def make_engine(variant: Variant, target: Target, models: Models, cores: Cores |
 
 
 def _hf(name: str, plain: Target, models: Models, cores: Cores | None) -> BenchMethod:
-    """Hugging Face's `generate`, with the layers as it loads them."""
+    """Build Hugging Face's `generate`, with the layers as Hugging Face loads them."""
     own, tokenizer = cores_of(name, cores), tokenizer_of(models.target)
     if name == "hf-assisted":
         twin = models.drafter(models.blind, plain)(packed=False)

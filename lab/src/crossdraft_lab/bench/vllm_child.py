@@ -1,8 +1,8 @@
 # pyright: basic, reportMissingImports=false
 """vLLM as a contestant, in an environment of its own: answers batches for `child_batches`.
 
-Its environment: docs/many_requests.md. vLLM answers alone, with the Video-LLaVA of `integrations.vllm`. Prefix caching
-is off, as everybody's cache is.
+Its environment is described in docs/many_requests.md. vLLM answers alone, with the Video-LLaVA of `integrations.vllm`.
+Prefix caching is off, as for every contestant.
 
 python -m crossdraft_lab.bench.vllm_child TARGET DTYPE
 """
@@ -17,16 +17,16 @@ from crossdraft_lab.bench.batch_child import Asked, keep_stdout, serve, served
 from crossdraft_vllm.plugin import register
 
 LONGEST, MOST = 1024, 64  # tokens of a prompt with its answer; requests that share a pass
-BATCH_TOKENS = 2048  # of a pass
+BATCH_TOKENS = 2048  # tokens of a pass
 PLACEHOLDER = "<video>"
 
 
 class VllmBatches:
-    """Answers batches with vLLM's engine, whose steps are taken in this thread.
+    """Answers batches with vLLM's engine, whose steps run in this thread.
 
     Args:
         source: folder of the target.
-        dtype: of its weights and features.
+        dtype: dtype of the target's weights and features.
     """
 
     def __init__(self, source: str, dtype: str) -> None:
@@ -50,7 +50,7 @@ class VllmBatches:
         self._count = 0
 
     def answer(self, asked: Sequence[Asked]) -> list[dict[str, object]]:
-        """A batch's answers and their times."""
+        """Answer a batch; return tokens and times of each answer."""
         from vllm import SamplingParams
 
         start = time.perf_counter()
@@ -76,7 +76,7 @@ class VllmBatches:
 
         clip = read_clip(asked.video, FrameSampling(DEFAULT_FRAMES))
         frames = clip.pixels if clip.indices is None else clip.pixels[clip.indices]
-        one = ClipText(PLACEHOLDER, 1)  # vLLM puts as many in its stead as the clip has tokens
+        one = ClipText(PLACEHOLDER, 1)  # vLLM replaces it by as many as the clip has tokens
         ids = question_inputs(self.config, self.tokenizer, one, asked.prompt)["input_ids"]
         return {"prompt_token_ids": ids[0].tolist(), "multi_modal_data": {"video": frames.numpy()}}
 
@@ -84,7 +84,7 @@ class VllmBatches:
 def main() -> None:
     """Serve until standard input ends."""
     out = keep_stdout()
-    # The engine in this process, so that its times are those of this thread's steps.
+    # The engine runs in this process, so that its times are those of this thread's steps.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["HF_HUB_OFFLINE"] = "1"
     source, dtype = sys.argv[1:]

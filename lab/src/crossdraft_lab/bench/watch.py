@@ -45,7 +45,7 @@ from crossdraft_lab.bench.study import FigureColumn, figure_table, rows_json, sh
 from crossdraft_lab.bench.variants import Variant, make_engine
 
 WARM_UP_WINDOWS = 3
-TRIES = 2  # of a rate that fails: what else the machine does may cost a window
+TRIES = 2  # tries of a rate that fails: other work of the machine may cost a window
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,14 @@ class StreamBench:
 
     Args:
         models: the checkpoints, devices and dtypes.
-        windowing: which windows; the frames of each are the target's own number.
-        drafter: the pair's, by spec.
-        questions: one for each run; `()` = one of every kind, in wordings that no training has seen.
-        repeats: runs of each question.
-        seconds: of the stream, a scene each.
-        max_new_tokens: the longest answer.
-        speed: of the replay.
-        cores: of the target's process and of a drafter's own.
+        windowing: windows of the stream; each has the target's own number of frames.
+        drafter: spec of the pair's drafter.
+        questions: one question for each run; `()` = one of every kind, in wordings that no training has seen.
+        repeats: number of runs of each question.
+        seconds: length of the stream, a scene each second.
+        max_new_tokens: largest number of tokens of an answer.
+        speed: speed of the replay.
+        cores: cores of the target's process and of the drafter's.
         fps: frames a second of the stream.
 
     Raises:
@@ -98,7 +98,7 @@ class StreamBench:
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The question of each run."""
+        """Question of each run."""
         scene = scenes.make_scene(scenes.split_seeds("test")[0])
         every = tuple(scenes.ask(scene, kind, 0, held_out=True).question for kind in scenes.KINDS)
         return (self.questions or every) * self.repeats
@@ -114,10 +114,10 @@ class StreamRun:
     """One run of one method.
 
     Args:
-        summary: of its windows.
-        tokens: of its answers, by window.
-        notes: of the engine's, of all answers.
-        drafter_error: why the drafter drafted nothing more, if it did not.
+        summary: summary of its windows.
+        tokens: tokens of its answers, by window.
+        notes: the engine's notes on all answers.
+        drafter_error: reason why the drafter stopped drafting; `None` if it did not.
     """
 
     summary: WatchSummary
@@ -135,7 +135,7 @@ def run_watch(plan: StreamBench, tick: Tick = lambda _: None, before: int = 0) -
     Args:
         plan: what to measure.
         tick: called with the method's name after every run, warm-ups included.
-        before: questions of earlier parts of the same measurement, behind whose orders these go on.
+        before: number of questions in earlier parts of the same measurement, whose orders are continued.
     """
     runs: Runs = {name: [] for name in plan.names}
     turns = orders(plan.names, after=before)
@@ -152,9 +152,9 @@ class Watched:
     """A stream's files, and the methods that watch it.
 
     Args:
-        plan: with as many frames a window as the target wants.
-        methods: by name.
-        files: video and events.
+        plan: settings, with as many frames a window as the target wants.
+        methods: the methods by name.
+        files: paths of video and events.
     """
 
     plan: StreamBench
@@ -162,14 +162,14 @@ class Watched:
     files: tuple[Path, Path]
 
     def run(self, name: str, question: str, namespace: str, speed: float | None = None) -> StreamRun:
-        """One run of a method; `speed` in place of the plan's own."""
+        """Run a method once; `speed` replaces the plan's own."""
         plan = self.plan if speed is None else replace(self.plan, speed=speed)
         return watch_once(plan, self.methods[name], self.files, question, namespace)
 
 
 @contextmanager
 def prepared(plan: StreamBench, tick: Tick = lambda _: None) -> Iterator[Watched]:
-    """All methods, warm, in this process, which is pinned to the cores of the pair; `tick` as in `run_watch`."""
+    """Load all methods and warm them up, in this process, pinned to the pair's cores; `tick` as in `run_watch`."""
     made: dict[str, EngineMethod] = {}
     with (
         forking([__name__]),
@@ -198,14 +198,14 @@ def watch_once(
     namespace: str,
     most: int | None = None,
 ) -> StreamRun:
-    """Run a method once; nothing that the run teaches helps runs of another namespace."""
+    """Run a method once; what a drafter learns in the run does not help runs of another namespace."""
     video, events = files
     windows = SlidingWindows(plan.windowing, RecordedEvents(Excerpt(events, 0)))
     request = Request(question, max_new_tokens=plan.max_new_tokens, namespace=namespace)
     watch, tokens = Watch(method.ask, [request]), {}
     notes: list[str] = []
     error = None
-    # The frames' thread may run on every core of the pair, whoever answers.
+    # The thread that reads frames may run on every core of the pair, whichever method answers.
     with (
         replaying(video, windows, watch, ReplayClock(plan.speed), most=most),
         pinned(None if method.cores is None else method.cores.target),
@@ -219,13 +219,13 @@ def watch_once(
 
 
 def stream_seeds(seconds: int) -> tuple[int, ...]:
-    """The scenes of a stream, one each second."""
+    """Seeds of a stream's scenes, one each second."""
     seeds = scenes.split_seeds("test")
     return tuple(seeds[number % len(seeds)] for number in range(seconds))
 
 
 def stream_files(seconds: int, folder: Path, fps: float = scenes.VIDEO_FPS) -> tuple[Path, Path]:
-    """Video and events of a stream of held-out scenes, on one clock."""
+    """Write video and events of a stream of held-out scenes, on one clock; return both paths."""
     found = [scenes.make_scene(seed) for seed in stream_seeds(seconds)]
     times = np.arange(round(scenes.DURATION_S * fps)) / fps
     frames = (frame for scene in found for frame in scenes.render(scene, times, scenes.VIDEO_SIZE))
@@ -243,11 +243,11 @@ def _joined(found: Sequence[scenes.Scene]) -> Iterator[Events]:
 
 
 def rows(runs: Runs) -> list[dict[str, Any]]:
-    """The figures of every method, of all its runs; what `COLUMNS` show.
+    """Figures of every method over all its runs, as `COLUMNS` shows them.
 
-    Intervals are drawn over runs, for windows of one run overlap. `identical` are answers that are the target's own, of
-    the windows that both answered, `first_ms` and `whole_ms` p50 and p99 from a window's last frame to the first final
-    token and to the end, `late_ms` by how much a frame was late at most.
+    Intervals are drawn over runs, for windows of one run overlap. `identical` counts answers that are the target's own,
+    among windows that both answered; `first_ms` and `whole_ms` are p50 and p99 from a window's last frame to the first
+    final token and to the end; `late_ms` is the largest delay of a frame.
     """
     return [_row(name, found, runs[ALONE[0]]) for name, found in runs.items()]
 
@@ -300,7 +300,7 @@ COLUMNS = (
 
 
 def rate_over(runs: Runs, name: str, other: str) -> Interval:
-    """Answered windows a second of one method over those of another, drawn over runs."""
+    """Ratio of two methods' answered windows per second, drawn over runs."""
     counts = ([run.summary.answered for run in runs[one]] for one in (name, other))
     seconds = ([run.summary.seconds for run in runs[one]] for one in (name, other))
     (own, theirs), (own_s, their_s) = counts, seconds
@@ -308,7 +308,7 @@ def rate_over(runs: Runs, name: str, other: str) -> Interval:
 
 
 def results_table(plan: StreamBench, found: Sequence[Mapping[str, Any]]) -> FigureTable:
-    """The figures for people."""
+    """Table of the figures, for people."""
     each = f"a window of {plan.windowing.length_s:g} s each {1e3 * plan.windowing.every_s:g} ms"
     title = f"{plan.seconds} s of stream, {each}, {len(plan.asked)} questions, one a run"
     with_cores = [({**row, "cores": str(cores_of(row["name"], plan.cores) or "any")},) for row in found]
@@ -344,10 +344,10 @@ class RateSearch:
     """A bisection over rates, the lowest first.
 
     Args:
-        rates: rising.
+        rates: the rates, rising.
 
     Attributes:
-        tries: in their order.
+        tries: the runs so far, in their order.
     """
 
     rates: Sequence[float]
@@ -362,7 +362,7 @@ class RateSearch:
 
     @property
     def next(self) -> float | None:
-        """The rate to try; `None` once the highest one is known."""
+        """Return the rate to try; `None` once the highest one that holds is known."""
         return None if self._low == self._high else self.rates[(self._low + self._high) // 2]
 
     def note(self, run: StreamRun) -> None:
@@ -378,13 +378,13 @@ class RateSearch:
 def run_rates(
     plan: StreamBench, rates: Sequence[float], tick: Tick = lambda _: None, before: int = 0
 ) -> dict[str, list[RateTry]]:
-    """The tries of each method with the first of the plan's questions.
+    """Search the highest rate of each method with the first of the plan's questions; return each method's tries.
 
     Args:
-        plan: what to measure; its speed is that of a rate.
-        rates: to try, in windows a second, rising.
+        plan: settings; its speed is replaced for each rate.
+        rates: rates to try, in windows a second, rising.
         tick: called with the method's name after every run, warm-ups included.
-        before: parts of the same measurement that came earlier: another order begins.
+        before: number of earlier parts of the same measurement; each part begins with another order.
 
     Raises:
         CrossdraftError: the rates do not rise.

@@ -1,4 +1,4 @@
-"""The workload: held-out scenes, held-out wordings, and everything that a method reads laid out in memory."""
+"""The workload: held-out scenes and wordings, with all inputs of a method in memory or in files."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,19 +23,19 @@ class Workload:
     """Questions about scenes.
 
     Args:
-        pairs: how many (scene, question) pairs, each about a scene of its own unless `questions` says otherwise.
-        answers: `any` asks every kind of question in turn (about 39 tokens); `long` asks of each scene one of the two
+        pairs: number of (scene, question) pairs, each about a scene of its own unless `questions` says otherwise.
+        answers: `any` asks every kind of question in turn (about 39 tokens); `long` asks each scene one of the two
             questions whose right answer is longest, in turn (about 56 tokens), which favours drafting.
         kinds: only these kinds of question; empty = all.
-        max_new_tokens: the longest answer.
-        temperature: 0 = greedy.
+        max_new_tokens: largest number of tokens of an answer.
+        temperature: sampling temperature; 0 = greedy.
         files: write each clip to this folder and hand over paths, so that reading them is part of an answer's
             time; `None` hands over decoded frames and events in memory.
-        split: of scene seeds. Wordings are held out in the test split, those of the training elsewhere.
+        split: split of scene seeds. The test split has held-out wordings, the others those of the training.
         first: index of the first scene within the split.
-        frames: of each clip that is handed over in memory.
-        questions: so many pairs, one after another, are about one scene.
-        trained_wordings: ask in wordings of the training, in the test split too.
+        frames: number of frames of each clip that is handed over in memory.
+        questions: number of successive pairs that are about one scene.
+        trained_wordings: ask in wordings of the training even in the test split.
     """
 
     pairs: int = 40
@@ -63,10 +63,10 @@ class Workload:
                 f"The {self.split} split has scenes 0 to {held - 1}, and {self.scenes} from {self.first} on are not "
                 "all in it; choose another first scene, or fewer pairs."
             )
-        self.request("?", None, None, seed=0)  # refuses what no request may have, before a scene is drawn
+        self.request("?", None, None, seed=0)  # refuses invalid settings before a scene is drawn
 
     def request(self, question: str, video: object, events: object, seed: int) -> Request:
-        """The request that every method gets."""
+        """Build the request that every method gets."""
         sampling = Sampling(temperature=self.temperature, seed=seed)
         return Request(question, video, events, max_new_tokens=self.max_new_tokens, sampling=sampling)
 
@@ -83,7 +83,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One pair: scene's seed, kind of question, the request that every method gets, the facts asked for, the answer."""
+    """One pair: seed of the scene, kind of question, request that every method gets, facts asked for, right answer."""
 
     seed: int
     kind: str
@@ -93,7 +93,7 @@ class Item:
 
 
 def items(work: Workload) -> Iterator[Item]:
-    """The pairs, one after another; the same for the same workload, on every machine."""
+    """Yield the pairs one after another; a workload gives the same pairs on every machine."""
     for scene, asked in questions(work):
         video, events = _clip(scene, work)
         for qa in asked:
@@ -101,9 +101,9 @@ def items(work: Workload) -> Iterator[Item]:
 
 
 def questions(work: Workload) -> Iterator[tuple[scenes.Scene, list[scenes.QA]]]:
-    """The scenes with what is asked about each; nothing is rendered.
+    """Yield the scenes with the questions about each; nothing is rendered.
 
-    Kinds and wordings take turns over the whole split: a part of a workload goes on where the part before it ended.
+    Kinds and wordings take turns over the whole split: a part of a workload continues where the part before it ended.
     """
     seeds = scenes.split_seeds(work.split)
     begin = work.first * work.questions
@@ -133,7 +133,7 @@ def _question(scene: scenes.Scene, index: int, work: Workload) -> scenes.QA:
 
 
 def _clip(scene: scenes.Scene, work: Workload) -> tuple[object, object]:
-    """The video and the events: paths, or uint8 [frames, H, W, 3] and an event stream."""
+    """Return video and events of a scene: paths, or uint8 [frames, H, W, 3] and an event stream."""
     if work.files is not None:
         clip = scenes.write_clip(scene, work.files)
         return str(clip.video), str(clip.events)
@@ -143,7 +143,7 @@ def _clip(scene: scenes.Scene, work: Workload) -> tuple[object, object]:
 
 
 def describe(work: Workload) -> dict[str, object]:
-    """A workload in plain values, with what the clock does and does not cover."""
+    """A workload in plain values, with what the clock includes."""
     return {
         **asdict(work),
         "kinds": list(work.kinds) or "all",
@@ -160,12 +160,12 @@ def _timed(work: Workload) -> str:
 
 
 def workload_in_words(work: Workload, pairs: Sequence[Item], mean_tokens: float) -> list[str]:
-    """Sentences: which questions, how long the answers were, what the clock covers.
+    """Sentences on the questions, the length of the answers, and what the clock includes.
 
     Args:
         work: the workload.
-        pairs: its pairs.
-        mean_tokens: of the answers.
+        pairs: pairs of the workload.
+        mean_tokens: mean number of tokens of the answers.
     """
     held = "scenes and wordings that no training has seen" if work.held_out else "wordings as in training"
     kinds = len({pair.kind for pair in pairs})

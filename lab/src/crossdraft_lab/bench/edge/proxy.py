@@ -18,9 +18,9 @@ class Network:
     """Properties of the network between two ends.
 
     Args:
-        rtt_s: of the round trip; half of it each way.
-        jitter_s: at most so much more, each way, drawn for every packet; none overtakes another.
-        bits_per_s: each way; `None` = any number.
+        rtt_s: seconds of the round trip; half of it each way.
+        jitter_s: largest additional delay each way, drawn for every packet; no packet overtakes another.
+        bits_per_s: rate each way; `None` = unlimited.
     """
 
     rtt_s: float = 0.0
@@ -29,12 +29,12 @@ class Network:
 
 
 class DelayingProxy:
-    """Listens on loopback and passes on what comes. Use as a context manager.
+    """Proxy that listens on loopback and passes on what comes. Use as a context manager.
 
     Args:
-        upstream: where to; it may be replaced, for connections to come.
-        network: what lies between; it may be replaced at any time.
-        seed: of the jitter.
+        upstream: address to connect to; it may be replaced, for connections to come.
+        network: the network that is simulated; it may be replaced at any time.
+        seed: seed of the jitter.
     """
 
     def __init__(self, upstream: tuple[str, int], network: Network | None = None, seed: int = 0) -> None:
@@ -57,7 +57,7 @@ class DelayingProxy:
         return f"ws://{host}:{port}"
 
     def cut(self) -> None:
-        """End all connections at once, without a word to either end."""
+        """End all connections at once; neither end is told."""
         self._loop.call_soon_threadsafe(self._abort)
 
     def __enter__(self) -> Self:

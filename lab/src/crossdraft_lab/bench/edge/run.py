@@ -1,12 +1,12 @@
 """`crossdraft bench edge`: an edge that drafts, over slow networks, against one that sends nothing.
 
 The server runs in a process of its own, the edge in this one, on a core of its own where there are two; the network
-between them is `DelayingProxy`. Each question is asked in three ways, in shuffled order: without drafts, which is the
-target alone over the same network, with the hidden draft alone, and as the policy decides by what it measured. With a
-drafter of the cloud's own beside the edge's there are two more, of another server on the same cores: with that drafter
-and without drafts from the edge, and with both. With `recording` there is one more: the edge sends its recording up the
-same link, and the cloud drafts from it by the edge's own drafter, on the core that is the edge's else. Every answer is
-held against the engine's own, which is asked beforehand, in this process and without server or network.
+between them is `DelayingProxy`. Each question is asked in three ways, in shuffled order: without drafts (the target
+alone over the same network), with the hidden draft alone, and as the policy decides from its measurements. With
+`cloud`, two more ways ask another server on the same cores: with its own drafter but no drafts from the edge, and with
+both. With `recording` there is one more: the edge sends its recording up the same link, and the cloud drafts from it
+by the edge's own drafter, on the core that the edge has otherwise. Every answer is compared with the engine's own,
+which is generated beforehand, in this process and without server or network.
 """
 
 import random
@@ -45,9 +45,9 @@ EDGE, CLOUD, RECORDING = "edge", "cloud", "recording"  # servers; the last one i
 
 @dataclass(frozen=True, slots=True)
 class EdgeWay:
-    """A way to ask a question: in which mode (`None`: as the policy decides), and of which server.
+    """A way to ask a question: the edge's mode (`None`: the policy decides), and the server that is asked.
 
-    Of that called `EDGE` only the edge drafts, of `CLOUD` the cloud too; `RECORDING` is sent the events first.
+    With server `EDGE` only the edge drafts, with `CLOUD` the cloud too; `RECORDING` is sent the events first.
     """
 
     mode: str | None
@@ -65,20 +65,20 @@ class EdgePlan:
     """Settings of a measurement of edge drafting.
 
     Args:
-        folder: where clips are written, and the server's log.
-        rtts_s: round trips.
-        mbits: megabits a second, each way; each with every round trip.
-        jitter: of each way, as a share of the round trip.
-        pairs: questions, each about a clip of its own.
-        drafter: of the edge.
-        max_new_tokens: the longest answer.
-        cuts: connections that are cut in the midst of an answer, at every network.
-        seed: of the order, the jitter and the cuts.
-        cloud: a drafter of the server in which `edge` is a part, such as `union:edge,eagle2`.
+        folder: folder for clips and the server's log.
+        rtts_s: round trips in seconds.
+        mbits: rates in megabits a second, each way; each is measured with every round trip.
+        jitter: jitter of each way, as a share of the round trip.
+        pairs: number of questions, each about a clip of its own.
+        drafter: drafter of the edge.
+        max_new_tokens: largest number of tokens of an answer.
+        cuts: number of connections that are cut in the midst of an answer, for each network.
+        seed: seed of the order, the jitter and the cuts.
+        cloud: drafter of the server that has `edge` as a part, such as `union:edge,eagle2`.
         recording: also send the recording, for the cloud to draft from.
 
     Raises:
-        CrossdraftError: one of them is out of range, or the drafter is none that an edge could have.
+        CrossdraftError: a setting is out of range, or an edge cannot have the drafter.
     """
 
     folder: Path
@@ -123,13 +123,13 @@ class EdgePlan:
 
     @property
     def servers(self) -> Mapping[str, str]:
-        """The drafter of each server."""
+        """Drafter of each server, by the server's name."""
         cloud = {} if self.cloud is None else {CLOUD: self.cloud}
         return {EDGE: "edge", **cloud, **({RECORDING: f"union:edge,({self.drafter})"} if self.recording else {})}
 
     @property
     def cut_ways(self) -> Sequence[str]:
-        """Names of the ways in which connections are cut."""
+        """Names of the ways whose connections are cut."""
         return [name for name, way in self.ways.items() if way.mode is None]
 
     @property
@@ -152,9 +152,9 @@ def network_json(
     """Results over one network, as plain values.
 
     Args:
-        network: what lay between.
+        network: the network between edge and server.
         alone: the engine's own tokens, by question.
-        answers: by way, one a question.
+        answers: answers by way, one for each question.
         cut: answers whose connection was cut, with the number of their question.
     """
     own = [(answer, tokens) for given in answers.values() for answer, tokens in zip(given, alone, strict=True)]
@@ -237,7 +237,7 @@ def _over(
     plan: EdgePlan,
     tick: Tick,
 ) -> Json:
-    """All questions over one network, each with the engine's own answer."""
+    """Ask all questions over one network, and compare the answers with the engine's own."""
     chance = random.Random(plan.seed)  # noqa: S311 - an order is no secret
     for link in links.values():
         link.renew(network)  # measurements of a connection hold for one network only
@@ -260,7 +260,7 @@ def _over(
 
 
 class _EdgeLink:
-    """An edge connected through a slow network to the server on a port."""
+    """Edge that is connected through a slow network to the server on a port."""
 
     def __init__(self, stack: ExitStack, port: int, plan: EdgePlan) -> None:
         self.proxy = stack.enter_context(DelayingProxy(("127.0.0.1", port), seed=plan.seed))
@@ -277,7 +277,7 @@ class _EdgeLink:
         self.client.open()
 
     def ask(self, item: Item, way: EdgeWay) -> EdgeAnswer:
-        """Ask a question; the answer's seconds count from before anything is sent."""
+        """Ask a question; the answer's seconds count from before the request is sent."""
         if way.server != RECORDING:
             return self._asked(item, way.mode)
         path, start = Path(str(item.request.events)), time.perf_counter()
@@ -327,7 +327,7 @@ COLUMNS = (
 
 
 def results_table(networks: Sequence[Json]) -> FigureTable:
-    """A row for each network and way."""
+    """Table with a row for each network and way."""
     note = "means over the questions; n counts them; bytes up are those of drafts, or of the recording"
     rows = [(network, way, own) for network in networks for way, own in network["ways"].items()]
     return figure_table("An edge's drafts over a network", COLUMNS, rows, note)

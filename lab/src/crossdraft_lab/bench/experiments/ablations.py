@@ -48,11 +48,11 @@ class AblationGroup:
     """Variants that are compared with each other.
 
     Args:
-        title: of its table.
-        variants: besides the target alone.
-        parts: rows with a part and without it, which differ in that alone.
-        temperature: of the answers.
-        questions: about each clip, one after another.
+        title: title of the table.
+        variants: variants to measure besides the target alone.
+        parts: pairs of rows, with a part and without it, that differ in that part alone.
+        temperature: temperature of the answers.
+        questions: number of questions about each clip, one after another.
     """
 
     title: str
@@ -189,8 +189,8 @@ def studies(config: AblationsConfig, folder: Path | None = None) -> list[Study]:
 def part_rows(groups: Mapping[str, tuple[Sequence[tuple[str, str]], Answers]]) -> list[dict[str, Any]]:
     """A row for each part of all groups, with Holm's correction over all that can be tested.
 
-    `ratio`: Σ time without the part / Σ time with it, drawn over scenes; above 1, it helps. `tested`: the test over
-    scenes; `None` where there are too few for it. `direction`: of the effect, as far as the test supports it.
+    `ratio`: Σ time without the part / Σ time with it, drawn over scenes; above 1, the part helps. `tested`: the test
+    over scenes; `None` where there are too few. `direction`: direction of the effect, if the test supports one.
     """
     pairs = [(name, on, off, found) for name, (parts, found) in groups.items() for on, off in parts]
     tested = compare_together({f"{name}: {on} / {off}": found.costs(on, off) for name, on, off, found in pairs})
@@ -264,20 +264,20 @@ def _parts_table(parts: Sequence[Mapping[str, Any]]) -> FigureTable:
 
 
 def _untested(parts: Sequence[Mapping[str, Any]]) -> str:
-    """Name the groups with too few scenes for any test, and how many could show a difference."""
+    """Name the groups with too few scenes for any test, and the number of scenes that could show a difference."""
     few = {one["group"]: one["ratio"].n for one in parts if one["tested"] is None}
     counts, least = "; ".join(f"{name}: {n}" for name, n in few.items()), least_scenes(len(parts))
     return f" Too few scenes to show any difference of {len(parts)} parts ({counts}); {least} can." if few else ""
 
 
 def _parts_sentence(parts: Sequence[Mapping[str, Any]]) -> str:
-    """Say how many parts help, how many harm, and of how many nothing is seen; empty where there are no parts."""
+    """Say how many parts help, how many harm, and how many show no effect; empty where there are no parts."""
     tested, of = sum(one["tested"] is not None for one in parts), Counter(one["group"] for one in parts)
     if not tested:
         return f"The scenes are too few to test any of {len(parts)} parts. " if parts else ""
 
     def count(direction: str) -> str:
-        """Number of parts with an effect, and numbers by group, such as "2 (placement 1 of 3, trees 1 of 3)"."""
+        """Number of parts with an effect in this direction, such as "2 (placement 1 of 3, trees 1 of 3)"."""
         found = Counter(one["group"] for one in parts if one["direction"] == direction)
         groups = ", ".join(f"{name} {n} of {of[name]}" for name, n in found.items())
         return f"{found.total()} ({groups})" if groups else "0"
@@ -289,7 +289,7 @@ def _parts_sentence(parts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _no_help(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Sentences about parts that harm, and about those of which no difference was seen."""
+    """Yield sentences about parts that harm, and about parts that show no difference."""
     for one in parts:
         title, on, off, tested = GROUPS[one["group"]].title, one["on"], one["off"], one["tested"]
         shown = f"({one['ratio']} times as fast, p = {tested.adjusted_p:.2g})" if tested else ""
@@ -300,7 +300,7 @@ def _no_help(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _parts_json(parts: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, object]]:
-    """By what varies, plain values of each part."""
+    """Plain values of each part, by the group that it belongs to."""
     found: dict[str, dict[str, object]] = {one["group"]: {} for one in parts}
     for one in parts:
         figures = one["ratio"].to_json() | comparison_json(one["tested"]) | {"direction": one["direction"]}

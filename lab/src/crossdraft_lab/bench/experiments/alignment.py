@@ -1,7 +1,7 @@
 """Experiment 3: what it takes to make a foreign drafter speak its target's language, and what that is worth.
 
 The ladder of `crossdraft train`'s adapters and tunings, each trained on the same captured answers by the command that a
-user would type, then `bench align`'s rows and controls on held-out clips, and end-to-end times, interleaved. The
+user would type, then rows and controls of `bench align` on held-out clips, and end-to-end times, interleaved. The
 weights are not shipped; the small size trains for a few steps and shows that the experiment runs, not what it finds.
 """
 
@@ -69,7 +69,7 @@ COMPARED = (
 )  # fmt: skip
 # Recipes of adapters that are given the target's own features.
 READ_TARGET = ("b1", "b1r", "l5f", "event_to_video_eagle", "l5fr")
-# They can read their own outputs, and a step of that takes three times as long: they get half of the steps.
+# They can read their own outputs, and a step that does takes three times as long: they get half of the steps.
 AUTOREGRESSIVE = ("l5 without tokens", "l5", "eagle_fusion", *READ_TARGET)
 
 
@@ -104,7 +104,7 @@ class AlignmentConfig:
         return Workload(pairs, max_new_tokens=self.max_new_tokens, questions=self.questions)
 
     def seeds(self, key: str) -> tuple[int, ...]:
-        """Seeds of a unit that is no block: of the scenes that it asks about, training first, or of the training."""
+        """Seeds of a unit that is no block: of its scenes, training scenes first, or of the training."""
         train, validation, test = (split_seeds(split) for split in ("train", "validation", "test"))
         if key == CAPTURE:
             return (*train[: self.clips], *validation[: self.validation_clips])
@@ -123,7 +123,7 @@ class AlignmentConfig:
 def watched(rung: str) -> str:
     """Figure that chooses a rung's best weights: the accepted prefix of a hidden draft, which the rows compare.
 
-    Of what reads the target's features along an answer there is none: there, the tokens right in a row from anywhere.
+    Adapters that read the target's features have no hidden draft: there, the tokens right in a row from any position.
     """
     return "tau" if LADDER[rung][0] in READ_TARGET else "prefix"
 
@@ -255,7 +255,7 @@ def _training(found: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _training_cells(found: Mapping[str, Any] | None) -> tuple[str, str, str]:
-    """Parameters, steps, seconds; dashes where nothing was trained."""
+    """Cells for parameters, steps and seconds; dashes where nothing was trained."""
     if found is None:
         return "–", "–", "–"
     said = found["said"]
@@ -263,7 +263,7 @@ def _training_cells(found: Mapping[str, Any] | None) -> tuple[str, str, str]:
 
 
 def _steps(accepted: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Compare the tokens that one row accepts with another's, question by question, clip by clip."""
+    """Compare the accepted tokens of two rows, question by question, drawn over clips, for each pair of the ladder."""
     found, p_values = [], []
     for name, than in COMPARED:
         if name in accepted and than in accepted:
@@ -292,7 +292,7 @@ AT_ONCE = 16  # trainings: each needs a core and up to two gigabytes
 
 
 def units(config: AlignmentConfig) -> list[str]:
-    """The answers to learn from, each rung's training, what is accepted, then times."""
+    """Keys of the units: the capture, the training of each rung, the acceptance rows, then blocks of times."""
     return [CAPTURE, *map(training, config.rungs), ACCEPTANCE, *config.plan({}).keys]
 
 
@@ -314,7 +314,7 @@ def _folder(folder: Path, rung: str) -> Path:
 
 
 def _weights(folder: Path, rung: str) -> Path:
-    """Path of a rung's trained weights, in the end."""
+    """Path of a rung's trained weights after its training."""
     return _folder(folder, rung) / ("drafter" if LADDER[rung][0] == "l6" else "head")
 
 
@@ -337,7 +337,7 @@ def _captured(config: AlignmentConfig, folder: Path) -> dict[str, Any]:
 
 
 def _trainings(config: AlignmentConfig, folder: Path, rungs: Sequence[str]) -> Iterator[UnitResult]:
-    """Train rungs side by side, a core each; yield a rung when it ends. A second core gains little at this size.
+    """Train rungs side by side, one core each; yield each rung when it ends. A second core gains little at this size.
 
     The last rungs take longest, so they begin first.
     """
@@ -367,7 +367,7 @@ def run_command(arguments: Sequence[str]) -> dict[str, Any]:
     """Run a command of ours that prints JSON, and time it.
 
     Raises:
-        CrossdraftError: it failed; with its last line.
+        CrossdraftError: the command failed; the message ends with the command's last line.
     """
     command = [sys.executable, "-m", "crossdraft", *arguments]
     start = time.perf_counter()

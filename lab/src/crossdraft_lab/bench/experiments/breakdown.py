@@ -16,7 +16,7 @@ from crossdraft_lab.bench.study import ALL, OWN, Answers, Study, faults_of, plai
 from crossdraft_lab.bench.variants import Variant
 from crossdraft_lab.bench.workload import Workload, items
 
-# stage: (style of the palette, the engine's stages that it is the sum of); `prepare` is parted into load and preprocess
+# stage: (style of the palette, the engine's stages that it sums); `prepare` is split into load and preprocess
 STAGES = {
     "load": ("preprocess", ()),
     "preprocess": ("border", ()),
@@ -77,7 +77,7 @@ def loading_share(work: Workload, target: Target) -> float:
 
 
 def _prepare_s(target: Target, request: Any) -> float:
-    """Least of several times in seconds to prepare a request."""
+    """Time in seconds to prepare a request; the least of several runs."""
     least = float("inf")
     for _ in range(CLOCKED):
         start = time.perf_counter()
@@ -94,9 +94,9 @@ def stages_ms(found: Answers, name: str, loading: float) -> dict[str, Interval]:
 
 
 def overlap(found: Answers, name: str) -> dict[str, Interval]:
-    """Mean milliseconds of an answer: work summed over both lanes, wall time, and the least time that was hidden.
+    """Mean milliseconds of an answer: work summed over both lanes, wall time, and the least that must be hidden.
 
-    Hidden is work of one lane that passed while the other one worked.
+    Hidden is the work of one lane that ran while the other lane worked.
     """
 
     def lanes(run: Run, *named: str) -> float:

@@ -37,7 +37,7 @@ from crossdraft_lab.bench.workload import Workload
 BASELINES = (OWN, ALL)
 SPEED = speed_columns("× the target alone")
 TESTED = ("p_holm", "cohens_dz", "minimum_detectable")
-COLUMNS = 8  # kinds of question of a table: so many fit a printed A4
+COLUMNS = 8  # kinds of question of a table, as many as fit a printed A4 page
 FIRST_LOOK = (
     "hf", "event", "glance", "blind", "ngram", "memory", "union", "eagle2", "eagle3", "eaglevlm", "specvlm", "medusa",
     "redrafter", "dflash",
@@ -46,7 +46,7 @@ FIRST_LOOK = (
 
 
 def comparable() -> tuple[str, ...]:
-    """Drafters that run on the shipped pair as they are: those with examples, and heads with shipped weights."""
+    """Drafters that run on the shipped pair unchanged: those with examples, and heads with shipped weights."""
     return tuple(
         name
         for name, method in METHODS.items()
@@ -56,7 +56,7 @@ def comparable() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class DraftersConfig:
-    """Methods, `group` of them in a group; ratios are within a group, and each group includes the target alone."""
+    """Methods in groups of `group` each; ratios are within a group, and each group includes the target alone."""
 
     methods: tuple[str, ...] = ("hf", "hf-all", "hf-lookup", "hf-assisted", *comparable())
     group: int = 6
@@ -81,7 +81,7 @@ def studies(config: DraftersConfig, folder: Path | None = None) -> list[Study]:
 
 
 def summarise(config: DraftersConfig, found: Sequence[UnitResult]) -> Findings:
-    """The methods, fastest first."""
+    """Summarise the methods in a table, fastest first."""
     plans = studies(config)
     groups = [plan.pooled(found) for plan in plans]
     by_name = {name: group for group in groups for name in group.names if name not in BASELINES}

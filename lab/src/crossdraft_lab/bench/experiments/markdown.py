@@ -8,7 +8,7 @@ SPECIAL = str.maketrans({"|": r"\|", "<": "&lt;", ">": "&gt;", "\n": " "})
 
 
 def cell(text: str) -> str:
-    r"""A text as a cell may hold it.
+    r"""Text with the characters escaped that a cell of a Markdown table may not hold.
 
     >>> cell("a|b <i>")
     'a\\|b &lt;i&gt;'
@@ -17,7 +17,7 @@ def cell(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """A text with its markup escaped.
+    """Text with its markup escaped; a `|` stays.
 
     >>> prose("a|b <i>")
     'a|b &lt;i&gt;'
@@ -26,7 +26,7 @@ def prose(text: str) -> str:
 
 
 def table_lines(table: FigureTable) -> Iterator[str]:
-    """A table with its title and its note."""
+    """Lines of a table, with its title and its note."""
     yield f"**{prose(table.title)}**"
     yield ""
     yield "| " + " | ".join(map(cell, table.heads)) + " |"
@@ -59,13 +59,13 @@ def outcome_page(found: ExperimentOutcome) -> str:
 
 
 def setting_lines(machines: Sequence[str]) -> Iterator[str]:
-    """The machines, a paragraph each."""
+    """Lines about the machines, a paragraph each."""
     for number, machine in enumerate(machines, 1):
         yield from ("", f"Machine{f' {number}' if len(machines) > 1 else ''}: {prose(machine)}.")
 
 
 def machines_of(found: Sequence[ExperimentOutcome]) -> list[str]:
-    """The machines with their versions, each once."""
+    """Descriptions of the machines with their versions, each once."""
     return list(dict.fromkeys(machine for outcome in found for machine in outcome.machines))
 
 

@@ -1,7 +1,7 @@
-"""Experiment 1: what hiding the draft in the prefill gains as the prefill grows, and the bound that nothing beats.
+"""Experiment 1: the gain of hiding the draft in the prefill as the prefill grows, and the upper bound of this gain.
 
-A draft that is made during the prefill saves decode passes. It never shortens the prefill: with ρ, the prefill's share
-of the baseline's time, no such speed-up passes 1/ρ. Only reading less does, as compression (lossy) and a prefix cache.
+A draft that is made during the prefill saves decode passes. It never shortens the prefill: if ρ is the prefill's share
+of the baseline's time, no such speed-up exceeds 1/ρ. Only reading less does: compression (lossy), or a prefix cache.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ class PrefillConfig:
 
 @dataclass(frozen=True, slots=True)
 class LongerModels(Models):
-    """The pair with a target whose context takes as many frames as are asked for.
+    """The pair with a target whose context is long enough for the largest number of frames.
 
     Positions are extended: rotary embeddings have no end. The weights have seen clips of 8 frames.
     """
@@ -61,7 +61,7 @@ class LongerModels(Models):
     longest: int = 0
 
     def load_target(self, *, packed: bool = True) -> Target:
-        """The target, its context at least `longest` tokens."""
+        """Load the target, with a context of at least `longest` tokens."""
         target = super(LongerModels, self).load_target(packed=packed)
         target.context = max(target.context, self.longest)
         target.text_config.max_position_embeddings = target.context  # what a prompt is checked against
@@ -96,7 +96,7 @@ def studies(config: PrefillConfig, folder: Path | None = None) -> list[Study]:
 
 
 def summarise(config: PrefillConfig, found: Sequence[UnitResult]) -> Findings:
-    """A table for each size, and the speed-ups as curves below their bound."""
+    """Summarise each size in a table, and draw the speed-ups as curves below their bound."""
     plans = studies(config)
     sizes = {frames: plan.pooled(found) for frames, plan in zip(config.frames, plans, strict=True)}
     shares = {frames: group.reading_share(group.alone) for frames, group in sizes.items()}

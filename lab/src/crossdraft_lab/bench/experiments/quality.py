@@ -29,7 +29,7 @@ from crossdraft_lab.bench.variants import Variant
 from crossdraft_lab.bench.workload import Workload
 from crossdraft_lab.scenes import stated
 
-# Kinds of question that a short answer is right for, and the fact that is asked for.
+# Kinds of question that a short answer suffices for, and the fact that is asked for.
 SHORT = {
     "layout": "layout", "ego motion": "ego", "lead motion": "lead.motion", "cyclist": "cyclist",
     "count": "people.count", "presence": "presence", "colour": "lead.colour", "action": "driver",
@@ -62,7 +62,7 @@ class QualityConfig:
 
 
 def studies(config: QualityConfig, folder: Path | None = None) -> list[Study]:
-    """Greedy answers, and sampled ones for the rules; compressed targets have all cores."""
+    """Two studies: greedy answers, and sampled ones for the rules; compressed targets have all cores."""
     alone = Variant(OWN), Variant(ALL)
     compressed = (Variant(spec, ALL, spec) for spec in config.compressions)
     groups = {
@@ -85,11 +85,11 @@ Row = dict[str, Any]
 
 
 def rows_of(study: Study, found: Answers) -> dict[str, Row]:
-    """The rows of a group, a variant each.
+    """Row of each variant of a group.
 
     `equal`: answers that are the target's own, of how many; `p`: of a lossy row's lost facts, see `corrected`; `short`:
-    accuracies of the values that answers state of what was asked, none where no question has a short answer; `metrics`
-    and `own`: BLEU-4, ROUGE-L and CIDEr against the right answer, and against the target's own.
+    accuracies of the values that answers state of the fact asked for, none where no question has a short answer;
+    `metrics` and `own`: BLEU-4, ROUGE-L and CIDEr against the right answer, and against the target's own.
     """
     sampled, right, rows = study.work.temperature > 0, found.right_facts, dict[str, Row]()
     for one in study.variants:
@@ -155,7 +155,7 @@ COLUMNS = (
 
 
 def corrected(groups: Mapping[str, tuple[Study, Answers]]) -> dict[str, dict[str, Row]]:
-    """The rows of all groups, their p values after Holm's correction over all lossy ones."""
+    """Rows of all groups, with p values after Holm's correction over all lossy rows."""
     rows = {name: rows_of(*group) for name, group in groups.items()}
     tested = [row for each in rows.values() for row in each.values() if row["p"] is not None]
     for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
@@ -164,7 +164,7 @@ def corrected(groups: Mapping[str, tuple[Study, Answers]]) -> dict[str, dict[str
 
 
 def summarise(config: QualityConfig, found: Sequence[UnitResult]) -> Findings:
-    """A table for greedy answers, one for sampled ones; the curve of what is lost for what is gained."""
+    """Summarise greedy and sampled answers, a table each, and draw the quality lost over the speed gained."""
     groups = {name: (plan, plan.pooled(found)) for name, plan in zip((GREEDY, "sampled"), studies(config), strict=True)}
     rows = corrected(groups)
     greedy, asked = rows[GREEDY], groups[GREEDY][1]
@@ -217,7 +217,7 @@ def _table(name: str, rows: Sequence[Row]) -> FigureTable:
 
 
 def _figure(config: QualityConfig, rows: Mapping[str, Mapping[str, Row]]) -> Drawing:
-    """Facts right over the speed-up, a curve for each lossy method."""
+    """Draw the facts that are right over the speed-up, a curve for each lossy method."""
     every = [(name, row) for each in rows.values() for name, row in each.items() if not row["lossless"]]
     methods: dict[str, list[tuple[float, float, float, float]]] = {
         spec.partition(":")[0]: [] for spec in (*config.compressions, *config.rules)

@@ -21,7 +21,7 @@ from crossdraft_lab.bench.traces import Trace, read_traces
 
 RECORDED = "trace"
 DRAFTERS = (RECORDED, "memory", f"union:{RECORDED},memory")
-CHEAP, AS_RECORDED = 1.05, 4.5  # V(n)/t: a good kernel's; of 22 tokens in 4 bits, recorded
+CHEAP, AS_RECORDED = 1.05, 4.5  # V(n)/t: with a good kernel; as recorded for 22 tokens in 4 bits
 EVERY = "all questions"
 
 
@@ -29,7 +29,7 @@ def real_pair(paths: Sequence[Path]) -> tuple[str, tuple[FigureTable, ...]]:
     """Replay every file with each drafter, question by question; return notes on the figures, and a table per file.
 
     Args:
-        paths: of recorded answers, as `crossdraft replay` takes them; they are read in place.
+        paths: files of recorded answers, as `crossdraft replay` takes them; they are read in place.
 
     Raises:
         CrossdraftError: a file that cannot be read, or holds no recorded drafts.
@@ -85,7 +85,7 @@ def _rows(drafter: str, traces: Sequence[Trace], costs: Mapping[float, StageCost
 def question_row(
     question: str, drafter: str, played: Sequence[TraceReplay], costs: Mapping[float, StageCosts]
 ) -> tuple[str, ...]:
-    """The figures of some answers by one drafter."""
+    """Row of figures for some answers by one drafter."""
     speedups = []
     for cost in costs.values():
         times = [found for one in played if (found := one.times(cost)) is not None]

@@ -1,4 +1,4 @@
-"""One record per experiment: what is asked, its two sizes, its units of work, and what is made of their results."""
+"""One record per experiment: its question, its two sizes, its units of work, and the summary of their results."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,9 +20,9 @@ class UnitResult:
     """Result of one unit of work.
 
     Args:
-        key: of the unit; never again in the same file.
-        seeds: that decided what it met, of scenes for example.
-        found: plain values, times by stage among them.
+        key: name of the unit, unique within a file.
+        seeds: seeds that decided the unit's data, of scenes for example.
+        found: results as plain values, times by stage among them.
     """
 
     key: str
@@ -35,7 +35,7 @@ class Setting:
     """Place where an experiment runs: its cores and its folder.
 
     Args:
-        cores: of the pair; `None` leaves the affinity as it is (GPUs).
+        cores: cores of the pair; `None` leaves the affinity as it is (GPUs).
         work: a folder for clips and weights that later units read again.
         tick: called with a name after each step.
     """
@@ -64,9 +64,9 @@ class RowFaults:
     """Faults of the rows of tables, and the engine's notes on their answers.
 
     Args:
-        unequal: rows of ours that are lossless by what they are, whose greedy answers were not the target's own.
-        lost: rows whose drafter was lost or gave up: part of what they measured is the target alone.
-        notes: sentences of the engine's, by row.
+        unequal: our rows that should be lossless, but whose greedy answers differed from the target's own.
+        lost: rows whose drafter was lost or gave up: part of their figures are those of the target alone.
+        notes: the engine's notes, by row.
     """
 
     unequal: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class RowFaults:
     notes: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        """True if a row is not what it says."""
+        """True if a row does not measure what its name says."""
         return bool(self.unequal or self.lost)
 
     @property
@@ -90,13 +90,13 @@ class Findings:
     """Findings of an experiment's runs.
 
     Args:
-        found: sentences: the answer.
-        sure: sentences: number of pairs, intervals, what the figures do not cover.
-        tables: at least one.
+        found: sentences that answer the question.
+        sure: sentences about certainty: number of pairs, intervals, what the figures do not cover.
+        tables: tables of figures, at least one.
         figure: the picture; `None` where there is nothing to draw.
         figures: the numbers of the tables as plain values, for other programs.
-        negative: sentences: what did not help, or made something worse.
-        faults: of rows.
+        negative: sentences about what did not help, or made something worse.
+        faults: faults of rows.
     """
 
     found: str
@@ -110,18 +110,18 @@ class Findings:
 
 @dataclass(frozen=True)
 class Experiment(Generic[C]):
-    """An experiment.
+    """An experiment: its question, configurations, units of work and summary.
 
     Args:
-        name: on the command line, and of its folder.
-        number: in the report.
-        title: of its section.
+        name: name on the command line and of the folder.
+        number: number in the report.
+        title: title of its section.
         asked: the question, as a sentence.
-        full, quick: its configuration at full size, and for a first look.
+        full, quick: configurations of full size, and of a size for a first look.
         units: keys of a configuration's units, in the order in which they run.
-        measure: runs the units of these keys, one after another; whatever they compare they compare interleaved, within
-            a unit.
-        summarise: of all units' results, in the order of their keys.
+        measure: runs the units of these keys, one after another; methods that are compared run interleaved within a
+            unit.
+        summarise: makes the findings from all units' results, in the order of their keys.
     """
 
     name: str
@@ -135,7 +135,7 @@ class Experiment(Generic[C]):
     summarise: Callable[[C, Sequence[UnitResult]], Findings]
 
     def config(self, *, quick: bool) -> C:
-        """The configuration of that size."""
+        """Configuration of the quick size or of the full one."""
         return self.quick if quick else self.full
 
 
@@ -144,14 +144,14 @@ class ExperimentOutcome:
     """An experiment's summary, with the experiment, its configuration and its machines.
 
     Args:
-        experiment: the record.
-        config: as it ran; plain values if it is kept.
-        summary: of its units.
-        environment: of its first unit; `machines` says how many different ones there were.
-        units, seconds: how many there are, and how long they took together.
+        experiment: the experiment's record.
+        config: configuration as it ran; plain values if it is kept.
+        summary: findings of its units.
+        environment: environment of its first unit; `machines` counts how many different ones there were.
+        units, seconds: number of units, and their total duration.
         machines: processors and versions of the libraries, each set once.
-        kept: the size, in words, of one whose raw runs are gone.
-        picture: of such a one, as a data: address.
+        kept: the size, in words, if only the summary is kept and the raw runs are gone; else empty.
+        picture: picture of an outcome that is kept, as a data: address.
     """
 
     experiment: Experiment[Any]
@@ -177,7 +177,7 @@ class ExperimentOutcome:
 
     @property
     def quick(self) -> bool:
-        """True if it ran at the small size; where there is one size alone it is the full one."""
+        """True if the experiment ran at the quick size; an experiment with one size only counts as full."""
         if self.kept:
             return self.kept == QUICK
         return self.config == self.experiment.quick != self.experiment.full

@@ -24,7 +24,7 @@ EXPERIMENTS: Mapping[str, Experiment[Any]] = MappingProxyType(
 
 
 def chosen(names: tuple[str, ...]) -> list[Experiment[Any]]:
-    """The experiments of these names, `all` being every one, in the order of their numbers.
+    """Experiments of these names, `all` being every one, in the order of their numbers.
 
     Raises:
         CrossdraftError: an unknown name.

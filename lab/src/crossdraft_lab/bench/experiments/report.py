@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 HTML, MARKDOWN, LEADERBOARD = "report.html", "report.md", "leaderboard.html"
 REAL_PAIR, REAL_PAIR_TEXT = "real_pair.html", "real_pair.md"
-DRAFTERS = "drafters"  # the experiment of the table of all drafters
+DRAFTERS = "drafters"  # experiment that the table of all drafters is made of
 TITLE = "crossdraft: the experiments"
 SETTING = (
     "All figures are of the shipped reference pair unless a section says otherwise: a target of 13.6 M parameters, an "
@@ -67,13 +67,13 @@ def write_report(out: Path) -> tuple[list[Path], tuple[str, ...]]:
     """Write report.html, report.md and, where the drafters were compared, leaderboard.html.
 
     Returns:
-        The files, and a sentence for each experiment that is left out, not being finished.
+        The files, and a sentence for each experiment that is left out because it is not finished.
 
-    Everything is made of the runs themselves, so that nothing is shown that is not in them; an experiment of which only
-    the summary is there is shown as that says, and its section says so.
+    All figures come from the runs themselves; an experiment of which only the summary is left is shown by its summary,
+    and its section says so.
 
     Raises:
-        CrossdraftError: no experiment ran there to its end, or one cannot be read.
+        CrossdraftError: no experiment ran there to its end, or an experiment cannot be read.
         ModuleNotFoundError: jinja2 is not installed.
     """
     found, left_out = list[ExperimentOutcome](), list[str]()
@@ -101,15 +101,15 @@ def write_report(out: Path) -> tuple[list[Path], tuple[str, ...]]:
 
 
 def _outcome(one: Experiment[Any], out: Path) -> ExperimentOutcome | None:
-    """Read an outcome from the runs that are there; without any, from what was kept of them."""
+    """Read an outcome from its runs where there are any, else from the summary that was kept."""
     return read_outcome(one, out) if (out / one.name / RUNS).exists() else kept_outcome(one, out)
 
 
 def write_real_pair(page: tuple[str, Sequence[FigureTable]], out: Path) -> list[Path]:
-    """Write real_pair.html and real_pair.md; `page` is how the figures came about, and the tables.
+    """Write real_pair.html and real_pair.md; `page` holds the text on how the figures came about, and the tables.
 
     Raises:
-        CrossdraftError: they cannot be written.
+        CrossdraftError: the files cannot be written.
         ModuleNotFoundError: jinja2 is not installed.
     """
     title, command = "The real pair under replay", "crossdraft experiment report --traces FILE --out results"
@@ -126,7 +126,7 @@ def write_real_pair(page: tuple[str, Sequence[FigureTable]], out: Path) -> list[
 
 
 def html_report(found: Sequence[ExperimentOutcome], left_out: Sequence[str] = ()) -> str:
-    """HTML page of the report; every text is escaped, and nothing is loaded from elsewhere."""
+    """HTML page of the report; every text is escaped, and nothing is loaded from another address."""
     machines = machines_of(found)
     drafters = next((outcome for outcome in found if outcome.experiment.name == DRAFTERS), None)
     return _templates().get_template("report.html.j2").render(
@@ -147,7 +147,7 @@ def html_report(found: Sequence[ExperimentOutcome], left_out: Sequence[str] = ()
 
 
 def leaderboard(ranked: ExperimentOutcome) -> str:
-    """All drafters, over all questions and by kind of question, in tables that sort by any column."""
+    """HTML page of all drafters, over all questions and by kind of question, in tables that sort by any column."""
     return _templates().get_template("leaderboard.html.j2").render(
         title="Leaderboard of drafters",
         version=__version__,
@@ -158,7 +158,7 @@ def leaderboard(ranked: ExperimentOutcome) -> str:
 
 
 def markdown_report(found: Sequence[ExperimentOutcome], left_out: Sequence[str] = ()) -> str:
-    """Report in Markdown; it shows the pictures in the experiments' folders."""
+    """Report in Markdown, with links to the pictures in the experiments' folders."""
     return "\n".join(_markdown(found, left_out)) + "\n"
 
 
@@ -181,7 +181,7 @@ def _markdown(found: Sequence[ExperimentOutcome], left_out: Sequence[str]) -> It
 
 
 def negative_results(found: Sequence[ExperimentOutcome]) -> Iterator[str]:
-    """Yield what did not help, of all experiments."""
+    """Yield sentences about what did not help, for all experiments."""
     for outcome in found:
         for sentence in outcome.summary.negative:
             yield f"{outcome.experiment.title}: {sentence}"

@@ -1,4 +1,4 @@
-"""The roofline (Williams et al. 2009): what a machine reaches in products and copies, and what passes ask of it."""
+"""The roofline (Williams et al. 2009): a machine's peak rates of products and copies, and what a pass needs of each."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,20 +11,20 @@ from torch import nn
 from crossdraft.engine.fast.packed_linear import prepack
 from crossdraft.engine.target import Target
 
-SIDE = 1024  # of the plain matrices
-ROWS = (64, 256, 512)  # of products with a layer's weights: pieces of a prompt
-COPY_BYTES = 1 << 28  # beyond any cache
-BYTES = 4  # of a float32
+SIDE = 1024  # side of the plain matrices
+ROWS = (64, 256, 512)  # rows of products with a layer's weights, as pieces of a prompt
+COPY_BYTES = 1 << 28  # larger than any cache
+BYTES = 4  # bytes of a float32
 
 
 @dataclass(frozen=True, slots=True)
 class MachinePeak:
-    """Peak rates of some threads.
+    """Peak rates of some number of threads.
 
     Args:
-        gflops: of float32 products, 10⁹ a second; the best of plain matrices and of a layer's by the engine's kernels.
-        copy_gbs: read and written, of a buffer beyond the caches.
-        cached_gbs: the same of a buffer as large as the model's weights, which a cache may hold.
+        gflops: 10⁹ float32 operations a second; the best of plain matrices and of a layer's by the engine's kernels.
+        copy_gbs: gigabytes a second, read and written, of a buffer larger than the caches.
+        cached_gbs: `copy_gbs` of a buffer as large as the model's weights, which a cache may hold.
     """
 
     gflops: float
@@ -46,11 +46,11 @@ class MachinePeak:
 
 @dataclass(frozen=True, slots=True)
 class PassWork:
-    """Least work of a pass: what it computes and reads.
+    """Least work of a pass: operations to compute and bytes to read.
 
     Args:
-        flops: of all products.
-        bytes: weights once, and keys and values.
+        flops: floating-point operations of all products.
+        bytes: bytes of the weights, once, and of keys and values.
     """
 
     flops: float
@@ -62,7 +62,7 @@ class PassWork:
         return self.flops / self.bytes
 
     def least_s(self, peak: MachinePeak, *, cached: bool = True) -> float:
-        """The roofline's bound: no pass is faster.
+        """Least time of a pass by the roofline, in seconds.
 
         >>> work = PassWork(flops=2e9, bytes=1e9)
         >>> peak = MachinePeak(gflops=10, copy_gbs=2, cached_gbs=20)
@@ -74,19 +74,19 @@ class PassWork:
 
 
 def machine_peak(weights: int, layers: Sequence[tuple[int, int]] = (), repeats: int = 5) -> MachinePeak:
-    """Measure with as many threads as this thread has; the best of several.
+    """Measure peak rates with as many threads as this thread has; the best of several.
 
     Args:
         weights: bytes of the model's weights.
         layers: widths [in, out] of the model's matrices.
-        repeats: of each.
+        repeats: number of runs of each measurement.
     """
     gflops = max(flops / _least(call, repeats) / 1e9 for flops, call in _products(layers))
     return MachinePeak(gflops, _copy_gbs(COPY_BYTES, repeats), _copy_gbs(weights, repeats))
 
 
 def _products(layers: Sequence[tuple[int, int]]) -> Iterator[tuple[float, Callable[[], object]]]:
-    """FLOPs and functions that compute them: with plain matrices, and with packed weights as the engine does."""
+    """Yield FLOPs and a function that computes them: for plain matrices, and for weights packed as in the engine."""
     a, b, product = torch.randn(SIDE, SIDE), torch.randn(SIDE, SIDE), torch.empty(SIDE, SIDE)
     yield 2.0 * SIDE**3, lambda: torch.mm(a, b, out=product)
     for width, features in layers:
@@ -114,7 +114,7 @@ def _least(call: Callable[[], object], repeats: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A decoder: weights of its layers and of its head, layers, hidden width, width of keys; weights of its encoder."""
+    """Numbers of weights of a decoder's layers, head and encoder; its layers, hidden width, and width of keys."""
 
     decoder: int
     head: int
@@ -127,7 +127,7 @@ class ModelShape:
     def of(cls, target: Target) -> "ModelShape":
         """Determine the shape of a loaded target; embeddings are looked up, not multiplied.
 
-        Counted in an empty copy: the layers of a loaded one may have been packed, and then hold no parameters.
+        The weights are counted in an empty copy: layers of a loaded target may be packed, and then hold no parameters.
         """
         model, language = _empty_copy(target)
         config = target.text_config
@@ -146,10 +146,10 @@ class ModelShape:
         return BYTES * (self.decoder + self.head + self.encoder)
 
     def pass_over(self, tokens: float, context: float, logits: float) -> PassWork:
-        """A pass over so many tokens after a context, with logits for some of them.
+        """Work of a pass over `tokens` tokens after a context, with logits for `logits` of them.
 
-        Every weight of a layer is multiplied once a token (2 FLOPs), scores and their sum take 4 · context · width a
-        token and layer; weights are read once, keys and values of the context once a layer.
+        Every weight of a layer is multiplied once a token (2 FLOPs); attention takes 4 · context · width FLOPs a token
+        and layer; weights are read once, and each layer's keys and values of the context once.
 
         >>> ModelShape(decoder=10, head=4, layers=1, width=2, keys=2, encoder=0).pass_over(3, 5, 1)
         PassWork(flops=188.0, bytes=136.0)

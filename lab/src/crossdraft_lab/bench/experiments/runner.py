@@ -1,6 +1,6 @@
-"""Runs an experiment's units that are not there yet, and writes what all of them say.
+"""Runs an experiment's units that have no result yet, and writes the findings of all units.
 
-Of one whose raw runs are gone, summary and figure are read, which are small enough for a repository.
+If the raw runs are gone, the summary and the figure are read instead; they are small enough for a repository.
 """
 
 import shutil
@@ -46,18 +46,18 @@ def run_experiment(
     *,
     force: bool = False,
 ) -> ExperimentOutcome:
-    """Run what is missing in OUT/NAME, then write table, figure and summary there.
+    """Run missing units in OUT/NAME, then write table, figure and summary there.
 
     Args:
-        experiment: its record.
+        experiment: the experiment's record.
         config: one of its configurations, or another of their type.
         out: folder of all experiments.
-        cores: of the pair.
-        tick: called with a name for every unit that is there, found or made.
-        force: begin anew, whatever is there.
+        cores: cores of the pair.
+        tick: called with a name for every finished unit, found or made.
+        force: begin anew, even if there are results.
 
     Raises:
-        CrossdraftError: the folder cannot be written, another process runs into it, or it holds runs of another
+        CrossdraftError: the folder cannot be written, another process runs the experiment there, or it holds runs of
             configuration, or a summary whose runs are gone.
         ModuleNotFoundError: matplotlib, which draws the PNG, is not installed.
     """
@@ -134,7 +134,7 @@ def outcome(experiment: Experiment[Any], config: object, file: RunsFile) -> Expe
 
 
 def read_outcome(experiment: Experiment[Any], out: Path) -> ExperimentOutcome | None:
-    """The outcome of an earlier run, of whatever size, made of its runs anew; `None` if there never was one.
+    """Build the outcome of an earlier run, of any size, from its runs; `None` if there never was one.
 
     Raises:
         CrossdraftError: as `outcome`, or the runs are of another version.
@@ -150,7 +150,7 @@ def read_outcome(experiment: Experiment[Any], out: Path) -> ExperimentOutcome | 
 
 
 def write_outcome(found: ExperimentOutcome, folder: Path) -> None:
-    """table.md, summary.json, figure.svg and figure.png, each whole or not at all."""
+    """Write table.md, summary.json, figure.svg and figure.png, each whole or not at all."""
     write_json(found.to_json(), folder / SUMMARY)
     with atomic_path(folder / TABLE) as temporary:
         temporary.write_text(outcome_page(found), encoding="utf-8")
@@ -167,10 +167,10 @@ def _machine(line: RunLine) -> str:
 
 
 def read_summary(path: Path) -> Mapping[str, Any]:
-    """A summary as plain values.
+    """Read a summary as plain values.
 
     Raises:
-        CrossdraftError: it cannot be read, or is none.
+        CrossdraftError: the file cannot be read, or is no summary.
     """
     try:
         found = parse_json(read_whole(path))
@@ -182,10 +182,10 @@ def read_summary(path: Path) -> Mapping[str, Any]:
 
 
 def kept_outcome(experiment: Experiment[Any], out: Path) -> ExperimentOutcome | None:
-    """The outcome as its summary in OUT/NAME says it; `None` if there is none.
+    """Read the outcome from its summary in OUT/NAME; `None` if there is no summary.
 
     Raises:
-        CrossdraftError: the summary cannot be read, is none, or is another version's.
+        CrossdraftError: the summary cannot be read, is damaged, or is another version's.
     """
     path = out / experiment.name / SUMMARY
     if not path.exists():
@@ -228,5 +228,5 @@ def _text(found: object) -> str:
 
 
 def _figure(path: Path) -> str:
-    """The picture as a data: address; as an image, nothing in it is run or loaded."""
+    """Picture as a data: address; within an image no script is run and nothing is loaded."""
     return f"data:image/svg+xml;base64,{b64encode(read_whole(path)).decode()}" if path.exists() else ""

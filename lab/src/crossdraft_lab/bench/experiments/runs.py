@@ -1,6 +1,6 @@
 """The file of an experiment's runs: JSON, a line for each unit, appended when the unit is done.
 
-A process that dies leaves whole lines, but for the last one, which is dropped when the file is read.
+A process that dies leaves whole lines, except perhaps the last one, which is dropped when the file is read.
 """
 
 import json
@@ -43,9 +43,9 @@ class RunsFile:
     """Reads and extends the file in an experiment's folder.
 
     Args:
-        folder: of the experiment.
-        name: of the experiment.
-        config: with which it runs now.
+        folder: the experiment's folder.
+        name: the experiment's name.
+        config: configuration with which the experiment runs now.
 
     Raises:
         CrossdraftError: a line that is no run, runs of another experiment or another configuration, or a file that
@@ -77,16 +77,16 @@ class RunsFile:
 
     @property
     def done(self) -> set[str]:
-        """Keys of the units that are there."""
+        """Keys of the units that have a result."""
         return {line.key for line in self.lines}
 
     def ordered(self, keys: Sequence[str]) -> list[RunLine]:
-        """The lines of these units, in their order; those that are not there are left out."""
+        """Lines of these units, in the order of the keys; units without a result are left out."""
         by_key = {line.key: line for line in self.lines}
         return [by_key[key] for key in keys if key in by_key]
 
     def append(self, line: RunLine) -> None:
-        """Write a line, to the disk itself.
+        """Append a line and force it to the disk.
 
         Raises:
             CrossdraftError: there is no room, or no permission.
@@ -106,7 +106,7 @@ class RunsFile:
 
 
 def read_lines(path: Path) -> tuple[list[RunLine], int]:
-    """The lines of a file, and how many bytes they take; a last line that was cut off is neither.
+    """Read the lines of a file, and the number of bytes that they take; a last line that was cut off is left out.
 
     Raises:
         CrossdraftError: the file is too large or cannot be read, or a line before the last is none of ours.
@@ -118,10 +118,10 @@ def read_lines(path: Path) -> tuple[list[RunLine], int]:
 
 
 def read_whole(path: Path) -> bytes:
-    """All of a file that an experiment wrote.
+    """Read a whole file that an experiment wrote.
 
     Raises:
-        CrossdraftError: it is too large, or cannot be read.
+        CrossdraftError: the file is too large, or cannot be read.
     """
     try:
         if path.stat().st_size > LARGEST:
@@ -147,15 +147,15 @@ def _line(path: Path, number: int, text: bytes) -> RunLine:
 
 
 def plain(config: object) -> dict[str, Any]:
-    """A configuration as JSON has it: lists for tuples."""
+    """Configuration as JSON values, with lists for tuples."""
     return json.loads(json.dumps(asdict(config)))  # pyright: ignore[reportArgumentType]
 
 
 def typed(kind: type[C], values: Mapping[str, Any]) -> C:
-    """The configuration that `plain` made these values of.
+    """Rebuild a configuration from the values that `plain` made of it.
 
     Raises:
-        CrossdraftError: they are of another version's configuration.
+        CrossdraftError: the values are of another version's configuration.
     """
     known = {field.name for field in fields(kind)}  # pyright: ignore[reportArgumentType]
     if set(values) != known:

@@ -1,6 +1,6 @@
-"""Experiment 4: a standing question on a stream of 30 frames a second: what is answered, dropped, and how late.
+"""Experiment 4: a standing question on a stream of 30 frames a second: windows answered, windows dropped, and delay.
 
-And the highest rate of windows at which none is dropped, for the pair and for the target alone.
+It also finds the highest rate of windows at which none is dropped, for the pair and for the target alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,19 +29,19 @@ from crossdraft_lab.bench.watch import (
 from crossdraft_lab.scenes import VIDEO_FPS
 
 Tried = Mapping[str, Sequence[Sequence[RateTry]]]
-"""Of each method the tries of each question."""
+"""For each method, the rates tried with each question."""
 
 
-QUESTION, RATES = "question ", "rates, question "  # what keys of units begin with
+QUESTION, RATES = "question ", "rates, question "  # first part of the keys of units
 
 
 def highest(tries: Sequence[RateTry]) -> float:
-    """The highest rate of those tried at which no window was dropped; 0 if there is none."""
+    """Highest of the tried rates at which no window was dropped; 0 if there is none."""
     return max((rate for rate, run in tries if not run.summary.dropped), default=0.0)
 
 
 def unequal(tried: Tried) -> list[str]:
-    """Methods with an answer to a window that is not the target's own, whatever the rates of the two."""
+    """Methods that gave a window an answer unlike the target's own, at any rate."""
     found = []
     for name, questions in tried.items():
         for tries, alone in zip(questions, tried[ALONE[0]], strict=True):
@@ -52,11 +52,11 @@ def unequal(tried: Tried) -> list[str]:
 
 
 def rate_rows(tried: Tried, drafter: str) -> list[dict[str, Any]]:
-    """The highest rates of all questions, a row for each method.
+    """Highest rates over all questions, a row for each method.
 
-    `each`: windows a second, in the order of the questions; `mean`: of them, drawn over questions; `over`: that over
-    the way to run the target alone that keeps up with more, `None` where this does not keep up with the lowest;
-    `late_ms`: by how much a frame came late at most.
+    `each`: windows a second, in the order of the questions; `mean`: their mean, drawn over questions; `over`: ratio of
+    the mean to that of the faster way to run the target alone, `None` where that way does not keep up with the lowest
+    rate; `late_ms`: the largest delay of a frame.
     """
     each = {name: list(map(highest, questions)) for name, questions in tried.items()}
     best = max((name for name in each if name != drafter), key=lambda name: sum(each[name]))
@@ -74,7 +74,7 @@ def rate_rows(tried: Tried, drafter: str) -> list[dict[str, Any]]:
 
 
 def rate_sentence(rows: Sequence[Mapping[str, Any]], drafter: str) -> str:
-    """Sentence on what was found."""
+    """Sentence on the highest rates."""
     by_name = {row["name"]: row for row in rows}
     own, best = by_name[drafter], by_name[rows[0]["best"]]
     times = "" if own["over"] is None else f": {own['over']} times the rate"
@@ -85,7 +85,7 @@ def rate_sentence(rows: Sequence[Mapping[str, Any]], drafter: str) -> str:
 
 
 def rate_table(found: Sequence[Mapping[str, Any]], rates: Sequence[float], windows: int) -> FigureTable:
-    """A row for each method."""
+    """Table of the highest rates, a row for each method."""
     columns = (
         FigureColumn("", "", itemgetter("name")),
         FigureColumn("", "windows a second", itemgetter("mean")),
@@ -113,13 +113,13 @@ RATE_FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class StreamingConfig:
-    """A window for each frame of the stream, and one that shows so many seconds up to it.
+    """Settings of the stream: a window for each frame, which shows the `window_s` seconds up to it.
 
     Args:
-        rates: windows a second, of which the highest is sought at which none is dropped.
-        rate_every_s: of the stream of windows for that: a multiple of the time between its frames, so that windows are
-            evenly spaced.
-        rate_questions, rate_seconds: for that: how many of the questions, and the length of the stream.
+        rates: windows a second; sought is the highest rate at which no window is dropped.
+        rate_every_s: seconds between the windows whose rate is sought: a multiple of the time between frames, so that
+            windows are evenly spaced.
+        rate_questions, rate_seconds: number of questions with which the rate is sought, and length of their stream.
     """
 
     fps: float = 30.0
@@ -149,7 +149,7 @@ class StreamingConfig:
 
 
 def units(config: StreamingConfig) -> list[str]:
-    """A unit for each question: all methods watch the stream with it, one after another; then those of the rates."""
+    """Keys: a unit for each question, in which all methods watch the stream in turn; then those of the rates."""
     questions = range(len(config.bench().questions))
     return [f"{QUESTION}{number}" for number in questions] + [
         f"{RATES}{number}" for number in questions[: config.rate_questions]
@@ -171,7 +171,7 @@ def measure(config: StreamingConfig, keys: Sequence[str], setting: Setting) -> I
 
 
 def _rate_windowing(config: StreamingConfig) -> Windowing:
-    """Windows whose highest rate is sought."""
+    """Windows of the stream whose highest rate is sought."""
     return Windowing(config.rate_every_s, config.window_s)
 
 
@@ -201,7 +201,7 @@ def _run_of(found: dict[str, Any]) -> StreamRun:
 
 
 def times_of(runs: Sequence[StreamRun]) -> dict[str, dict[str, Interval | None]]:
-    """p50 and p99 in milliseconds from a window's last frame to the first token and to the end, drawn over runs."""
+    """Return p50 and p99 in ms from a window's last frame to the first token and to the end, drawn over runs."""
     every = {"first": [run.summary.first_s for run in runs], "whole": [run.summary.whole_s for run in runs]}
     return {
         name: {f"p{rank}": None if (one := percentile(each, rank)) is None else one.scaled(1e3) for rank in (50, 99)}
@@ -216,7 +216,7 @@ def dropped_shares(runs: Runs) -> dict[str, Interval | None]:
 
 
 def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
-    """A row for each method, of all questions."""
+    """Summarise all questions in a table with a row for each method."""
     asked, rated = ([unit for unit in found if part in unit.found] for part in ("runs", "rates"))
     names = list(asked[0].found["runs"])
     runs: Runs = {name: [_run_of(run) for unit in asked for run in unit.found["runs"][name]] for name in names}
@@ -281,7 +281,7 @@ def summarise(config: StreamingConfig, found: Sequence[UnitResult]) -> Findings:
 
 
 def faults_of_runs(runs: Runs, unequal: Sequence[str]) -> RowFaults:
-    """Faults of the runs of rows that are all lossless and greedy."""
+    """Faults of runs whose methods are all lossless and greedy."""
     lost = tuple(name for name, each in runs.items() if any(run.drafter_error for run in each))
     return RowFaults(
         tuple(unequal), lost, note_lines((name, note) for name in runs for run in runs[name] for note in run.notes)

@@ -1,4 +1,4 @@
-"""Experiment 7: how busy the cores are, and how near passes come to what the machine can do."""
+"""Experiment 7: how busy the cores are, and how near passes come to the machine's peak rates."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -60,7 +60,7 @@ def studies(config: UtilisationConfig, folder: Path | None = None) -> list[Study
 
 
 def machine_peaks(target: Target, shape: ModelShape, cores: Mapping[str, Cores | None]) -> dict[str, dict[str, float]]:
-    """Measure the peaks of the cores of each name."""
+    """Measure the peaks of each method's cores, by the method's name."""
     layers, peaks = layer_widths(target), {}
     for name, own in cores.items():
         with pinned(None if own is None else own.target):
@@ -79,7 +79,7 @@ def _spans(method: BenchMethod, item: Item) -> list[list[Any]]:
 
 
 def summarise(config: UtilisationConfig, found: Sequence[UnitResult]) -> Findings:
-    """Shares of busy time; stages of the target alone against the roofline; timelines."""
+    """Summarise shares of busy time, stages of the target alone against the roofline, and timelines."""
     (study,) = studies(config)
     group, shape = study.pooled(found), ModelShape(**found[0].found["shape"])
     peaks = {name: _best_peak([unit.found["peaks"][name] for unit in found]) for name in (OWN, ALL)}
@@ -173,7 +173,7 @@ def _gpu_sentence(found: Sequence[UnitResult]) -> str:
 
 
 def busy_shares(group: Answers, name: str) -> dict[str, Interval]:
-    """Σ busy time over Σ time of the answers: of each lane, and of both cores together."""
+    """Share of the answers' time in which each lane is busy, and in which both cores together are."""
 
     def share(weights: Mapping[str, float]) -> Interval:
         each = [sum(run.busy_s.get(lane, 0.0) * weight for run in runs for lane, weight in weights.items())
@@ -181,12 +181,12 @@ def busy_shares(group: Answers, name: str) -> dict[str, Interval]:
         return ratio(each, group.results.seconds(name))
 
     shares = {lane: share({lane: 1.0}) for lane in LANES}
-    cores = 0.5 if name == OWN or runs_in_process(name) else 1.0  # of two that a lane has
+    cores = 0.5 if name == OWN or runs_in_process(name) else 1.0  # share of the two cores that a lane has
     return shares | {"both": share({"target": cores, "drafter": cores})}
 
 
 def stage_work(group: Answers, name: str, shape: ModelShape) -> Mapping[str, tuple[PassWork, Interval]]:
-    """Work and seconds of the prefill and of a decode step of the target alone; means."""
+    """Return mean work and mean seconds of the prefill and of a decode step, by the target alone."""
     runs = group.results.of(name)
     prompt, tokens = fmean(run.prompt_tokens for run in runs), fmean(len(run.tokens) for run in runs)
     prefill, scenes = group.stage(name, "prefill", "ride-along"), group.by_scene
@@ -223,7 +223,7 @@ def _best_peak(found: Sequence[Mapping[str, float]]) -> MachinePeak:
 
 
 def _lane_bars(timelines: Mapping[str, Sequence[Sequence[Any]]]) -> list[LaneBar]:
-    """A bar for each lane of each method; parts are kinds of spans."""
+    """Bars for each lane of each method; parts are kinds of spans."""
     bars = []
     for name, spans in timelines.items():
         for lane in LANES:

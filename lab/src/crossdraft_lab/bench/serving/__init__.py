@@ -1,1 +1,1 @@
-"""`crossdraft bench serve`: what the server costs over the engine called directly, and how it bears many clients."""
+"""`crossdraft bench serve`: the server's cost over the engine called directly, and its behaviour with many clients."""

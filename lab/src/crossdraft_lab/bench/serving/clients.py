@@ -1,9 +1,9 @@
-"""Clients of a server in a process of their own: their work is not done in the server's interpreter.
+"""Clients of a server, in a process of their own, so that their work is not done in the server's interpreter.
 
 python -m crossdraft_lab.bench.serving.clients PORT COUNT
 
-Reads a JSON list of bodies from standard input, then for every further line asks all of them and writes a line: tokens
-that were answered, and the seconds that it took.
+Reads a JSON list of bodies from standard input. For every further line it asks all of them and writes a line: the
+number of tokens in the answers, and the seconds that they took.
 """
 
 import json
@@ -16,7 +16,7 @@ from crossdraft_lab.bench.serving.process import PerThread
 
 
 def main(port: int, count: int) -> None:
-    """Answer standard input until it ends, as the module's text describes."""
+    """Read requests from standard input until it ends, as the module's docstring describes."""
     bodies = [body.encode() for body in json.loads(sys.stdin.readline())]
     connections = PerThread(port)
 

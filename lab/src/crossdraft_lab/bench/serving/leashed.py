@@ -1,6 +1,6 @@
 """`crossdraft` in a process that ends with its parent, so that a killed parent leaves no server behind.
 
-Its standard input is a pipe whose other end the parent holds, and the system closes that when the parent is gone.
+Its standard input is a pipe whose other end the parent holds; the system closes the pipe when the parent is gone.
 """
 
 import os
@@ -12,9 +12,9 @@ PIPE = 0  # standard input
 
 
 def _end_with_parent() -> None:
-    while os.read(PIPE, 1):  # not by `sys.stdin`, whose lock the interpreter needs when it ends
+    while os.read(PIPE, 1):  # `sys.stdin` has a lock that the interpreter needs when it ends
         pass
-    os.kill(os.getpid(), signal.SIGTERM)  # as `serve` is told to end
+    os.kill(os.getpid(), signal.SIGTERM)  # the usual way to end `serve`
 
 
 if __name__ == "__main__":

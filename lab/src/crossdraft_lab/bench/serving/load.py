@@ -1,7 +1,7 @@
-"""Measurements of the server: what it costs over the engine called directly, and what it bears.
+"""Measurements of the server: its cost over the engine called directly, and its behaviour under load.
 
-Overhead of a request, throughput of one engine asked over HTTP and directly in turn, many clients, clients that go
-away, a drafter that is killed.
+They cover the overhead of a request, throughput of one engine asked over HTTP and directly in turn, many clients,
+clients that go away, and a drafter that is killed.
 """
 
 import itertools
@@ -45,14 +45,14 @@ SOON_S = 10.0
 
 
 MOST_OVERHEAD_MS = 3.0  # p50 of a request, over the engine called directly
-LEAST_THROUGHPUT = 0.98  # of the engine's own
-WARM_UP, TURNS = 2, 4  # in which all questions are asked by either way
+LEAST_THROUGHPUT = 0.98  # as a share of the engine's own
+WARM_UP, TURNS = 2, 4  # rounds in which either way asks all questions
 WAYS = ("server", "direct")
 LOGGER = logging.getLogger("crossdraft.serve")
 
 
 class _Clients:
-    """Threads that ask until they are told to stop, and the replies that they got."""
+    """Threads that ask until they are told to stop, and collect the replies."""
 
     def __init__(self, server: ServerProcess, asked: Sequence[Question]) -> None:
         self._server, self._asked = server, asked
@@ -63,7 +63,7 @@ class _Clients:
         self._lock = threading.Lock()
 
     def run(self, clients: int, seconds: float, watch: Callable[[], None]) -> None:
-        """Ask from so many threads for so long; `watch` is called again and again meanwhile."""
+        """Ask from `clients` threads for `seconds`; `watch` is called repeatedly meanwhile."""
         threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(clients)]
         for thread in threads:
             thread.start()
@@ -127,17 +127,17 @@ def load(plan: ServePlan, server: ServerProcess, asked: Sequence[Question], tick
 
 
 def most_wait_ms(plan: ServePlan, answered: int) -> float:
-    """Longest time that an answer may take where nothing waits but in the queue.
+    """Largest time that an answer may take if requests wait only in the queue.
 
-    By Little's law an answer takes on average as long as the server needs for as many as it holds, running and waiting;
-    p99 may be `MOST_WAITS` times that.
+    By Little's law an answer takes on average as long as the server needs for all requests that it holds, running and
+    waiting; p99 may be `MOST_WAITS` times that.
     """
     held = plan.max_batch + plan.max_queue
     return MOST_WAITS * 1e3 * held * plan.seconds / answered if answered else 0.0
 
 
 def cancels(plan: ServePlan, server: ServerProcess, asked: Sequence[Question], tick: Tick) -> dict[str, Any]:
-    """Leave streams at once or after a few bytes; check that nothing of them stays."""
+    """Leave streams at once or after a few bytes; check that the server holds no resource of theirs afterwards."""
     draw = random.Random(plan.seed)  # noqa: S311 - no secret
     with server.connection() as connection:
         for one in asked:  # decodes the recordings that the server will keep
@@ -155,12 +155,12 @@ def cancels(plan: ServePlan, server: ServerProcess, asked: Sequence[Question], t
 
 
 def left_soon(server: ServerProcess, kept: int | None = None) -> dict[str, int]:
-    """Return what is left once nothing is, or after `SOON_S`.
+    """Return what the server still holds, as soon as that is nothing, else after `SOON_S`.
 
     Args:
-        server: that is asked nothing any more.
-        kept: recordings that were there before; with `None` none are counted, where those that were asked about may be
-            kept.
+        server: server that gets no more requests.
+        kept: number of recordings beforehand; `None` counts no recordings, for a server that may keep those asked
+            about.
     """
     until = time.monotonic() + SOON_S
     while any((left := _left(server, kept)).values()) and time.monotonic() < until:
@@ -169,7 +169,7 @@ def left_soon(server: ServerProcess, kept: int | None = None) -> dict[str, int]:
 
 
 def _left(server: ServerProcess, kept: int | None) -> dict[str, int]:
-    """Requests, rows and files that are there, and recordings beyond those that were `kept` before."""
+    """Count requests, rows and files that the server holds, and recordings beyond the `kept` ones."""
     gauges = server.gauges()
     names = ("num_requests_running", "num_requests_waiting", "num_cache_rows")
     found = {name: int(gauges[name]) for name in names} | {"files": server.spooled()}
@@ -202,9 +202,9 @@ def kills(plan: ServePlan, server: ServerProcess, asked: Sequence[Question], tic
 def overhead(server: ServerProcess, engine: Engine, asked: Sequence[Question], tick: Tick) -> dict[str, Any]:
     """Ask each question twice by each way, in turn: first about a new clip, then about the known clip.
 
-    A way's own time is what passes for whoever asks, less what the engine says that it took, queue included: so that
-    answers which are drafted otherwise do not disturb the comparison. That is fair of a known clip alone. A new one is
-    decoded in the engine's time by a direct call, and beside it by the server: of that the whole times are compared.
+    A way's own time is what the client waits, less what the engine says that it took, queue included, so that answers
+    drafted otherwise do not disturb the comparison. This is fair for a known clip alone. A new clip is decoded within
+    the engine's time by a direct call, but outside it by the server: for new clips the whole times are compared.
     """
     own: dict[str, dict[str, list[float]]] = {
         "new": {"server": [], "direct": []},
@@ -241,13 +241,13 @@ def _added_ms(server: Sequence[float], direct: Sequence[float]) -> Interval:
 
 
 def _longer_ms(server: Sequence[float], direct: Sequence[float]) -> Interval:
-    """Overhead of the server in all, p50 of the pairs."""
+    """Difference of the whole times, server minus direct call: the median over pairs."""
     longer = 1e3 * np.subtract(server, direct)
     return bootstrap(lambda drawn: np.median(longer[drawn], axis=-1), len(longer))
 
 
 def _by_http(connection: Connection, one: Question) -> tuple[str, float, float]:
-    """An answer, the seconds that it took, and those that the engine says it took."""
+    """Return an answer, the seconds that it took, and the seconds that the engine says it took."""
     start = time.perf_counter()
     reply = connection.request("POST", CHAT, one.body)
     seconds = time.perf_counter() - start
@@ -266,7 +266,7 @@ def _directly(engine: Engine, one: Question) -> tuple[str, float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Questions, asked by one way: tokens that were written, and the seconds that it took."""
+    """Totals of all questions asked by one way: tokens of the answers, and seconds."""
 
     tokens: int
     seconds: float
@@ -277,7 +277,7 @@ class Block:
 
 @dataclass(slots=True)
 class HostedServer:
-    """A server in a thread of this process: its port, and once it has ended the CPU seconds of that thread."""
+    """A server in a thread of this process: its port, and the CPU seconds of that thread, set when it has ended."""
 
     port: int
     cpu_s: float = 0.0
@@ -286,11 +286,11 @@ class HostedServer:
 def throughput(plan: ServePlan, asked: Sequence[Question], tick: Tick) -> dict[str, Any]:
     """Let clients ask all questions by either way in turn; the server is started anew for each repeat.
 
-    Clips are known by the time that counts.
+    The clips are known to the server before the clock starts.
 
-    `busy`: twice as many clients as share a pass, so that requests wait and every row is taken again at once: this is
-    throughput. `matched`: as many as share a pass. Then a row is empty while a response travels and the next question
-    comes, so that the time of a request counts, too. `server_cpu_ms`: CPU time of the server's thread for each request.
+    `busy`: twice as many clients as share a pass, so that requests wait and a free row is taken again at once: this is
+    throughput. `matched`: as many clients as share a pass. Then a row is empty while a response travels and the next
+    question comes, so that a request's time counts, too. `server_cpu_ms`: CPU time of the server's thread a request.
     """
     levels = {"busy": 2 * plan.max_batch, "matched": plan.max_batch}
     starts: dict[str, dict[str, list[Block]]] = {name: {way: [] for way in WAYS} for name in levels}
@@ -329,12 +329,12 @@ def _compared(starts: Mapping[str, Sequence[Block]]) -> dict[str, Any]:
 
 @contextmanager
 def hosted(settings: ServerSettings, engine: Engine, log: Path) -> Iterator[HostedServer]:
-    """A server of this engine in a thread of this process, as long as the context.
+    """Run a server of this engine in a thread of this process while the context is open.
 
     Args:
-        settings: the server's.
-        engine: is not closed.
-        log: gets a line for each request, as `crossdraft serve` writes it.
+        settings: settings of the server.
+        engine: engine of the server; it is not closed.
+        log: file that gets a line for each request, as `crossdraft serve` writes it.
     """
     handler, propagated, level = logging.FileHandler(log), LOGGER.propagate, LOGGER.level
     handler.setFormatter(TextLines())
@@ -368,9 +368,9 @@ class HttpClients:
     """Clients in a process of their own; see `serving.clients`. Use as a context manager.
 
     Args:
-        port: of the server.
-        count: of clients.
-        asked: what they ask, each the next question when it has its answer.
+        port: port of the server.
+        count: number of clients.
+        asked: the questions; a client asks the next one when it has its answer.
     """
 
     def __init__(self, port: int, count: int, asked: Sequence[Question]) -> None:
@@ -402,7 +402,7 @@ class HttpClients:
 
 
 class DirectCalls:
-    """Threads of this process that call an engine, as `HttpClients` ask a server. Use as a context manager."""
+    """Threads of this process that call an engine as `HttpClients` call a server. Use as a context manager."""
 
     def __init__(self, engine: Engine, count: int, asked: Sequence[Question]) -> None:
         self._engine, self._asked = engine, asked

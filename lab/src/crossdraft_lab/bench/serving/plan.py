@@ -13,7 +13,7 @@ from crossdraft.engine.request import Request
 from crossdraft.serve.settings import ServerSettings, read_settings
 from crossdraft_lab.bench.workload import Item
 
-CACHE_BYTES = 256 << 20  # of what is kept of prompts: full soon, so that memory can be seen to stay
+CACHE_BYTES = 256 << 20  # of the prefix cache: it is full soon, so that steady memory shows
 CHAT = "/v1/chat/completions"
 
 
@@ -22,19 +22,19 @@ class ServePlan:
     """Settings of a measurement of the server.
 
     Args:
-        folder: where clips are written, and the server's log.
-        target, drafter: as `crossdraft serve`.
-        pairs: questions, each about a clip of its own.
-        repeats: starts of a server whose throughput is compared with its engine's; blocks beside vLLM's.
+        folder: folder for clips and the server's log.
+        target, drafter: as for `crossdraft serve`.
+        pairs: number of questions, each about a clip of its own.
+        repeats: starts of the server in the comparison with its engine, and blocks in the comparison with vLLM.
         max_new_tokens: the longest answer.
-        max_batch, max_queue: the server's.
-        clients: that ask at a time, for so many `seconds`.
-        seconds: see `clients`.
-        cancels: streams that are left.
-        kills: of the drafter, under load.
-        seed: of what is drawn.
-        vllm_python: of an environment with vLLM, whose server is asked the same; `None` leaves it out.
-        levels: numbers of clients in the comparison with it.
+        max_batch, max_queue: settings of the server.
+        clients: number of clients that ask at the same time.
+        seconds: duration of the load by `clients`.
+        cancels: number of streams that are left early.
+        kills: number of times that the drafter is killed under load.
+        seed: seed of all random choices.
+        vllm_python: interpreter of an environment with vLLM, whose server gets the same requests; `None` leaves it out.
+        levels: numbers of clients in the comparison with vLLM.
     """
 
     folder: Path
@@ -89,7 +89,7 @@ def _text(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, as the server is asked and as the engine is, and the answer of the target alone."""
+    """A question in the server's form and in the engine's, and the answer of the target alone."""
 
     body: bytes
     request: Request
@@ -97,7 +97,7 @@ class Question:
 
 
 def question(plan: ServePlan, item: Item) -> Question:
-    """A pair of the workload."""
+    """Convert a pair of the workload into a question."""
     request = replace(item.request, namespace="")
     video, events = Path(str(request.video)).name, Path(str(request.events)).name
     shown = [

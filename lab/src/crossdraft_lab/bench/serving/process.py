@@ -1,6 +1,6 @@
 """A server in a process of its own, as `crossdraft serve` starts it, and a plain client for it.
 
-The client reads and writes bytes on a socket: what a client library costs is not the server's.
+The client reads and writes bytes on a socket, so that no client library adds to the server's times.
 """
 
 import json
@@ -21,7 +21,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.resources import PROC, descendants, resident_mib
 
 STARTED = re.compile(r".* on http://127\.0\.0\.1:(\d+) ")
-# An error with the traceback below it, or a plain traceback, as of a thread or a child; not the second one of a chain.
+# An error with the traceback below it, or a plain traceback, as from a thread or child; not the second one of a chain.
 LOGGED_ERROR = re.compile(
     r"^(?:[\d-]+ [\d:]+ (?:error|critical) .*(?:\nTraceback .*)?|(?<!:\n\n)Traceback .*)$", re.MULTILINE
 )
@@ -48,10 +48,10 @@ class Connection:
     """A kept connection to a server on loopback. Use as a context manager.
 
     Args:
-        port: the server's.
+        port: port of the server.
 
     Attributes:
-        hung_up: whether the server was seen to end it; by `until_silent` alone.
+        hung_up: true once the server was seen to close the connection; set by `until_silent` alone.
     """
 
     def __init__(self, port: int) -> None:
@@ -70,10 +70,10 @@ class Connection:
         self._socket.close()
 
     def request(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Reply:
-        """Send a request and read its response; on a new connection if the server has closed this one meanwhile.
+        """Send a request and read its response; on a new connection if the server has closed this one in between.
 
         Raises:
-            OSError: it cannot be reached, or hangs up in the midst.
+            OSError: the server cannot be reached, or hangs up in the midst.
         """
         try:
             self.send(method, path, body, headers)
@@ -116,7 +116,7 @@ class Connection:
             self._socket.shutdown(socket.SHUT_WR)
 
     def read_some(self) -> bytes:
-        """The next bytes of a response."""
+        """Receive the next bytes of a response."""
         return self._socket.recv(CHUNK)
 
     def _reply(self) -> Reply:
@@ -165,10 +165,10 @@ class ServerProcess:
     """A running `crossdraft serve`.
 
     Args:
-        pid: its number.
-        port: where it listens, on loopback.
+        pid: process id.
+        port: port on loopback.
         temporary: its folder for temporary files.
-        log: what it logs.
+        log: the server's log file.
     """
 
     pid: int
@@ -200,11 +200,11 @@ class ServerProcess:
         return sum(1 for _ in self.temporary.glob("crossdraft-serve-*/recordings/*"))
 
     def resident_mib(self) -> float:
-        """Resident memory of the server and all that it started."""
+        """Resident memory of the server and all its descendants."""
         return sum(map(resident_mib, [self.pid, *descendants(self.pid)]))
 
     def drafters(self) -> list[int]:
-        """Processes of the drafter: all that the server started but those that decode."""
+        """Process ids of the drafter: all descendants of the server except those that decode media."""
         return [pid for pid in descendants(self.pid) if not _decodes(pid)]
 
 
@@ -216,14 +216,14 @@ def _decodes(pid: int) -> bool:
 
 @contextmanager
 def serving(arguments: Sequence[str], folder: Path) -> Iterator[ServerProcess]:
-    """A server, as long as the context; then it is told to end, and must do so with status 0.
+    """Run a server while the context is open; then it is told to end, and must do so with status 0.
 
     Args:
-        arguments: of `crossdraft serve`.
-        folder: for its log and its temporary files.
+        arguments: arguments of `crossdraft serve`.
+        folder: folder for its log and its temporary files.
 
     Raises:
-        CrossdraftError: it does not start, or does not end as it should.
+        CrossdraftError: the server does not start, or does not end properly.
     """
     temporary, log = folder / "temporary", folder / "serve.log"
     temporary.mkdir()

@@ -1,6 +1,6 @@
-"""The parts of `crossdraft bench serve`, one after another, and what is said of them.
+"""The parts of `crossdraft bench serve`, run one after another, and the sentences about their results.
 
-Everything is measured on loopback, on the machine's own cores: the clients' cost is in it, too.
+Everything is measured on loopback, on the machine's own cores, so the times include the clients' work.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ PARTS = ("overhead", "load", "cancels", "kills", "throughput", "vllm")
 
 
 def run_serve(plan: ServePlan, tick: Tick = lambda _: None) -> dict[str, Any]:
-    """Measure everything that the plan asks for: plain values, a mapping for each part, with `passed` in each.
+    """Take all measurements of the plan; return plain values, a mapping for each part, each with `passed`.
 
     Raises:
         CrossdraftError: the pair cannot be loaded, or the server does not start.
@@ -46,7 +46,7 @@ def run_serve(plan: ServePlan, tick: Tick = lambda _: None) -> dict[str, Any]:
 
 
 def lines(parts: Mapping[str, Any]) -> list[str]:
-    """Sentences for people."""
+    """Sentences on the results, for people."""
     found = list[str]()
     for kind in ("new", "known"):
         one = parts["overhead"][kind]

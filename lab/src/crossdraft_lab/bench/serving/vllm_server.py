@@ -1,7 +1,7 @@
 """vLLM's own server and ours with one target: both get the same questions from the same clients, in turn.
 
-Its environment: docs/many_requests.md. Both decode the clip, keep what they like of clips and prompts, and run on all
-cores of this process. Every clip is new to both.
+Its environment is described in docs/many_requests.md. Both servers decode the clip, cache clips and prompts as they do
+by default, and run on all cores of this process. Every clip is new to both.
 """
 
 import json
@@ -33,7 +33,7 @@ PLUGIN = Path(__file__).parents[5] / "plugins/vllm/src"  # in a checkout; else i
 
 LEAST_ALONE = 1.5  # least ratio of vLLM's answer time to ours, with one client
 LEAST_SHARED = 1.0  # throughput over vLLM's, with the most clients
-LEAST_QUESTIONS = 12  # of a block
+LEAST_QUESTIONS = 12  # questions in a block
 START_S = 300.0
 # The reference target has no chat template; this one puts the text where ours does.
 TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.role.upper() }}: {{ m.content }} {% endfor %}ASSISTANT:"
@@ -41,7 +41,7 @@ TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.role.upper() }}: {{ m.con
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A server: where it listens, its process, and how a question's body is put to it."""
+    """A server: its port, its process, and the function that adapts a question's body to it."""
 
     port: int
     pid: int
@@ -58,12 +58,12 @@ class TimedReply:
 
 
 def against_vllm(plan: ServePlan, python: Path, tick: Tick) -> dict[str, Any]:
-    """Blocks of questions to either server in turn, while the other one stands still, at each number of clients.
+    """Ask blocks of questions of either server in turn, while the other is stopped, at each number of clients.
 
     Args:
-        plan: its `levels` are the numbers of clients, its `repeats` the blocks of each.
-        python: of an environment with vLLM.
-        tick: known after every block.
+        plan: settings; `levels` are the numbers of clients, `repeats` the number of blocks of each.
+        python: interpreter of an environment with vLLM.
+        tick: called after every block.
 
     Raises:
         CrossdraftError: a server does not start, or an answer is refused.
@@ -99,7 +99,7 @@ def against_vllm(plan: ServePlan, python: Path, tick: Tick) -> dict[str, Any]:
 
 
 def _level(got: dict[str, list[TimedReply]], wall: dict[str, list[float]]) -> dict[str, Any]:
-    """Figures of one number of clients; the ratio of throughputs is drawn over blocks, that of times over questions."""
+    """Figures for one number of clients; ratios of throughput are drawn over blocks, those of times over questions."""
     ours, theirs = got["crossdraft"], got["vllm"]
     sooner = ratio([one.seconds for one in theirs], [one.seconds for one in ours])
     tokens = {name: _by_block(answers, len(wall[name])) for name, answers in got.items()}
@@ -121,7 +121,7 @@ def _by_block(answers: Sequence[TimedReply], blocks: int) -> list[int]:
 
 
 def _block(way: Endpoint, asked: Sequence[Question], clients: int) -> list[TimedReply]:
-    """Let `clients` clients ask the questions, each client one after another."""
+    """Let `clients` clients ask the questions, each client one question after another."""
     bodies = [way.body_of(one.body) for one in asked]
 
     def ask(number: int) -> list[TimedReply]:
@@ -144,7 +144,7 @@ def _ask(connection: Connection, body: bytes) -> TimedReply:
 
 
 def _for_vllm(clips: Path) -> Callable[[bytes], bytes]:
-    """A question as vLLM is asked it: no events, and whole paths."""
+    """Make the function that adapts a question's body to vLLM: without events, and with whole paths."""
 
     def body_of(body: bytes) -> bytes:
         found = json.loads(body)
@@ -159,10 +159,10 @@ def _for_vllm(clips: Path) -> Callable[[bytes], bytes]:
 
 @contextmanager
 def vllm_serving(target: str, python: Path, clips: Path, folder: Path) -> Iterator[Endpoint]:
-    """vLLM's OpenAI server on loopback, with the target and nothing else.
+    """Run vLLM's OpenAI server on loopback, with the target and no drafter, while the context is open.
 
     Raises:
-        CrossdraftError: it does not start.
+        CrossdraftError: the server does not start.
     """
     source = find_checkpoint(target, {"reference": REFERENCE / "target"})
     port, log = _free_port(), folder / "vllm.log"
@@ -201,7 +201,7 @@ def vllm_serving(target: str, python: Path, clips: Path, folder: Path) -> Iterat
 
 
 def _known_to_vllm(folder: Path) -> Path:
-    """Folder with the plug-in's entry point as pip writes it, by which vLLM finds our Video-LLaVA."""
+    """Write the plug-in's entry point as pip does, by which vLLM finds our Video-LLaVA; return the folder."""
     known = folder / "packages" / f"crossdraft_vllm-{crossdraft.__version__}.dist-info"
     known.mkdir(parents=True)
     known.joinpath("METADATA").write_text(

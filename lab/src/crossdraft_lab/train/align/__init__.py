@@ -1,1 +1,1 @@
-"""Tuning a drafter itself to speak as its target does."""
+"""Tuning of a drafter itself, so that it predicts its target's answers."""

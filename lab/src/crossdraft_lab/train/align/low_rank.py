@@ -1,7 +1,7 @@
-"""Low-rank additions beside frozen layers (LoRA: Hu et al. 2022), and these in 4 bits (QLoRA: Dettmers et al. 2023).
+"""Low-rank additions beside frozen layers (LoRA: Hu et al. 2022), also layers in 4 bits (QLoRA: Dettmers et al. 2023).
 
-In `train.heads.joint` an addition is part of the weight; here it stands beside the layer, for a weight in 4 bits cannot
-be added to.
+In `train.heads.joint` an addition is part of the weight; here it stands beside the layer, for nothing can be added to a
+weight in 4 bits.
 """
 
 import math
@@ -21,11 +21,11 @@ HALF = GROUP // 2
 
 
 class LowRankLinear(nn.Module):
-    """x -> base(x) + scale · B A x; B is zero at first, so that nothing is added yet. B and A are float32.
+    """x -> base(x) + scale · B A x; B is zero at first, so that the addition is zero. B and A are float32.
 
     Args:
         base: a linear layer; the caller freezes it.
-        rank, scale: of the addition.
+        rank, scale: rank and factor of the addition.
     """
 
     def __init__(self, base: nn.Module, rank: int, scale: float) -> None:
@@ -54,16 +54,16 @@ class LowRankLinear(nn.Module):
         return self.base(rows) + self.scale * added
 
     def addition(self) -> Tensor:
-        """[out, in] addition to the base's weight; where ranks share the weights, all ranks must read it."""
+        """Addition to the base's weight, [out, in]; where ranks share the weights, all ranks must call this."""
         down, up = full_tensors([self.down.detach(), self.up.detach()])
         return self.scale * up @ down
 
 
 def attach_low_rank(decoder: nn.Module, rank: int, scale: float) -> dict[str, LowRankLinear]:
-    """Put additions beside a decoder's attention projections; returns them by the layers' names in it.
+    """Put additions beside a decoder's attention projections; return them by the layers' names in the decoder.
 
     Raises:
-        CrossdraftError: it has no such layers under their usual names.
+        CrossdraftError: the decoder has no such layers under their usual names.
     """
     found = [(parent, key) for parent in decoder.modules() for key, _ in parent.named_children() if key in ADAPTED]
     if not found:
@@ -76,13 +76,13 @@ def attach_low_rank(decoder: nn.Module, rank: int, scale: float) -> dict[str, Lo
 
 
 class Scratch:
-    """One buffer in which every layer unpacks its weight, for one product: to fill fresh memory takes twice as long."""
+    """Buffer into which every layer unpacks its weight for one product: filling new memory takes twice as long."""
 
     def __init__(self) -> None:
         self._held = torch.empty(0)
 
     def take(self, shape: Sequence[int], device: torch.device) -> Tensor:
-        """[*shape] bfloat16, not initialised; whatever was in it before is lost."""
+        """Return the buffer as [*shape] bfloat16, not initialised; its earlier content is lost."""
         numbers = math.prod(shape)
         if self._held.numel() < numbers or self._held.device != device:
             self._held = torch.empty(numbers, dtype=DTYPE, device=device)
@@ -90,24 +90,24 @@ class Scratch:
 
 
 class Int4Linear(nn.Module):
-    """`nn.Linear` whose frozen weight is held in 4 bits, and gradients go through to its input.
+    """`nn.Linear` with a frozen weight in 4 bits; gradients pass to its input.
 
-    A weight stands for what `--quantize int4` makes of it, in a layout that is quick to unpack: the kernel's own has no
-    way backwards. 5 bits a weight with scales and zeros; each product unpacks it anew, into bfloat16, and reads its
-    input's columns in the order of the packed weight's: all groups' first, all groups' second and so on. In that order
-    scales and zeros lie beside what they multiply (in the input's own order this takes six times as long).
+    The weight has the values that `--quantize int4` gives it, in a layout that is quick to unpack: the kernel's own
+    has no backward pass. It takes 5 bits a weight with scales and zeros; each product unpacks it anew, into bfloat16,
+    and reads its input's columns in the packed weight's order: all groups' first, all groups' second and so on. In this
+    order scales and zeros lie beside their factors (in the input's own order a product takes six times as long).
 
     Args:
-        linear: whose sizes are multiples of the group.
-        scratch: where weights are unpacked; layers that share it are not used by two threads.
+        linear: layer whose sizes are multiples of the group.
+        scratch: buffer for unpacked weights; layers that share it must not be used by two threads.
     """
 
     def __init__(self, linear: nn.Linear, scratch: Scratch) -> None:
         super().__init__()
         self.in_features, self.out_features, self._scratch = linear.in_features, linear.out_features, scratch
         whole, scales, zeros = int4_groups(linear.weight.detach())
-        whole = whole.to(torch.uint8).transpose(1, 2).contiguous()  # [out, 32, groups]; across, it unpacks slowly
-        # Parameters, because FSDP shares out no buffers.
+        whole = whole.to(torch.uint8).transpose(1, 2).contiguous()  # [out, 32, groups]; other layouts unpack slowly
+        # They are parameters because FSDP does not shard buffers.
         self.packed = nn.Parameter(whole[:, :HALF] | (whole[:, HALF:] << 4), requires_grad=False)
         self.scales = nn.Parameter(scales, requires_grad=False)
         self.zeros = nn.Parameter(zeros - 8 * scales, requires_grad=False)
@@ -120,7 +120,7 @@ class Int4Linear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """[out, in] bfloat16, a copy."""
+        """The weight unpacked, [out, in] bfloat16, as a copy."""
         return self.grouped(self.unpacked(), GROUP).clone()
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -129,14 +129,14 @@ class Int4Linear(nn.Module):
         return out if self.bias is None else out + self.bias
 
     def unpacked(self) -> Tensor:
-        """[out, in] bfloat16 with columns in the packed order, until any layer is unpacked again."""
+        """Unpack the weight, [out, in] bfloat16 with columns in packed order; valid until a layer is unpacked again."""
         whole = self._scratch.take((self.out_features, GROUP, self.in_features // GROUP), self.packed.device)
         whole[:, :HALF] = self.packed & 15
         whole[:, HALF:] = self.packed >> 4
         return torch.addcmul(self.zeros[:, None], whole, self.scales[:, None], out=whole).flatten(1)
 
     def grouped(self, columns: Tensor, of: int) -> Tensor:
-        """[..., in] in another order: `of` is the groups' number for the packed order, their size for the plain one."""
+        """Order columns [..., in]: `of` = number of groups gives packed order, `of` = their size gives plain order."""
         return columns.unflatten(-1, (of, -1)).transpose(-1, -2).flatten(-2)
 
     @property
@@ -146,7 +146,7 @@ class Int4Linear(nn.Module):
 
 
 class _FrozenProduct(torch.autograd.Function):
-    """rows · Wᵀ with a gradient for the rows alone, which are not kept: the weight is unpacked again for it."""
+    """rows · Wᵀ with a gradient for the rows alone; the weight is not kept but unpacked again for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, layer: Int4Linear) -> Tensor:
@@ -161,10 +161,10 @@ class _FrozenProduct(torch.autograd.Function):
 
 
 def to_int4_base(model: Any, fill: Callable[[nn.Module], None]) -> None:
-    """Hold the linear layers of a model's language model in 4 bits, one after the other as each is read.
+    """Convert the linear layers of a model's language model to 4 bits, one after the other as each is read.
 
     Args:
-        model: in bfloat16.
+        model: a model in bfloat16.
         fill: reads a layer's weights, which may still be in their file.
     """
     scratch = Scratch()

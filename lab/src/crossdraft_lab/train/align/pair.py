@@ -1,8 +1,8 @@
-"""Preparation for aligning a pair: three splits of clips, and the target's answers about two of them.
+"""Preparation for aligning a pair: three splits of clips, and the target's answers about the clips of two of them.
 
     train        the drafter learns from these answers
-    validation   decides which weights are kept
-    test         neither: what is reported
+    validation   chooses the weights that are kept
+    test         is used for neither; figures are reported on it
 
 Clips are scenes of the road world, whose splits are disjoint, or come from lists: then no clip may be in two splits,
 nor overlap in time with a clip of another split (`train.capture.overlap`).
@@ -41,19 +41,19 @@ from crossdraft_lab.train.core.recipe import Optim
 from crossdraft_lab.train.heads.clip_answers import clips_of_step
 from crossdraft_lab.train.heads.task import captured_source
 
-DRAFTER = "drafter"  # in a training's folder: what comes out of it
+DRAFTER = "drafter"  # folder of the trained drafter, in a training's folder
 
 
 def check_shares(optim: Optim, source: ClipSource, processes: int) -> None:
-    """Refuse steps with fewer clips than parts: a step is cut into parts by its clips.
+    """Refuse steps with fewer clips than parts: a step is divided into parts by clips.
 
     Args:
         optim: whose `clips` counts answers.
         source: the clips to learn from.
-        processes: that share the steps.
+        processes: number of processes that share the steps.
 
     Raises:
-        CrossdraftError: a step has fewer clips than it shall have parts.
+        CrossdraftError: a step has fewer clips than parts.
     """
     each = min(Counter(source.locate(answer)[0] for answer in range(source.answers)).values())
     clips, parts = clips_of_step(optim.clips, each, len(source)), optim.accumulate * processes
@@ -70,8 +70,8 @@ def check_pair(target: str, event: str, out: Path) -> None:
     """Refuse a drafter that cannot be tuned on a target's answers; only settings and tokenizers are read.
 
     Raises:
-        CrossdraftError: it is no EventGPT, writes another vocabulary, is quantised already, or lies where the tuned one
-            goes.
+        CrossdraftError: the drafter is no EventGPT, has another vocabulary, is quantised already, or lies in the folder
+            of the tuned drafter.
     """
     check_event_drafter(event, target)
     folder = event_folder(event)
@@ -86,12 +86,12 @@ def check_pair(target: str, event: str, out: Path) -> None:
 
 
 Progress = Callable[[str, int], Callable[[], None]]
-"""(split, clips) -> what is called for each clip that is captured."""
+"""Called with (split, clips) of a capture; returns a function that is called for each captured clip."""
 
 
 @dataclass(frozen=True)
 class Splits:
-    """Clips with their questions; for scenes `test` is `None`: their test split is not captured."""
+    """Clips with their questions; `test` is `None` for scenes: their test split is not captured."""
 
     train: ClipSource
     validation: ClipSource
@@ -104,13 +104,13 @@ class Splits:
 
 
 def scene_splits(clips: int, validation_clips: int, prompts: int, seed: int, prompt_noise: float) -> Splits:
-    """Scenes of the road world."""
+    """Splits of scenes of the road world."""
     train = SceneSource("train", clips, 0, prompts, seed, prompt_noise)
     return Splits(train, SceneSource("validation", validation_clips, 0, prompts, seed))
 
 
 def list_splits(train: Path, validation: Path | None, test: Path | None) -> Splits:
-    """Lists, checked: every clip has a recording, and no two of them share one.
+    """Splits from lists, checked: every clip has a recording, and no two lists share one.
 
     Raises:
         CrossdraftError: a list is lacking or cannot be read, a clip has no recording, or two lists share one.
@@ -131,7 +131,7 @@ def list_splits(train: Path, validation: Path | None, test: Path | None) -> Spli
 
 
 def _require_recordings(source: ListSource) -> None:
-    """Refuse a list with a clip that has no recording."""
+    """Refuse a list if one of its clips has no recording."""
     for number in range(len(source)):
         clip = source.read(number)
         if clip.events is None:
@@ -146,11 +146,11 @@ class AnswerSettings:
     """Settings of the target's answers.
 
     Args:
-        target: where it is loaded from.
+        target: name or folder of the target.
         device, dtype, quantize: see `load.load_target`.
-        max_new_tokens: the longest answer.
-        batch: answers decoded in one batch.
-        workers: processes that render scenes.
+        max_new_tokens: largest number of tokens of an answer.
+        batch: number of answers decoded in one batch.
+        workers: number of processes that render scenes.
     """
 
     target: str
@@ -163,7 +163,7 @@ class AnswerSettings:
 
 
 def open_splits(folder: Path, splits: Splits, settings: AnswerSettings) -> dict[str, CaptureStore]:
-    """The complete captures of the splits."""
+    """Open the complete captures of the splits."""
     digest = target_fingerprint(settings.target)
     return {name: CaptureStore.open(folder / name, digest) for name in splits.captured}
 
@@ -171,11 +171,11 @@ def open_splits(folder: Path, splits: Splits, settings: AnswerSettings) -> dict[
 def capture_splits(folder: Path, splits: Splits, settings: AnswerSettings, progress: Progress) -> None:
     """Complete the captures of the splits in a folder; the target is loaded only if one is not complete.
 
-    Of the target's features its last layer alone is kept.
+    Of the target's features only its last layer is kept.
 
     Raises:
-        CrossdraftError: a folder holds something else, another capture or more clips, or the disk has no room; before
-            any answer.
+        CrossdraftError: a folder holds other files, another capture or more clips, or the disk is too small; raised
+            before any answer is generated.
     """
     digest = target_fingerprint(settings.target)
     lacking = {
@@ -183,15 +183,15 @@ def capture_splits(folder: Path, splits: Splits, settings: AnswerSettings, progr
     }
     if lacking:
         _capture(folder, lacking, settings, progress)
-        gc.collect()  # the drafter is loaded next, where the target was
+        gc.collect()  # the drafter is loaded next, into the memory that the target had
         trim()
 
 
 def _complete(folder: Path, source: ClipSource, settings: AnswerSettings, digest: str) -> bool:
-    """True if a folder holds all of this capture, which then needs no target.
+    """True if a folder holds the whole capture, so that the target is not needed.
 
     Raises:
-        CrossdraftError: it holds more clips, all of which would be learned from.
+        CrossdraftError: the folder holds more clips than wanted, all of which would be learned from.
     """
     if not (folder / INDEX_FILE).is_file():
         return False
@@ -218,7 +218,7 @@ def _capture(folder: Path, sources: Mapping[str, ClipSource], settings: AnswerSe
         for name, source in sources.items()
     }
     begun: dict[str, CaptureIndex] = {name: plan.resume(folder / name) for name, plan in plans.items()}
-    for name, plan in plans.items():  # all are refused before one begins
+    for name, plan in plans.items():  # all are checked before one begins
         estimate_disk(folder / name, plan, begun[name]).check()
     for name, plan in plans.items():
         recorder = FeatureRecorder(plan.target, plan.spec, plan.batch)
@@ -227,19 +227,19 @@ def _capture(folder: Path, sources: Mapping[str, ClipSource], settings: AnswerSe
 
 
 def check_begun(out: Path, report: str, *, force: bool, measure: bool) -> bool:
-    """Refuse a finished folder; nothing is changed.
+    """Refuse a folder whose training is finished; nothing is changed.
 
     Args:
-        out: of everything.
-        report: name of what is written at the end.
-        force: a finished one will do, too.
-        measure: whether the drafter is to be measured: one that was tuned alone is not finished then.
+        out: folder of the training.
+        report: name of the file that is written at the end.
+        force: accept a finished folder, too.
+        measure: true if the drafter is to be measured: a folder without figures is not finished then.
 
     Returns:
-        Whether what was learned there is to be kept, if anything was.
+        True if earlier training results in the folder are to be kept.
 
     Raises:
-        CrossdraftError: it is finished, and shall not be begun anew; or it is no folder.
+        CrossdraftError: the training is finished, and `force` is false; or `out` is no folder.
     """
     check_folder(out)
     path = out / report
@@ -254,7 +254,7 @@ def check_begun(out: Path, report: str, *, force: bool, measure: bool) -> bool:
 
 
 def _is_measured(report: Path) -> bool:
-    """True if a report has the drafter's figures or is damaged; a damaged one is left to whoever wrote it."""
+    """True if a report has the drafter's figures or is damaged: a damaged one is left for its author to see."""
     try:
         return "results" in json.loads(report.read_text(encoding="utf-8"))
     except ValueError:
@@ -262,7 +262,7 @@ def _is_measured(report: Path) -> bool:
 
 
 def begin_anew(out: Path, report: str) -> None:
-    """Remove what was learned and measured from a finished folder; leave an unfinished folder to be continued.
+    """Remove weights and figures from a finished folder; leave an unfinished one to be continued.
 
     Args:
         out, report: as in `check_begun`.
@@ -275,12 +275,12 @@ def begin_anew(out: Path, report: str) -> None:
 
 
 def questions_of(source: ClipSource) -> frozenset[str]:
-    """Every question of a source."""
+    """All questions of a source."""
     return frozenset(question for clip in range(len(source)) for question in source.questions(clip))
 
 
 def learned_answers(store: CaptureStore) -> list[tuple[str, tuple[int, ...]]]:
-    """(kind of question, answer) of a capture: of scenes the kind, of a list the question's words."""
+    """(kind of question, answer) for each answer of a capture; a list's kinds are the questions' wordings."""
     source = captured_source(store)
     return [
         (source.kinds(clip)[question], tuple(tokens.tolist()))

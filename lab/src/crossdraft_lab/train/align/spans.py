@@ -1,11 +1,11 @@
-"""`crossdraft train ctpd`: a language model of another vocabulary that learns its target's answers by aligned spans.
+"""`crossdraft train ctpd`: a language model with another vocabulary learns its target's answers by aligned spans.
 
-Of CTPD (cross-tokenizer preference distillation, 2601.11865) this is the aligned span projection: what the target's
-tokens say is summed up over the spans that both tokenizers share, and compared with what the drafter's say of the same
-spans (`drafters.cross_vocab.spans`). With one tokenizer the spans are the tokens. Its preferences between two answers
-have no counterpart: the target's answer is the only right one. A drafter learns by
+From CTPD (cross-tokenizer preference distillation, 2601.11865) this takes the aligned span projection: log
+probabilities of the target's tokens are summed over the spans that both tokenizers share, and compared with those of
+the drafter's tokens over these spans (`drafters.cross_vocab.spans`). With one tokenizer the spans are the tokens. Its
+preferences between two answers are left out: the target's answer is the only right one. The loss is
 
-    span · KL(is the span said) + cross_entropy · (its own tokens of the answer)
+    span · KL(probability of the span) + cross_entropy · (the drafter's own tokens of the answer)
 
 OUT/train.ckpt, train.log.jsonl    while it is trained; an interrupted run is resumed from there
 OUT/drafter/                       the checkpoint, in bf16, which `--drafter model:dir=OUT/drafter` takes
@@ -55,7 +55,7 @@ from crossdraft_lab.train.heads.task import (
 )
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "ctpd.yaml"
-END = b"\0"  # stands for the end of an answer where texts are compared
+END = b"\0"  # represents the end of an answer where texts are compared
 CARD = """\
 # A language model tuned to another's answers
 
@@ -65,13 +65,13 @@ tokenizers share, in {minutes:.0f} minutes. It drafts for that target: `--drafte
 
 
 class SpanRecipe(TrainingRecipe):
-    """Everything that `crossdraft train ctpd` does."""
+    """All settings of `crossdraft train ctpd`."""
 
     span: float = Field(default=1.0, ge=0, description="weight of the divergence over spans")
     cross_entropy: float = Field(default=0.1, ge=0, description="weight of the cross-entropy of its own tokens")
 
     def check(self) -> None:
-        """Refuse what cannot learn.
+        """Refuse settings with which nothing is learned.
 
         Raises:
             CrossdraftError: both weights are 0.
@@ -85,11 +85,11 @@ class SpanInputs:
     """Inputs of a tuning.
 
     Args:
-        recipe: what to do.
-        target: where the target is loaded from whose answers are learned.
+        recipe: settings of the training.
+        target: name or folder of the target whose answers are learned.
         model: the drafter: `text` of the reference pair, or the folder of a causal language model.
-        store, validation: captures to learn from, and of other clips.
-        out: where everything is written.
+        store, validation: captures to learn from and to validate on, about different clips.
+        out: folder for all files.
     """
 
     recipe: SpanRecipe
@@ -101,7 +101,7 @@ class SpanInputs:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Settings that determine the weights; a checkpoint with others belongs to another training."""
+        """Settings that determine the weights; a checkpoint with other settings belongs to another training."""
         recipe = self.recipe
         return {
             "target": target_fingerprint(self.target),
@@ -114,13 +114,13 @@ class SpanInputs:
 
 @dataclass(frozen=True)
 class SpanAnswer:
-    """One answer of the target, as the drafter reads it.
+    """One answer of the target, in the drafter's tokens.
 
     Args:
-        ids: [n] its prompt's ids and the answer's.
-        start: position of the answer's first.
-        spans: of the answer, the drafter's tokens being `right`.
-        log_probs: [M] of the spans, by the target.
+        ids: [n] ids of the prompt, then of the answer.
+        start: position of the answer's first token.
+        spans: spans of the answer, whose `right` side is the drafter's tokens.
+        log_probs: [M] the target's log probabilities of the spans.
     """
 
     ids: Tensor
@@ -131,13 +131,13 @@ class SpanAnswer:
 
 @dataclass(frozen=True)
 class SpanAnswers:
-    """The answers of a capture for a drafter of another vocabulary; each is read once, and kept in memory.
+    """Answers of a capture for a drafter with another vocabulary; each is read once, and kept in memory.
 
     Args:
-        store: with the target's last layer.
-        source: its clips.
-        drafter: which crosses to the target's vocabulary; its tables of both are used.
-        head: [V, H] of the target.
+        store: capture with the target's last layer.
+        source: clips of the capture.
+        drafter: drafter that converts to the target's vocabulary; its tables of both vocabularies are used.
+        head: [V, H] output matrix of the target.
     """
 
     store: CaptureStore
@@ -147,7 +147,7 @@ class SpanAnswers:
     _known: dict[int, SpanAnswer] = field(default_factory=dict)
 
     def read(self, number: int) -> SpanAnswer:
-        """Answer with that number, as the drafter reads it."""
+        """Return the answer with that number, in the drafter's tokens."""
         if number not in self._known:
             self._known[number] = self._read(number)
         return self._known[number]
@@ -167,7 +167,7 @@ class SpanAnswers:
 
 
 def own_tokens(said: Sequence[int], target: TokenTable, own: TokenTable, prefix_space: bytes = b" ") -> list[int]:
-    """The drafter's ids of what the target said, and the drafter's end token if the target's answer ended."""
+    """Convert the target's tokens into the drafter's ids, with the drafter's end token if the answer ended."""
     ended = bool(said) and said[-1] in target.eos and own.eos_id is not None
     text, _ = complete_text(target.to_bytes(said))
     ids = own.encode(prefix_space.decode() + text.lstrip(" ")) if text else []
@@ -175,22 +175,22 @@ def own_tokens(said: Sequence[int], target: TokenTable, own: TokenTable, prefix_
 
 
 def spelled(ids: Sequence[int], table: TokenTable) -> list[bytes]:
-    """Bytes of each token; all end tokens have the same bytes."""
+    """Bytes of each token; all end tokens are represented by `END`."""
     return [END if token in table.eos else table.token_bytes[token] or b"" for token in ids]
 
 
 def span_loss(
     model: PreTrainedModel, answers: Sequence[SpanAnswer], recipe: SpanRecipe
 ) -> tuple[Tensor, dict[str, float]]:
-    """The loss over all spans and tokens of some answers.
+    """Compute the loss over all spans and tokens of some answers.
 
-    Figures: both losses; `right`, the share of spans that the drafter says likeliest; `prefix`, the mean number of the
-    target's tokens in spans right in a row from the answer's first on, which a hidden draft would have accepted.
+    Figures: both losses; `right`, the share of spans that are the drafter's likeliest; `prefix`, the mean number of the
+    target's tokens in spans that are right in a row from the first on, which a hidden draft would have accepted.
     """
-    # Rows are padded behind their end, where a causal model does not look.
+    # Rows are padded at the end, where a causal model does not look.
     ids = pad_sequence([one.ids for one in answers], batch_first=True)
     logits: Tensor = model(input_ids=ids.to(model.device), use_cache=False).logits
-    nothing = logits.new_zeros(0, dtype=torch.float32)  # of answers that share no span with the target's
+    nothing = logits.new_zeros(0, dtype=torch.float32)  # for answers that share no span with the target's
     divergences, entropies, right, prefixes = [nothing], list[Tensor](), [nothing], list[int]()
     for row, one in enumerate(answers):
         own, wanted = logits[row, one.start - 1 : len(one.ids) - 1].float(), one.ids[one.start :].to(logits.device)
@@ -213,11 +213,11 @@ def span_loss(
 
 
 def tune_by_spans(inputs: SpanInputs) -> dict[str, Any]:
-    """Tune a language model and leave it in `out/drafter`; returns its figures.
+    """Tune a language model and save it in `out/drafter`; return its figures.
 
     Raises:
-        CrossdraftError: as `SpanRecipe.check`, validation clips are learned from, the model reads pictures or shares no
-            text with the target, the capture lacks the target's last layer or has a feature of it that is NaN or
+        CrossdraftError: as `SpanRecipe.check`, training and validation share clips, the model reads pictures or shares
+            no text with the target, the capture lacks the target's last layer or has a feature in it that is NaN or
             infinite, or the training stopped.
     """
     recipe, store = inputs.recipe, inputs.store
@@ -254,7 +254,7 @@ def tune_by_spans(inputs: SpanInputs) -> dict[str, Any]:
 
 
 def _save(inputs: SpanInputs, model: nn.Module, figures: dict[str, Any], target: TokenTable) -> None:
-    """Write the checkpoint in bf16, and measure it as it will be loaded."""
+    """Write the checkpoint in bf16, and measure the drafter as loaded from it."""
     source: Any = text_folder(inputs.model)
     network: Any = model.to(torch.bfloat16)
     with atomic_folder(inputs.out / DRAFTER) as folder:
@@ -268,7 +268,7 @@ def _save(inputs: SpanInputs, model: nn.Module, figures: dict[str, Any], target:
 
 
 def _measured(inputs: SpanInputs, folder: Path, target: TokenTable) -> dict[str, object]:
-    """Measure the drafter in that folder under the engine; nothing where there is no validation capture."""
+    """Measure the drafter in that folder under the engine; an empty dict without a validation capture."""
 
     def load() -> tuple[Target, Drafter[Any]]:
         owner = cast("CaptureStore", inputs.validation).index.owner

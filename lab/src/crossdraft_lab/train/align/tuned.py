@@ -1,15 +1,15 @@
-"""`crossdraft train l6`: a foreign drafter that learns to say what its target says, by its own head or the target's.
+"""`crossdraft train l6`: a foreign drafter learns to predict its target's answers, by its own head or the target's.
 
-Low-rank additions (LoRA: Hu et al. 2022) to its attention, over weights in 4 bits if they are to be small (QLoRA:
-Dettmers et al. 2023), or all of its language model; its vision is left as it is. Adapters (`train.heads.align_task`)
-translate what a frozen drafter makes of the target's words; here it may make something else of them. What comes out is
-an ordinary drafter in a folder, which `--drafter DIR` takes.
+It learns by low-rank additions (LoRA: Hu et al. 2022) to its attention, over 4-bit weights where memory is short
+(QLoRA: Dettmers et al. 2023), or in all of its language model; its vision is unchanged. Adapters
+(`train.heads.align_task`) translate the features of a frozen drafter; here the features themselves change. The result
+is an ordinary drafter in a folder, which `--drafter DIR` takes.
 
 With `head=target` its last feature goes through the target's frozen LM head, as in level 6 of xifan-zhang/EventGPT, and
-may learn to be the target's. Where the two models differ in width a projection [H, S] stands between them and learns,
-too; at first the target's head comes closest to the drafter's own by it (least squares). The finished drafter has the
-target's rows for its own, or their product with the projection; its embeddings stay what they are, also where they were
-its head before.
+may learn to be the target's. If the two models differ in width, a projection [H, S] stands between them and learns,
+too; it is initialised so that the target's head comes closest to the drafter's own (least squares). The finished
+drafter has the target's rows as its head, or their product with the projection; its embeddings stay unchanged, even if
+they were its head before.
 
 OUT/train.ckpt, train.log.jsonl    while it is trained; an interrupted run is resumed from there
 OUT/drafter/                       the merged checkpoint, with `draft_ids.json`, the ids of the target's answers
@@ -67,7 +67,7 @@ from crossdraft_lab.train.heads.task import (
 )
 
 RECIPE, WHOLE_RECIPE = (Path(__file__).parents[1] / "recipes" / name for name in ("l6.yaml", "l6_whole.yaml"))
-TRAINING = "train"  # in a training's folder: its stage
+TRAINING = "train"  # name of the stage in a training's folder
 PROVENANCE = "provenance.json"
 CHECKS = ("right_0", "tau", "prefix")  # figures of a validation check, besides the losses
 CARD = """\
@@ -82,7 +82,7 @@ sees is what it saw before.
 
 
 class TuneRecipe(TrainingRecipe):
-    """Everything that `crossdraft train l6` does."""
+    """All settings of `crossdraft train l6`."""
 
     rank: int = Field(default=16, ge=0, description="of the additions to its attention; 0: its whole language model")
     alpha: float = Field(default=32.0, gt=0, description="additions are scaled by alpha / rank")
@@ -98,11 +98,11 @@ class TuneRecipe(TrainingRecipe):
     most: int = Field(default=0, ge=0, description="only so many of the most frequent ids are drafted; 0: all")
 
     def check(self) -> None:
-        """Refuse what cannot learn.
+        """Refuse settings with which nothing can be learned.
 
         Raises:
-            CrossdraftError: an unknown loss, one of features or with a weight that is no number, a watched figure that
-                the checks do not give, shared weights, or a frozen base where nothing else would learn.
+            CrossdraftError: a loss that is unknown, of features or whose weight is no number, a watched figure that
+                the checks do not give, shared weights, or a frozen base when nothing else learns.
         """
         wrong = [name for name in self.loss if name in LOSSES and LOSSES[name].compares == "features"]
         if wrong and self.head == "own":
@@ -128,11 +128,11 @@ class TuneInputs:
     """Inputs of a tuning.
 
     Args:
-        recipe: what to do.
-        target, event: where the target and the drafter are loaded from.
-        store, validation: captures to learn from, and of other clips.
-        out: where everything is written.
-        device: of the training; `None` = the CPU.
+        recipe: settings of the training.
+        target, event: names or folders of the target and the drafter.
+        store, validation: captures to learn from and to validate on, about different clips.
+        out: folder for all files.
+        device: device of the training; `None` = the CPU.
     """
 
     recipe: TuneRecipe
@@ -145,9 +145,9 @@ class TuneInputs:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Settings that determine the weights; a checkpoint with others belongs to another training."""
+        """Settings that determine the weights; a checkpoint with other settings belongs to another training."""
         recipe = self.recipe
-        base = {} if recipe.base == "float32" else {"base": recipe.base}  # earlier checkpoints knew no other
+        base = {} if recipe.base == "float32" else {"base": recipe.base}  # earlier checkpoints do not name it
         head = {} if recipe.head == "own" else {"head": recipe.head}
         return {
             "target": target_fingerprint(self.target),
@@ -162,18 +162,18 @@ class TuneInputs:
 
     @property
     def data(self) -> dict[str, Any]:
-        """`config` and the answers that the training is checked and measured on, for the provenance."""
+        """`config` and the answers used for validation and figures, for the provenance."""
         return {**self.config, "validation": capture_config(self.validation)}
 
     def check(self, processes: int = 1) -> None:
-        """Refuse what cannot be tuned, before a model is loaded.
+        """Refuse inputs that cannot be tuned, before a model is loaded.
 
         Args:
-            processes: that share the steps.
+            processes: number of processes that share the steps.
 
         Raises:
             CrossdraftError: as `TuneRecipe.check`, `check_pair` and `check_shares`, a capture
-                lacks the target's last layer, or validation clips are learned from.
+                lacks the target's last layer, or training and validation share clips.
         """
         self.recipe.check()
         check_pair(self.target, self.event, self.out)
@@ -184,7 +184,7 @@ class TuneInputs:
 
 
 def tune_drafter(inputs: TuneInputs, ranks: Distributed = SINGLE) -> dict[str, Any]:
-    """Tune a drafter and leave it in `out/drafter`; returns its figures. Where this was done, nothing is done again.
+    """Tune a drafter and save it in `out/drafter`; return its figures. A finished tuning is not repeated.
 
     Raises:
         CrossdraftError: as `TuneInputs.check`, a weight of the pair is not finite, or the training stopped.
@@ -264,8 +264,8 @@ def tune_drafter(inputs: TuneInputs, ranks: Distributed = SINGLE) -> dict[str, A
 def saved_figures(inputs: TuneInputs) -> dict[str, Any] | None:
     """Figures of the finished drafter if the same recipe and answers made it; else `None`.
 
-    Records of earlier versions do not say which validation answers there were, and are believed. The training's
-    checkpoint must be there, too: removing it asks for a new training.
+    Records of earlier versions do not name the validation answers, and are accepted. The training's checkpoint must
+    exist, too: removing it asks for a new training.
     """
     path = inputs.out / DRAFTER / PROVENANCE
     if not path.is_file() or not (inputs.out / f"{TRAINING}.ckpt").is_file():
@@ -282,7 +282,7 @@ def saved_figures(inputs: TuneInputs) -> dict[str, Any] | None:
 
 
 def _save(inputs: TuneInputs, tuned: TunedDrafter, figures: dict[str, Any]) -> None:
-    """Write the merged checkpoint in bf16, and measure it as it will be loaded."""
+    """Write the merged checkpoint in bf16, and measure the drafter as loaded from it."""
     source = event_folder(inputs.event)
     with atomic_folder(inputs.out / DRAFTER) as folder:
         tuned.write(source, folder)
@@ -295,7 +295,7 @@ def _save(inputs: TuneInputs, tuned: TunedDrafter, figures: dict[str, Any]) -> N
 
 
 def _measured(inputs: TuneInputs, folder: Path) -> dict[str, object]:
-    """Measure the drafter in that folder under the engine; nothing where there is no validation capture."""
+    """Measure the drafter in that folder under the engine; an empty dict without a validation capture."""
 
     def load() -> tuple[Target, Drafter[Any]]:
         owner, device = cast("CaptureStore", inputs.validation).index.owner, inputs.device or "cpu"

@@ -1,8 +1,8 @@
-"""The tuned drafter as a network: the weights that learn, and the storage of its weights during training.
+"""The tuned drafter as a network: the weights that learn, and how all its weights are held during training.
 
-Ranks may share all of its weights (FSDP2), the frozen ones too: each keeps its part, and one decoder layer at a time is
-put together for its forward and once more for its backward, then given up again. So a rank needs room for its share of
-the model, a layer, and the vision encoder, which stays whole within a step: it is run only for clips that are new.
+Ranks may share all of its weights (FSDP2), the frozen ones too: each keeps its part, and one decoder layer at a time
+is gathered for its forward and once more for its backward, then freed again. So a rank needs memory for its share of
+the model, one layer, and the vision encoder, which stays whole within a step: it is run only for clips that are new.
 """
 
 import json
@@ -37,7 +37,7 @@ from crossdraft_lab.train.reference.packed import joined_layers
 CONFIG = "config.json"
 NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 Change = Callable[[str, Tensor], Tensor]
-"""(name, weight as it was) -> weight as it is."""
+"""(name, weight before the training) -> present weight."""
 
 
 def write_changed(
@@ -48,12 +48,12 @@ def write_changed(
     Memory: one file of the checkpoint, and one weight.
 
     Args:
-        source: of the checkpoint.
-        folder: where it goes; without one `change` is called in the same order, and nothing is written. Where ranks
-            share weights, it puts one together, for which all of them are needed.
-        names: of the weights that have changed.
-        change: called for each of them.
-        added: weights that it shall have besides; they go into its last file, instead of any of the same name.
+        source: folder of the checkpoint.
+        folder: folder to write to; `None` calls `change` in the same order but writes nothing. Where ranks share a
+            weight, `change` gathers it, for which every rank must call it.
+        names: names of the weights that have changed.
+        change: called for each changed weight.
+        added: further weights; they go into the last file, and replace any of the same name.
 
     Raises:
         CrossdraftError: the checkpoint has no weight of one of these names.
@@ -88,7 +88,7 @@ def write_changed(
 
 
 def write_untied(source: Path, folder: Path) -> None:
-    """Write a checkpoint's `config.json` into another folder, saying that its LM head is not its token embeddings."""
+    """Write a checkpoint's `config.json` into another folder, with LM head and token embeddings untied."""
     config: dict[str, Any] = json.loads((source / CONFIG).read_text(encoding="utf-8"))
     config["tie_word_embeddings"] = False
     if isinstance(text := config.get("text_config"), dict):
@@ -97,7 +97,7 @@ def write_untied(source: Path, folder: Path) -> None:
 
 
 def read_weight(source: Path, names: Collection[str]) -> Tensor:
-    """The first weight of these names that a checkpoint has.
+    """Read the first weight with one of these names that a checkpoint has.
 
     Raises:
         CrossdraftError: the checkpoint has no weight of these names.
@@ -111,17 +111,17 @@ def read_weight(source: Path, names: Collection[str]) -> Tensor:
 
 
 LM_HEAD = "lm_head.weight"
-HEADS = (LM_HEAD, "model.language_model.embed_tokens.weight")  # the head's weight by name, or that of one that is tied
-LANGUAGE = "model.language_model."  # where the language model's layers are, by name
+HEADS = (LM_HEAD, "model.language_model.embed_tokens.weight")  # names of the head's weight; the second if it is tied
+LANGUAGE = "model.language_model."  # prefix of the language model's layers
 Base = Literal["float32", "bfloat16", "int4"]
 
 
 class DraftHead(nn.Module):
-    """Some rows of an LM head: a module, because FSDP takes hold of weights where a module is called.
+    """Some rows of an LM head, as a module, because FSDP gathers weights when a module is called.
 
     Args:
         head: the LM head.
-        draft_ids: [D] its rows.
+        draft_ids: [D] ids of the rows.
     """
 
     def __init__(self, head: nn.Module, draft_ids: Tensor) -> None:
@@ -137,11 +137,11 @@ class TunedDrafter(nn.Module):
     """An EventGPT whose language model learns.
 
     Args:
-        model: it is changed in place, so load it for this; its weights need not be read yet.
-        draft_ids: [D] ids that it shall draft, on the device where the model will be.
-        rank, scale: of the additions; rank 0 = all of the language model learns.
-        head: [V, H] of the target, frozen, which stands for its own; `None` = its own does.
-        projection: [H, S] before that head, which learns, too, where the drafter is not as wide as the target.
+        model: the model; it is changed in place, so load one for this. Its weights may still be unread.
+        draft_ids: [D] ids that the drafter may draft, on the device where the model will be.
+        rank, scale: rank and factor of the additions; rank 0 = all of the language model learns.
+        head: [V, H] frozen head of the target, used in place of the drafter's own; `None` = the drafter's own.
+        projection: [H, S] trained projection before that head, where the drafter is not as wide as the target.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class TunedDrafter(nn.Module):
     ) -> None:
         super().__init__()
         self.model = model
-        self.head = None if head is None else head.detach().to(torch.bfloat16).cpu()  # as it is written
+        self.head = None if head is None else head.detach().to(torch.bfloat16).cpu()  # in the dtype of the file
         self.draft_ids = torch.as_tensor(draft_ids)
         self.rows = None if head is None else head.detach()[self.draft_ids.to(head.device)].to(self.draft_ids.device)
         self.projection = None if projection is None else nn.Parameter(projection.to(self.draft_ids.device))
@@ -179,25 +179,25 @@ class TunedDrafter(nn.Module):
             self.learning.append(nn.ParameterList((self.projection,)))
         self.layers = joined_layers(self.vlm.llama)
         self.draft_head = DraftHead(model.lm_head, self.draft_ids)
-        self.called = nn.ModuleList((*self.layers, self.draft_head))  # where FSDP finds them
+        self.called = nn.ModuleList((*self.layers, self.draft_head))  # modules that FSDP shards
 
     def shard(self, mesh: DeviceMesh, fill: Fill) -> None:
-        """Shard the language model's weights and the head's over the ranks while they are read.
+        """Shard the weights of the language model and the head over the ranks while they are read.
 
         The trainer shards the other weights: the vision encoder's and the norms'.
 
         Args:
-            mesh: the ranks.
+            mesh: mesh of the ranks.
             fill: reads the weights of a module.
         """
         units: list[nn.Module] = list(self.layers)
         words = self.vlm.llama.embed_tokens
-        if words.weight is not self.model.lm_head.weight:  # one weight cannot be of two units
+        if words.weight is not self.model.lm_head.weight:  # one weight cannot belong to two units
             units += [words, self.draft_head]
         shard_units(units, mesh, fill)
 
     def batch_of(self, answers: PairedAnswers, step: int, share: MicroBatch) -> tuple[TrainBatch, Tensor]:
-        """The drafter's last states along the share's answers, with gradients, and the target's features."""
+        """Return the drafter's last states along the share's answers, with gradients, and the target's features."""
         numbers, where = answers.numbers(step, share), self.draft_ids.device
         rows, features = answers.read(numbers)
         rows = rows.to(where)
@@ -214,9 +214,9 @@ class TunedDrafter(nn.Module):
         return [DraftLogits(0, features @ self.rows.to(features.dtype).T, features)]
 
     def write(self, source: Path, folder: Path | None) -> None:
-        """Write the checkpoint `source` with what was learned into `folder`, in bf16, a weight at a time.
+        """Write the checkpoint `source`, with the learned weights, into `folder`, in bf16, a weight at a time.
 
-        Where ranks share the weights, all of them must call; those without a folder help, and write nothing.
+        Where ranks share the weights, every rank must call this; ranks without a folder only help to gather them.
 
         Raises:
             CrossdraftError: as `write_changed`.
@@ -228,7 +228,7 @@ class TunedDrafter(nn.Module):
 
     @torch.no_grad()
     def changed(self, name: str, weight: Tensor) -> Tensor:
-        """Present value of a weight in `names`; `weight` is its value before the training."""
+        """Return the present value of a weight in `names`; `weight` is its value before the training."""
         if self.head is not None and name == LM_HEAD:
             rows = min(len(weight), len(self.head))  # checkpoints pad their heads differently
             head = self.head[:rows]
@@ -251,9 +251,9 @@ class TunedDrafter(nn.Module):
 
 @torch.no_grad()
 def closest_projection(head: Tensor, source: Path) -> Tensor | None:
-    """[H, S] projection that brings a target's LM head [V, H] closest to a checkpoint's [V', S] (least squares).
+    """Projection [H, S] that brings a target's LM head [V, H] closest to a checkpoint's [V', S] (least squares).
 
-    `None` where both are equally wide. Checkpoints pad their heads differently: the ids that both have are compared.
+    `None` if both are equally wide. Checkpoints pad their heads differently: the ids that both have are compared.
 
     Raises:
         CrossdraftError: as `read_weight`.
@@ -272,14 +272,14 @@ def load_tuned(
     make: Callable[[EventGPTForConditionalGeneration], TunedDrafter],
     mesh: DeviceMesh | None = None,
 ) -> tuple[Target, TunedDrafter]:
-    """Load a drafter to be tuned; return it, and its EventGPT behind the adapter of models.
+    """Load a drafter to be tuned; return it as a `Target`, and as the drafter that `make` builds.
 
     Args:
-        source: as in `load_drafter`.
-        device: where it shall be.
-        base: how its frozen weights are held.
-        make: makes the drafter from the model, before weights are read.
-        mesh: ranks that share its weights: none of them ever holds all of these, except in 4 bits while it is loaded.
+        source: name or folder, as in `load_drafter`.
+        device: device of the drafter.
+        base: precision of its frozen weights.
+        make: builds the drafter from the model, before weights are read.
+        mesh: ranks that share its weights: none of them ever holds them all, except in 4 bits during loading.
 
     Raises:
         CrossdraftError: as `load_event_learner`.

@@ -1,7 +1,7 @@
 """Check of a capture: random answers recomputed in one plain pass each of the model alone.
 
-No cache, no batch, no shared encoding, no draft: what the capture did to be fast must have left tokens and features as
-they are.
+It uses no cache, no batch, no shared encoding and no draft: the capture's methods to be fast must not have changed
+tokens or features.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ from crossdraft_lab.train.capture.sources import ClipSource
 from crossdraft_lab.train.capture.store import CaptureStore
 
 SAMPLE = 8
-ROUNDED, COARSE = (0.01, 0.06)  # greatest relative error of a feature: rounded to bfloat16; computed in 16 bits, too
-NEAR_TIE, NEAR_TIE_COARSE = (1e-3, 0.25)  # logits that far apart may change their order between passes of other shapes
+ROUNDED, COARSE = (0.01, 0.06)  # largest relative error: rounded to bfloat16; also computed in 16 bits
+NEAR_TIE, NEAR_TIE_COARSE = (1e-3, 0.25)  # logit differences that passes of other shapes may reverse
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class CheckResult:
         return not self.differing and self.error <= self.tolerance
 
     def sentence(self) -> str:
-        """One line for people."""
+        """Result in one line, for people."""
         return (
             f"{self.answers} random answers recomputed, {self.places} tokens: {self.differing} differ, "
             f"{self.near_ties} near-ties; max relative error of features "
@@ -89,7 +89,7 @@ def check_sample(
 
 
 def _compare(target: Target, prompt: Prompt, answer: CapturedAnswer) -> tuple[Tensor, float]:
-    """[A] by how much each token's logit is below the largest one, and the greatest relative error of a feature."""
+    """Return how far each token's logit is below the largest one, [A], and the largest relative error of a feature."""
     start, answer_ids = answer.start, answer.tokens[answer.start :]
     if prompt.input_ids[-start:].tolist() != answer.tokens[:start].tolist():  # another prompt altogether
         return torch.full((len(answer_ids),), float("inf")), float("inf")

@@ -1,4 +1,4 @@
-"""Refusal of splits that share a clip: clips to learn from must neither choose weights nor be measured on.
+"""Refusal of splits that share a clip: training clips must not be used for validation or measurement.
 
 Two clips are the same if they are the same scene, name files of the same content, or are parts of one sequence that
 overlap in time (a list's `sequence`, `start_s`, `end_s`, as `crossdraft data pairs` writes them).
@@ -14,7 +14,7 @@ from pathlib import Path
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.train.capture.sources import ClipSource, ListSource, PromptedClip, SceneSource
 
-BLOCK = 1 << 16  # bytes at either end of a file that are read before all of it is
+BLOCK = 1 << 16  # bytes at either end of a file that are compared before whole files are
 MEND = "leave it in one only, and with it all clips of its sequence"
 
 
@@ -22,10 +22,10 @@ def refuse_overlap(splits: Mapping[str, ClipSource]) -> None:
     """Refuse splits that share a clip; no frame and no event is decoded.
 
     Args:
-        splits: sets of clips by what people call them: the path of a list, or of a capture.
+        splits: sets of clips by their name for people: the path of a list, or of a capture.
 
     Raises:
-        CrossdraftError: two of them share one; it says which lines, or which scenes.
+        CrossdraftError: two of them share a clip; the message names the lines or the scenes.
     """
     _refuse_scenes({name: source for name, source in splits.items() if isinstance(source, SceneSource)})
     lines = [
@@ -40,7 +40,7 @@ def refuse_overlap(splits: Mapping[str, ClipSource]) -> None:
 
 @dataclass(frozen=True)
 class _Line:
-    """A clip of a list."""
+    """A clip of a list, with the name of its split."""
 
     split: str
     clip: PromptedClip
@@ -50,7 +50,7 @@ class _Line:
 
     @property
     def files(self) -> Iterator[tuple[str, Path]]:
-        """(what it is, path)."""
+        """Yield (kind of file, path) for each file of the clip."""
         if self.clip.events is not None:
             yield "recording", Path(self.clip.events)
         yield "video", Path(str(self.clip.video))
@@ -83,10 +83,10 @@ def _refuse_files(lines: list[_Line]) -> None:
 
 
 def _ends(path: Path) -> str:
-    """Size, beginning and end of a file, which distinguish most files whatever their names.
+    """Size, beginning and end of a file, which distinguish most files whatever their names are.
 
     Raises:
-        CrossdraftError: it cannot be read.
+        CrossdraftError: the file cannot be read.
     """
     try:
         size = path.stat().st_size
@@ -100,14 +100,14 @@ def _ends(path: Path) -> str:
 
 
 def _refuse_times(lines: list[_Line]) -> None:
-    """Refuse parts of a sequence that overlap and are in two splits."""
+    """Refuse parts of a sequence that overlap in time and are in two splits."""
     by_sequence: dict[str, list[tuple[float, float, _Line]]] = {}
     for line in lines:
         if line.clip.part is not None:
             part = line.clip.part
             by_sequence.setdefault(part.sequence, []).append((part.start_s, part.end_s, line))
     for sequence, parts in by_sequence.items():
-        latest: dict[str, tuple[float, _Line]] = {}  # of each split the part that ends last, so far
+        latest: dict[str, tuple[float, _Line]] = {}  # for each split, the part that ends last so far
         for start, end, line in sorted(parts, key=lambda part: part[:2]):
             for split, (until, other) in latest.items():
                 if split != line.split and start < until:

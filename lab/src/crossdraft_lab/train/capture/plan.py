@@ -1,8 +1,8 @@
-"""Plan of a capture: its contents, its estimated size, and its index, which lists what a folder holds already.
+"""Plan of a capture: its contents, its estimated size, and its index, which lists what a folder already holds.
 
 Layers are counted as Hugging Face's `hidden_states` are: layer k is what *enters* decoder layer k (0 = the embeddings);
-L, the number of layers, is what leaves the final norm. EAGLE, vLLM and speculators count the same way; SpecForge and
-ModelOpt count outputs, one less.
+L, the number of layers, is the output of the final norm. EAGLE, vLLM and speculators count the same way; SpecForge and
+ModelOpt count outputs, which are one less.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ INDEX_FILE = "index.json"
 
 
 def canonical(layers: Iterable[int], depth: int) -> tuple[int, ...]:
-    """Indexes 0 … `depth`, ascending, each once; negative ones count from the end.
+    """Indices 0 … `depth`, ascending, each once; negative ones count from the end.
 
     >>> canonical([-1, 2, 0, 7], 7)
     (0, 2, 7)
@@ -67,7 +67,7 @@ def capture_spec(
     visual_layers: Sequence[int] | None = None,
     max_new_tokens: int = 96,
 ) -> CaptureSpec:
-    """Build the spec for a target with `depth` layers; layers that are `None` are those that our heads read."""
+    """Build the spec for a target with `depth` layers; `None` means the layers that our heads read."""
     chosen = default_layers(depth) if layers is None else canonical(layers, depth)
     visual = default_visual_layers(depth) if visual_layers is None else canonical(visual_layers, depth)
     return CaptureSpec(chosen, visual, max_new_tokens)
@@ -81,9 +81,9 @@ class CapturedTarget:
     """The target of a capture.
 
     Args:
-        source: as it was named.
+        source: name of the target as the user gave it.
         depth: its number of layers.
-        quantize: how its weights were held, `int8` or `int4`: another target, with other answers. Empty: as they are.
+        quantize: quantisation of its weights, `int8` or `int4`, which changes its answers. Empty: none.
         vocabulary: fingerprint of its tokenizer; empty in captures of earlier versions.
     """
 
@@ -121,15 +121,15 @@ class ShardInfo:
 
 @dataclass(frozen=True)
 class CaptureIndex:
-    """Index of a capture: all but its shards' contents. The field names are the keys of the file.
+    """Index of a capture: everything except its shards' contents. The field names are the keys of the file.
 
     Args:
-        owner: the target.
-        wanted: what is kept of each answer.
-        asked: where clips and prompts come from (`ClipSource.settings`).
+        owner: target of the capture.
+        wanted: features that are kept of each answer.
+        asked: source of clips and prompts (`ClipSource.settings`).
         asked_sha256: hash of the first three when the capture was begun; trainings name the capture by it.
         clips: number of clips of the complete capture.
-        provenance: provenance of every run that wrote to the capture.
+        provenance: provenance of every run that added to the capture.
     """
 
     owner: CapturedTarget
@@ -165,15 +165,15 @@ class CaptureIndex:
         return identity | {name.replace("_", "-"): value for name, value in self.asked.items()}
 
     def write(self, folder: Path) -> None:
-        """Put the index in place, whole."""
+        """Write the index into the folder, whole or not at all."""
         write_json(folder / INDEX_FILE, {"format": FORMAT, "version": VERSION, **asdict(self)})
 
 
 def read_index(folder: Path) -> CaptureIndex:
-    """The index of a folder.
+    """Read the index of a folder.
 
     Raises:
-        CrossdraftError: there is none, or it is not ours, of another version, or damaged.
+        CrossdraftError: there is no index, or it is not ours, of another version, or damaged.
     """
     path = folder / INDEX_FILE
     if not path.is_file():
@@ -191,7 +191,7 @@ def read_index(folder: Path) -> CaptureIndex:
         )
     try:
         wanted = record.pop("wanted")
-        wanted.pop("top_k", None)  # of earlier versions, whose shards hold top-k tokens too
+        wanted.pop("top_k", None)  # written by earlier versions, whose shards hold top-k tokens too
         return CaptureIndex(
             owner=CapturedTarget(**record.pop("owner")),
             wanted=CaptureSpec(**wanted | {name: tuple(wanted[name]) for name in ("layers", "visual_layers")}),
@@ -208,12 +208,12 @@ def read_index(folder: Path) -> CaptureIndex:
 
 @dataclass(frozen=True)
 class CapturePlan:
-    """A capture.
+    """A capture: its target, its clips, and the features to keep.
 
     Args:
-        batch: answers decoded in one batch.
-        workers: processes that read clips in advance; 0 = none.
-        shard_clips: clips in a shard: what an interruption costs at most.
+        batch: number of answers decoded in one batch.
+        workers: number of processes that read clips in advance; 0 = none.
+        shard_clips: number of clips in a shard, the most that an interruption costs.
     """
 
     target: Target
@@ -231,17 +231,17 @@ class CapturePlan:
                 raise CrossdraftError(f"--{name} is {value}; it must be at least {smallest}.")
 
     def index(self) -> CaptureIndex:
-        """The index of this capture, before its first shard."""
+        """Index of this capture before its first shard."""
         settings = dict(self.source.settings)
         index = CaptureIndex(self.info, self.spec, settings, "", len(self.source), (), (origin(),))
         identity = json.dumps(index.identity, sort_keys=True)
         return replace(index, asked_sha256=hashlib.sha256(identity.encode()).hexdigest())
 
     def resume(self, folder: Path) -> CaptureIndex:
-        """Return the index to resume from: no shards yet, or those up to the first that is missing or cut off.
+        """Return the index to resume from, with the shards up to the first that is missing or cut off.
 
         Raises:
-            CrossdraftError: the folder holds something else.
+            CrossdraftError: the folder holds another capture or other files.
         """
         fresh = self.index()
         if not (folder / INDEX_FILE).exists():
@@ -273,11 +273,11 @@ class CapturePlan:
 
 @dataclass(frozen=True)
 class DiskEstimate:
-    """The disk that the rest of a capture needs; answers are taken to be half as long as they may be.
+    """Disk space that the rest of a capture needs; answers are assumed to have half the largest length.
 
     Args:
-        done, clips: clips captured, and in all.
-        needed, free: bytes.
+        done, clips: number of clips captured so far, and of all clips.
+        needed, free: bytes needed and bytes free.
     """
 
     folder: Path
@@ -287,7 +287,7 @@ class DiskEstimate:
     free: int
 
     def sentence(self) -> str:
-        """Sentence for people."""
+        """Needed and free space in a sentence, for people."""
         if self.done == self.clips:
             return f"{self.folder} holds all {self.clips} clips."
         before = f", {self.done} of {self.clips} clips are there" if self.done else ""
@@ -296,7 +296,7 @@ class DiskEstimate:
         )
 
     def check(self) -> None:
-        """Stop before anything is written.
+        """Stop before anything is written if there is too little space.
 
         Raises:
             CrossdraftError: the disk is too small.
@@ -310,7 +310,7 @@ class DiskEstimate:
 
 
 def estimate_disk(folder: Path, plan: CapturePlan, index: CaptureIndex) -> DiskEstimate:
-    """Estimate the disk from existing shards, else from the lengths of the first clip's prompts."""
+    """Estimate the disk space from existing shards, else from the lengths of the first clip's prompts."""
     left = max(0, len(plan.source) - index.done)
     each = index.bytes / index.done if index.done else (_first_clip(plan) if left else 0)
     nearest = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
@@ -337,7 +337,7 @@ def check_length(prompt: Prompt, target: Target, clip: str, spec: CaptureSpec) -
     """Check that an answer fits after a prompt about that clip.
 
     Raises:
-        CrossdraftError: together they exceed the model's context.
+        CrossdraftError: prompt and answer together exceed the model's context.
     """
     if len(prompt) + spec.max_new_tokens > target.context:
         raise CrossdraftError(
@@ -347,7 +347,7 @@ def check_length(prompt: Prompt, target: Target, clip: str, spec: CaptureSpec) -
 
 
 def format_size(count: float) -> str:
-    """Bytes for people, in powers of ten.
+    """Number of bytes for people, in powers of ten.
 
     >>> format_size(1234567)
     '1.23 MB'

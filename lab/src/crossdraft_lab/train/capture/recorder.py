@@ -1,7 +1,7 @@
 """Recording a target's answers: a drafter that keeps the outputs that the engine's loop commits to it.
 
-The target writes greedily, whatever its generation_config asks for. Drafts from a memory of the answers before make a
-pass worth several tokens, and neighbouring questions about a clip share its reading; neither changes an answer.
+The target decodes greedily, whatever its generation_config says. Drafts from a memory of earlier answers let a pass
+give several tokens, and neighbouring questions about a clip share its prefill; neither changes an answer.
 """
 
 import time
@@ -26,13 +26,13 @@ from crossdraft_lab.train.capture.plan import check_length
 from crossdraft_lab.train.capture.shard import CapturedAnswer, CaptureSpec
 from crossdraft_lab.train.capture.sources import ClipRequest, PromptedClip
 
-NODES, CONFIDENCE = 6, 0.25  # most nodes of a draft, and the least path probability of one
-SPANNING = "mm_token_type_ids"  # as long as the prompt; serves positions and is not encoded
+NODES, CONFIDENCE = 6, 0.25  # most nodes of a draft, and the least path probability of a node
+SPANNING = "mm_token_type_ids"  # one value for each token of the prompt; gives positions, is not encoded
 
 
 @dataclass(frozen=True)
 class _Prefix:
-    """A prompt's first piece, which shows the clip, as the target read it: its keys and values [1, heads, n, d]."""
+    """A prompt's first piece, which shows the clip, as the target read it, with keys and values [1, heads, n, d]."""
 
     chunk: Chunk
     layers: tuple[int, ...]
@@ -40,7 +40,7 @@ class _Prefix:
     stores: list[tuple[Tensor, Tensor]]
 
     def serves(self, chunk: Chunk, layers: Sequence[int]) -> bool:
-        """True if this prefix is what reading `chunk` would give; features of equal pixels must be one object."""
+        """True if reading `chunk` would give this prefix; features of equal pixels must be one object."""
         if chunk.encoded is not self.chunk.encoded or self.layers != tuple(layers):
             return False
         same = torch.equal(chunk.tokens, self.chunk.tokens)
@@ -50,7 +50,7 @@ class _Prefix:
 
 
 class CaptureReader:
-    """Has a target read a clip once for all questions about it that follow one another."""
+    """Makes a target read a clip once for all successive questions about it."""
 
     def __init__(self, target: Target, spec: CaptureSpec) -> None:
         self._inner, self._spec = target, spec
@@ -79,7 +79,7 @@ class CaptureReader:
         return replace(last, logits=[logits[row.index] for row in rows], hidden=[hidden[row.index] for row in rows])
 
     def _front(self, cache: KVCache, row: PassRow) -> TargetOut:
-        """A prompt's first piece, read or copied."""
+        """Read a prompt's first piece, or copy it if it was read before."""
         length, prefix = len(row.chunk.tokens), self._prefix
         if prefix is None or not prefix.serves(row.chunk, row.capture):
             out = self._inner.extend(cache, [row])
@@ -102,7 +102,7 @@ class CaptureReader:
 
 
 def capture_target(target: Target, spec: CaptureSpec) -> Target:
-    """A target that answers greedily, and reads clips through a `CaptureReader`."""
+    """Build a target that answers greedily, and reads clips through a `CaptureReader`."""
     reader = CaptureReader(target, spec)
     made = target.reading(reader.prepare, reader.encode, reader.extend)
     made.defaults = GenerationDefaults(eos=tuple(sorted(target.eos)))
@@ -110,7 +110,7 @@ def capture_target(target: Target, spec: CaptureSpec) -> Target:
 
 
 def _same_features(one: Prompt, other: Prompt) -> bool:
-    """True if two prompts have equal visual inputs, to the last pixel."""
+    """True if the visual inputs of two prompts are exactly equal."""
     names = one.features.keys() - {SPANNING}
     if names != other.features.keys() - {SPANNING}:
         return False
@@ -119,7 +119,7 @@ def _same_features(one: Prompt, other: Prompt) -> bool:
 
 @dataclass(eq=False)
 class RecorderState:
-    """State of recording one answer: `hidden` of one pass after the other, each [layers, n, H] bfloat16."""
+    """State of recording one answer: `hidden` of each pass in turn, [layers, n, H] bfloat16."""
 
     memory: MemoryState
     number: int
@@ -129,10 +129,10 @@ class RecorderState:
 
 
 class RecordingDrafter:
-    """Drafts as `memory` does, and records every answer with the target's features.
+    """Drafts like `memory`, and records every answer with the target's features.
 
     Args:
-        memory: of the answers before.
+        memory: memory of earlier answers.
         spec: the features to record.
 
     `recorded` has the answers by the number of their request.
@@ -176,7 +176,7 @@ class RecordingDrafter:
     def _record(self, state: RecorderState, prompt: PromptFeatures) -> CapturedAnswer:
         tokens = torch.tensor([*prompt.tokens, *state.answer])
         hidden = torch.cat(state.hidden, 1)[:, : len(tokens) - 1].cpu()  # an answer cut short has one more
-        nothing = torch.zeros(0, hidden.shape[-1])  # of a prompt without anything visual
+        nothing = torch.zeros(0, hidden.shape[-1])  # for a prompt without visual tokens
         answer = CapturedAnswer(
             tokens,
             len(prompt.tokens),
@@ -191,17 +191,17 @@ class RecordingDrafter:
 
 
 class FeatureRecorder:
-    """Has a target answer questions and records its answers and features.
+    """Lets a target answer questions, and records its answers and features.
 
     Args:
-        target: whose answers.
-        spec: what is kept of them; layers as `plan.canonical` has them.
-        batch: answers decoded in one batch.
+        target: target that answers.
+        spec: features that are kept; layers as `plan.canonical` returns them.
+        batch: number of answers decoded in one batch.
         nodes: most nodes of a draft; 0 drafts nothing.
-        learns: draft from the answers of earlier calls too. Without, a call is a function of its clips alone, to the
-            last bit.
+        learns: draft from the answers of earlier calls too. If false, a call's result depends on its clips alone, to
+            the last bit.
 
-    `seconds` is the time spent in `record` so far.
+    `seconds` is the total time spent in `record`.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class FeatureRecorder:
         self._memory = MemoryDrafter()
 
     def record(self, clips: Sequence[PromptedClip]) -> list[list[CapturedAnswer]]:
-        """The answers about each clip, in the order of its questions.
+        """Return the answers about each clip, in the order of its questions.
 
         Raises:
             CrossdraftError: a clip cannot be read, or a prompt and its answer exceed the model's context.
@@ -235,7 +235,7 @@ class FeatureRecorder:
 
 
 class InterleavedRecorder(FeatureRecorder):
-    """A recorder and the plain target in turns, with as large a batch; either goes first every other time.
+    """A recorder and the plain target in turns, with batches of equal size; each goes first every other time.
 
     Both get the same requests, and prepare them themselves.
     """
@@ -249,7 +249,7 @@ class InterleavedRecorder(FeatureRecorder):
         self._turns = 0
 
     def warm_up(self, clip: PromptedClip) -> None:
-        """Capture and generate a clip's answers once, uncounted; nothing is learned from them."""
+        """Capture and generate a clip's answers once, uncounted; no drafter learns from them."""
         FeatureRecorder(self.target, self.spec, self.batch).record([clip])
         self.plain.generate(clip.requests(self.spec.max_new_tokens))
 
@@ -279,10 +279,10 @@ class CaptureComparison:
     """Comparison of capturing answers with generating them plainly.
 
     Args:
-        captured_s, generated_s: seconds for all answers; those of the capture include writing its files.
-        ratio: captured answers a second over generated ones.
-        identical, answers: how many have the same tokens, of how many. In float32 a near-tie may flip between passes of
-            different shapes.
+        captured_s, generated_s: seconds for all answers; `captured_s` includes writing files.
+        ratio: captured answers a second over plainly generated ones.
+        identical, answers: number of answers with the same tokens, and of all. In float32 a near-tie may flip between
+            passes of different shapes.
     """
 
     captured_s: float

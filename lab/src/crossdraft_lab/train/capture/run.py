@@ -1,4 +1,4 @@
-"""The capture: clips in, shards out, resumable after every shard."""
+"""The capture: reads clips and writes shards; it can be resumed after every shard."""
 
 import time
 from collections import deque
@@ -18,7 +18,7 @@ from crossdraft_lab.train.core.dist import worker_pool
 from crossdraft_lab.train.core.provenance import sha256
 
 PREFETCH = 8  # clips read in advance by each process
-GROUP = 4  # batches of questions that are handed to the recorder at a time: few, so that a shard's clips need not fit
+GROUP = 4  # batches of questions handed to the recorder at a time: few, so that a shard's clips need not fit in memory
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class CaptureReport:
     """Counts and timings of a capture run.
 
     Args:
-        clips, answers, tokens: of this run; `tokens` are those of the answers alone.
-        bytes: on disk.
-        seconds: from the first clip to the last shard.
-        writing_s: of these, the target at work.
-        reading_s: waiting for clips that were not read in advance.
-        filing_s: writing shards.
+        clips, answers, tokens: numbers of this run; `tokens` counts those of the answers alone.
+        bytes: size on disk.
+        seconds: time from the first clip to the last shard.
+        writing_s: part of it in which the target worked.
+        reading_s: part of it spent waiting for clips that were not read in advance.
+        filing_s: part of it spent writing shards.
     """
 
     clips: int
@@ -67,9 +67,9 @@ class CaptureReport:
 def capture(
     folder: Path, plan: CapturePlan, index: CaptureIndex, recorder: FeatureRecorder, on_clip: Callable[[], None]
 ) -> tuple[CaptureIndex, CaptureReport]:
-    """Capture what `index` (see `CapturePlan.resume`) does not hold yet; returns the complete index.
+    """Capture the clips that `index` (see `CapturePlan.resume`) does not hold yet; return the complete index.
 
-    `on_clip` is called for every clip that is captured.
+    `on_clip` is called for every captured clip.
     An interruption costs no more than the shard that was being filled.
     """
     old, began, filing = index, time.perf_counter(), 0.0
@@ -101,7 +101,7 @@ def capture(
 
 
 def prefetch(source: ClipSource, indices: Iterable[int], workers: int) -> Generator[PromptedClip]:
-    """The clips of these numbers, in order, read in advance by `workers` processes; 0 reads each when it is wanted."""
+    """Yield the clips of these numbers, in order, read in advance by `workers` processes; 0 reads each when needed."""
     if not workers or not source.heavy:
         yield from map(source.read, indices)
         return
@@ -119,7 +119,7 @@ def prefetch(source: ClipSource, indices: Iterable[int], workers: int) -> Genera
 
 
 class _Timed:
-    """Iterator over clips that measures how long they were waited for."""
+    """Iterator over clips that measures the time spent waiting for them."""
 
     def __init__(self, clips: Iterator[PromptedClip]) -> None:
         self.clips = clips
@@ -139,7 +139,7 @@ class _Timed:
 def record_shard(
     recorder: FeatureRecorder, clips: Iterable[PromptedClip], on_clip: Callable[[], None] = lambda: None
 ) -> list[CapturedAnswer]:
-    """The answers about the clips of a shard, a few batches of questions at a time."""
+    """Record the answers about the clips of a shard, a few batches of questions at a time."""
     answers: list[CapturedAnswer] = []
     for group in grouped(clips, GROUP * recorder.batch):
         answers += [answer for some in recorder.record(group) for answer in some]
@@ -149,7 +149,7 @@ def record_shard(
 
 
 def shard_name(number: int) -> str:
-    """The file of a shard."""
+    """File name of a shard."""
     return f"shard-{number:05d}.safetensors"
 
 

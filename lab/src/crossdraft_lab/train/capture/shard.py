@@ -13,7 +13,7 @@ A shard is a safetensors file of whole clips, laid end to end in flat tensors, w
     piece.ids [ΣN] int32        piece.at [P + 1]      P first pieces (one a clip, as a rule)
     piece.<layer> [ΣN, H]
     tokens [ΣT] int32           tokens.at [Q + 1]     Q answers
-    starts [Q]                  piece.of [Q]          where each answer begins, and after whose first piece
+    starts [Q]                  piece.of [Q]          start of each answer, and number of its first piece
     hidden.<layer> [Σ(T-1), H]                        begins at tokens.at[i] - i: an answer has one feature less
 
 Features are bfloat16. Shards of earlier versions also hold `top.ids`, `top.logits` and `top.at`, which nothing reads.
@@ -34,7 +34,7 @@ from torch import Tensor
 from crossdraft.errors import CrossdraftError
 
 ID_BYTES, FEATURE_BYTES, OFFSET_BYTES = 4, 2, 8  # int32; bfloat16; int64
-READ_VALUES = 2**24  # of a tensor, held in memory at a time while it is searched
+READ_VALUES = 2**24  # values of a tensor that are in memory at a time while it is searched
 MEND = "run the same `crossdraft capture` again, which captures it and what follows anew"
 
 
@@ -43,9 +43,9 @@ class CaptureSpec:
     """Features that are captured of each answer.
 
     Args:
-        layers: hidden states of the text after the first piece, counted as `plan` says.
-        visual_layers: hidden states of the first piece.
-        max_new_tokens: the longest answer.
+        layers: layers whose hidden states of the text after the first piece are kept, counted as in `plan`.
+        visual_layers: layers whose hidden states of the first piece are kept.
+        max_new_tokens: largest number of tokens of an answer.
     """
 
     layers: tuple[int, ...]
@@ -75,7 +75,7 @@ class CapturedAnswer:
         tokens: [T] ids of the prompt's last piece, then of the answer.
         start: position of the answer's first token.
         hidden: layer -> [T - 1, H] bfloat16.
-        visual_ids: [N] ids of the prompt's first piece; N = 0 where nothing is visual.
+        visual_ids: [N] ids of the prompt's first piece; N = 0 if the prompt has no visual tokens.
         visual: layer -> [N, H] bfloat16.
     """
 
@@ -93,7 +93,7 @@ class CapturedAnswer:
 
 
 def write_shard(path: Path, answers: Sequence[CapturedAnswer], spec: CaptureSpec) -> None:
-    """Write answers to a file; a first piece that neighbours share is written once."""
+    """Write answers to a file; a first piece that neighbouring answers share is written once."""
     pieces: list[CapturedAnswer] = []
     owners: list[int] = []
     for answer in answers:
@@ -117,17 +117,17 @@ def write_shard(path: Path, answers: Sequence[CapturedAnswer], spec: CaptureSpec
 
 @dataclass(frozen=True)
 class Shard:
-    """An opened file; tensors are read lazily, and only the rows that are needed."""
+    """An opened shard; tensors are read lazily, and only the rows that are needed."""
 
     path: Path
     file: Any
 
     @classmethod
     def open(cls, path: Path) -> "Shard":
-        """The shard in a file; nothing but its table of contents is read.
+        """Open the shard in a file; only its table of contents is read.
 
         Raises:
-            CrossdraftError: it is no safetensors file.
+            CrossdraftError: the file is no safetensors file.
         """
         try:
             return cls(path, safe_open(path, framework="pt"))
@@ -135,7 +135,7 @@ class Shard:
             raise CrossdraftError(f"The shard {path} cannot be read ({error}); {MEND}.") from error
 
     def answer(self, number: int, layers: Sequence[int], visual_layers: Sequence[int]) -> CapturedAnswer:
-        """An answer with these features; without visual layers `visual_ids` is not read either, and empty."""
+        """Read an answer with these features; without visual layers `visual_ids` is not read either, and is empty."""
         first, last = self._tokens_at[number : number + 2]
         begin, end = self._piece_span(number) if visual_layers else (0, 0)
         return CapturedAnswer(
@@ -147,18 +147,18 @@ class Shard:
         )
 
     def answer_length(self, number: int) -> int:
-        """Tokens of an answer without its prompt."""
+        """Number of tokens of an answer without its prompt."""
         return self._tokens_at[number + 1] - self._tokens_at[number] - self._starts[number]
 
     def piece_length(self, number: int) -> int:
-        """Tokens of the first piece in front of an answer."""
+        """Number of tokens of the first piece before an answer."""
         first, last = self._piece_span(number)
         return last - first
 
     def not_finite(self, layers: Sequence[int], visual_layers: Sequence[int]) -> int | None:
-        """The first answer with a feature that is NaN or infinite in one of these layers; `None` = there is none.
+        """Number of the first answer with a feature in these layers that is NaN or infinite; `None` if there is none.
 
-        All of the layers is read, a part at a time.
+        The layers are read completely, a part at a time.
         """
         begins = [first - number for number, first in enumerate(self._tokens_at[:-1])]
         rows = (self._bad_row(f"hidden.{layer}") for layer in layers)
@@ -168,7 +168,7 @@ class Shard:
         return min([*found, *map(self._piece_of.index, pieces)], default=None)
 
     def _bad_row(self, name: str) -> int | None:
-        """The first row of a tensor that is not finite."""
+        """Number of the first row of a tensor that is not finite."""
         rows, width = self.file.get_slice(name).get_shape()
         step = max(1, READ_VALUES // width)
         for first in range(0, rows, step):
@@ -178,7 +178,7 @@ class Shard:
         return None
 
     def _rows(self, name: str, first: int, last: int) -> Tensor:
-        """Rows of a tensor; nothing else of it is read."""
+        """Read rows of a tensor; no other rows are read."""
         return self.file.get_slice(name)[first:last]
 
     def _piece_span(self, number: int) -> tuple[int, int]:

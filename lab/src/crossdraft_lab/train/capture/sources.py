@@ -1,11 +1,11 @@
-"""Clips with their questions, and their two sources: scenes of the road world, rendered when they are read, and a list.
+"""Clips with their questions, from two sources: scenes of the road world, rendered when they are read, and a list.
 
 A list is a file with one JSON object a line, its paths relative to the list's folder:
 
     {"video": "clips/a.mp4", "prompt": "What is ahead?"}
     {"video": "clips/b.mp4", "prompt": ["What is ahead?", "Is it dark?"], "events": "clips/b.h5"}
 
-`crossdraft data pairs` writes such lists, with more about each clip than is read here.
+`crossdraft data pairs` writes such lists, with further keys that are not read here.
 """
 
 import math
@@ -31,11 +31,11 @@ from crossdraft_lab.train.reference.batches import augment_question, draw_questi
 from crossdraft_lab.train.reference.clips import clip_seed, sample_times
 
 SPLITS = ("train", "validation")
-MOST_PROMPTS = 512  # of one scene
-KEYS = {"video", "prompt", "events"}  # of a line
-# What else `crossdraft_lab.datasets.pairs` writes into one.
+MOST_PROMPTS = 512  # questions about one scene
+KEYS = {"video", "prompt", "events"}  # keys of a line
+# Further keys of a line that `crossdraft_lab.datasets.pairs` writes.
 ABOUT = {"answers", "kinds", "ids", "sequence", "start_s", "end_s", "dataset", "licence"}
-FROM, TO = "start_s", "end_s"  # of these, a part's times
+FROM, TO = "start_s", "end_s"  # keys of the times of a part
 LATEST_S = 1e12
 
 
@@ -44,8 +44,8 @@ class ClipRequest(Request):
     """A question about a clip of a source.
 
     Args:
-        clip_name: the key of drafters with a memory.
-        number: of the request, among those that are answered together.
+        clip_name: name of the clip, the key of drafters with a memory.
+        number: number of the request, among those that are answered together.
     """
 
     clip_name: str = ""
@@ -66,9 +66,9 @@ class PromptedClip:
     """A clip and the questions about it.
 
     Args:
-        name: for people, and the key of drafters with a memory.
+        name: name for people, and the key of drafters with a memory.
         video: a path, or frames uint8 [F, H, W, 3], as `Request.video`.
-        part: of a sequence, where its list says so.
+        part: part of a sequence, if the list names one.
     """
 
     name: str
@@ -86,7 +86,7 @@ class PromptedClip:
 
 
 class ClipSource(Protocol):
-    """Clips with their questions; the same for the same arguments, on every machine."""
+    """Clips with their questions; equal arguments give equal ones on every machine."""
 
     @property
     def settings(self) -> Mapping[str, object]:
@@ -95,7 +95,7 @@ class ClipSource(Protocol):
 
     @property
     def heavy(self) -> bool:
-        """True if `read` takes so long that it is worth a process of its own."""
+        """True if `read` takes so long that another process should do it."""
         ...
 
     def __len__(self) -> int:
@@ -108,7 +108,7 @@ class ClipSource(Protocol):
         ...
 
     def locate(self, answer: int) -> tuple[int, int]:
-        """(clip, question) of the answer of that number."""
+        """Return (clip, question) of the answer with that number."""
         ...
 
     def questions(self, index: int) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ class ClipSource(Protocol):
         ...
 
     def kinds(self, index: int) -> tuple[str, ...]:
-        """The kind of each of these questions: as drawn for a scene, its wording for a list."""
+        """Kind of each of the clip's questions: as drawn for a scene, its wording for a list."""
         ...
 
     def read(self, index: int) -> PromptedClip:
@@ -142,11 +142,11 @@ class SceneSource:
 
     Args:
         split: train or validation; the test split is held out.
-        clips, first: which scenes.
-        prompts: questions about each: kinds without repetition while there are enough, any wording of the training.
-        seed: of the questions; those about a scene depend on it and on the scene alone.
-        prompt_noise: drop or replace up to this share of a question's words, so that the answers are not those to a
-            hundred fixed wordings.
+        clips, first: number of scenes, and number of the first one.
+        prompts: questions about each scene: kinds without repetition while there are enough, in any training wording.
+        seed: seed of the questions; those about a scene depend on it and on the scene alone.
+        prompt_noise: largest share of a question's words that are dropped or replaced, so that prompts are not limited
+            to a hundred fixed wordings.
     """
 
     split: str = "train"
@@ -207,7 +207,7 @@ class SceneSource:
         return tuple(qa.kind for qa in self._drawn(index)[0])
 
     def _drawn(self, index: int) -> tuple[list[scenes.QA], np.random.Generator]:
-        """The questions about a clip as they are before any noise, and the generator that draws this next."""
+        """Draw the questions about a clip before any noise; return the generator that draws the noise, too."""
         clip = self.first + index
         rng = np.random.default_rng([self.seed, clip])
         return draw_questions(self.split, clip, self.prompts, rng), rng
@@ -220,7 +220,7 @@ class SceneSource:
 
 
 class ListSource:
-    """The first `clips` lines of a list; all by default.
+    """The first `clips` lines of a list; by default all.
 
     Raises:
         CrossdraftError: the list is missing or empty, or a line is wrong or names a file that cannot be read.
@@ -274,10 +274,10 @@ class ListSource:
 
 
 def source_of(settings: Mapping[str, object], clips: int) -> ClipSource:
-    """The source that described itself so (`ClipSource.settings`), to read a capture's clips again.
+    """Build the source that gave these settings (`ClipSource.settings`), to read a capture's clips again.
 
     Raises:
-        CrossdraftError: the description is none of ours, or the list has changed since.
+        CrossdraftError: the settings are not ours, or the list has changed since.
     """
     values: dict[str, Any] = dict(settings)
     kind = values.pop("kind", None)
@@ -295,7 +295,7 @@ def source_of(settings: Mapping[str, object], clips: int) -> ClipSource:
 
 
 def _parse_line(path: Path, number: int, line: str) -> PromptedClip:
-    """One line of a list, checked: its files exist, its video can be read, and its recording begins."""
+    """Parse one line of a list and check that its files exist, its video can be read, and its recording begins."""
     from crossdraft.events.excerpt import Excerpt
     from crossdraft.video import probe
 

@@ -31,15 +31,15 @@ class CaptureStore:
         self.index = index
         self._ends = list(accumulate(shard.answers for shard in index.shards))
         self._opened: OrderedDict[int, Shard] = OrderedDict()
-        self._finite: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()  # layers that were found to be
+        self._finite: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()  # layers that were found to be finite
 
     @classmethod
     def open(cls, folder: str | Path, target: str | None = None) -> "CaptureStore":
-        """The capture in a folder; its shards are checked for presence and size.
+        """Open the capture in a folder; its shards are checked for presence and size.
 
         Args:
-            folder: of the capture.
-            target: fingerprint (`load.target_fingerprint`) of the only target whose answers will do; `None` = of any.
+            folder: folder of the capture.
+            target: fingerprint (`load.target_fingerprint`) that the capture's target must have; `None` = any.
 
         Raises:
             CrossdraftError: no capture, a damaged index, a shard that is missing or cut off, or another target's.
@@ -68,7 +68,7 @@ class CaptureStore:
         """Read every byte of the shards.
 
         Raises:
-            CrossdraftError: a shard is not what was written.
+            CrossdraftError: a shard differs from what was written.
         """
         for shard in self.index.shards:
             if sha256(self.folder / shard.file) != shard.sha256:
@@ -78,16 +78,16 @@ class CaptureStore:
                 )
 
     def answer(self, index: int, layers: Sequence[int] = (), visual_layers: Sequence[int] = ()) -> CapturedAnswer:
-        """An answer with these features; negative layers count from the end.
+        """Read an answer with these features; negative layers count from the end.
 
         Raises:
-            CrossdraftError: a layer or an answer that has not been captured.
+            CrossdraftError: the layer or the answer has not been captured.
         """
         shard, number = self._at(index)
         return shard.answer(number, *self.require_layers(layers, visual_layers))
 
     def batch(self, indices: Sequence[int], layers: Sequence[int], visual_layers: Sequence[int] = ()) -> TrainBatch:
-        """Answers side by side, as `collate` has them; negative layers come under their positive number.
+        """Read answers as one batch, as `collate` pads them; negative layers are stored under their positive number.
 
         Raises:
             CrossdraftError: as `answer` and `collate`.
@@ -95,18 +95,18 @@ class CaptureStore:
         return collate([self.answer(index, layers, visual_layers) for index in indices])
 
     def answer_tokens(self) -> Iterator[Tensor]:
-        """[A] ids of each answer, without its prompt; no features are read."""
+        """Yield the ids [A] of each answer, without its prompt; no features are read."""
         for index in range(len(self)):
             answer = self.answer(index)
             yield answer.tokens[answer.start :]
 
     def answer_lengths(self) -> tuple[int, ...]:
-        """Tokens of each answer, without its prompt; nothing but offsets is read."""
+        """Number of tokens of each answer, without its prompt; only offsets are read."""
         found = (self._at(index) for index in range(len(self)))
         return tuple(shard.answer_length(number) for shard, number in found)
 
     def piece_lengths(self) -> tuple[int, ...]:
-        """Tokens of the prompt's first piece in front of each answer; nothing but offsets is read."""
+        """Number of tokens of the prompt's first piece before each answer; only offsets are read."""
         found = (self._at(index) for index in range(len(self)))
         return tuple(shard.piece_length(number) for shard, number in found)
 
@@ -132,7 +132,7 @@ class CaptureStore:
         return text, visual
 
     def require_finite(self, layers: Sequence[int], visual_layers: Sequence[int] = ()) -> None:
-        """Check that every feature of these layers is finite; all are read, a part at a time and only once.
+        """Check that every feature of these layers is finite; all are read, a part at a time and only once per store.
 
         Raises:
             CrossdraftError: a feature is NaN or infinite, or a layer has not been captured.
@@ -153,7 +153,7 @@ class CaptureStore:
         self._finite.add(wanted)
 
     def _at(self, index: int) -> tuple[Shard, int]:
-        """The shard of an answer, and its number there."""
+        """Return the shard of an answer, and the answer's number in it."""
         if not 0 <= index < len(self):
             raise CrossdraftError(f"The capture {self.folder} has answers 0 to {len(self) - 1}; there is no {index}.")
         number = bisect_right(self._ends, index)
@@ -169,10 +169,10 @@ class CaptureStore:
 
 
 def collate(answers: Sequence[CapturedAnswer]) -> TrainBatch:
-    """B answers with the same layers as float32, padded on the right with zeros.
+    """Join B answers with the same layers into a batch in float32, padded on the right with zeros.
 
     Raises:
-        CrossdraftError: with visual features, prompts whose first pieces differ in length.
+        CrossdraftError: with visual features, first pieces that differ in length.
     """
     visual_ids = None
     if answers[0].visual:

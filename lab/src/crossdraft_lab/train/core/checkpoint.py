@@ -14,9 +14,9 @@ from crossdraft.files import atomic_path
 from crossdraft_lab.train.core.dist import SINGLE, Distributed, full_tensors, shard_like, shard_optimiser
 
 _ANEW = "remove it to train this stage anew."
-DECIDES_NOTHING = ("optim.accumulate", "optim.parallel")  # of a training's settings: how a step's work is shared out
+DECIDES_NOTHING = ("optim.accumulate", "optim.parallel")  # settings that only divide a step's work
 _QUOTED = 24  # characters of a setting's value that a complaint quotes
-# Damage shows where torch's reader of archives and pickles happens to stumble over it.
+# Errors that torch's reader of archives and pickles raises for damaged files.
 _UNREADABLE = (
     OSError, RuntimeError, EOFError, ValueError, TypeError, LookupError, AttributeError, pickle.UnpicklingError,
 )  # fmt: skip
@@ -25,8 +25,8 @@ _UNREADABLE = (
 def write_checkpoint(path: Path, state: Mapping[str, Any], ranks: Distributed = SINGLE) -> None:
     """Write a state with its tensors whole. All ranks must call; only the first rank holds the whole state and writes.
 
-    Keys: `modules` (weights), `step` (steps done); to resume from also `optimiser`, `spent` (seconds) and what else the
-    stage needs.
+    Keys: `modules` (weights), `step` (steps done); to resume also `optimiser`, `spent` (seconds) and further values of
+    the stage.
     """
     gathered = full_tensors(state, keep=ranks.first)
     if ranks.first:
@@ -36,7 +36,7 @@ def write_checkpoint(path: Path, state: Mapping[str, Any], ranks: Distributed = 
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """A state that a stage can resume from.
+    """Read a state that a stage can resume from.
 
     Raises:
         CrossdraftError: the file is damaged or something else.
@@ -45,7 +45,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The weights of a state, whether or not a stage can resume from it.
+    """Read the weights of a state, even if no stage can resume from it.
 
     Raises:
         CrossdraftError: the file is damaged or something else.
@@ -69,7 +69,7 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any], p
     """Load a checkpoint's optimiser moments.
 
     Raises:
-        CrossdraftError: they are of other parameters, as where another recipe froze the vision encoder.
+        CrossdraftError: they belong to other parameters, as where another recipe froze the vision encoder.
     """
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     try:
@@ -80,10 +80,10 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any], p
 
 @torch.no_grad()
 def restore_tensors(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor], path: Path) -> None:
-    """Copy a checkpoint's tensors into those of the same names.
+    """Copy a checkpoint's tensors into the tensors of the same names.
 
     Raises:
-        CrossdraftError: the checkpoint has no tensor of that name or shape.
+        CrossdraftError: the checkpoint has no tensor of such a name or shape.
     """
     try:
         for name, value in shard_like({name: values[name] for name in tensors}, tensors).items():
@@ -93,7 +93,7 @@ def restore_tensors(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor],
 
 
 def config_fingerprint(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the config that determines a training's weights to what a checkpoint gives back: tuples become lists."""
+    """Convert a config to the form that a checkpoint gives back: tuples become lists."""
     return json.loads(json.dumps(config))
 
 
@@ -101,12 +101,12 @@ def require_same_config(kept: Mapping[str, Any] | None, config: Mapping[str, Any
     """Refuse to resume another training's checkpoint.
 
     Args:
-        kept: the checkpoint's fingerprint; `None` = it was written without one, and is believed.
-        config: what decides this training's weights; `None` = it asks nothing.
-        path: the checkpoint.
+        kept: the checkpoint's fingerprint; `None` = it was written without one, and is accepted.
+        config: settings that decide this training's weights; `None` = no comparison.
+        path: path of the checkpoint.
 
     Raises:
-        CrossdraftError: they differ; the first setting that does is named.
+        CrossdraftError: the settings differ; the first difference is named.
     """
     if kept is None or config is None:
         return
@@ -123,7 +123,7 @@ def require_same_config(kept: Mapping[str, Any] | None, config: Mapping[str, Any
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, object]]:
-    """(dotted name, value) of nested mappings, in their order."""
+    """Yield (dotted name, value) of nested mappings, in their order."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{before}{name}.")
@@ -132,7 +132,7 @@ def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, ob
 
 
 def _shown(values: Mapping[str, object], name: str) -> str:
-    """A value short enough for a sentence: a number in full, the beginning of a hash."""
+    """Shorten a value for a sentence: a number in full, the beginning of a hash."""
     if name not in values:
         return "left out"
     text = str(values[name])
@@ -141,8 +141,8 @@ def _shown(values: Mapping[str, object], name: str) -> str:
 
 def _read(path: Path, keys: set[str]) -> dict[str, Any]:
     try:
-        # Onto the CPU, whatever device it was written on: loading copies it to where it belongs. Mapped, not read: a
-        # rank that keeps its shard of the weights does not take memory for all of them.
+        # Loaded onto the CPU, whatever device it was written on: a later copy moves it. Mapped, not read: a rank that
+        # keeps its shard of the weights does not take memory for all of them.
         state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except _UNREADABLE as error:
         raise CrossdraftError(f"The checkpoint {path} is damaged; {_ANEW}") from error

@@ -1,8 +1,8 @@
 """Data-parallel training: a step's batch in micro-batches, on one process or on several that `torchrun` started.
 
 Loss and gradient of a step are the weighted means over its micro-batches, summed over all ranks before the optimiser
-sees them. So a run has the same losses, within rounding, on any number of ranks. Checkpoints hold whole tensors, so a
-run may be resumed on another number of ranks.
+step. So a run has the same losses, within rounding, on any number of ranks. Checkpoints hold whole tensors, so a run
+may be resumed on another number of ranks.
 """
 
 import os
@@ -32,7 +32,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """The `index`-th of `of` equal parts of a step's batch; by default all of it."""
+    """Part number `index` of the `of` equal parts of a step's batch; by default all of it."""
 
     index: int = 0
     of: int = 1
@@ -47,10 +47,10 @@ LossFn = Callable[[int, MicroBatch], tuple[Tensor, dict[str, float]]]
 
 
 def full_batch(loss_fn: Callable[[int], tuple[Tensor, dict[str, float]]]) -> LossFn:
-    """The loss of a training that takes each step's batch in one piece.
+    """Adapt the loss of a training that takes each step's batch in one piece.
 
     Raises:
-        CrossdraftError: a part of one is requested.
+        CrossdraftError: raised by the adapted loss if it is asked for one of several parts.
     """
 
     def loss_of(step: int, batch: MicroBatch) -> tuple[Tensor, dict[str, float]]:
@@ -61,10 +61,10 @@ def full_batch(loss_fn: Callable[[int], tuple[Tensor, dict[str, float]]]) -> Los
 
 
 def require_one_piece(parts: int) -> None:
-    """Refuse to cut a step's batch into parts.
+    """Refuse to divide a step's batch into parts.
 
     Raises:
-        CrossdraftError: there is more than one.
+        CrossdraftError: there is more than one part.
     """
     if parts > 1:
         raise CrossdraftError(
@@ -74,7 +74,7 @@ def require_one_piece(parts: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MicroLoss:
-    """Result of one micro-batch: its mean loss, the weight of that mean, its figures."""
+    """Result of one micro-batch: its mean loss, the weight of this mean, its figures."""
 
     loss: float
     weight: float
@@ -87,12 +87,12 @@ def micro_weight(batch: MicroBatch, figures: dict[str, float]) -> float:
 
 
 def merge_losses(parts: Sequence[MicroLoss]) -> tuple[float, dict[str, float]]:
-    """Loss and figures of the whole step: weighted means, and the sums of those that count."""
+    """Merge micro-batches into loss and figures of the step: weighted means, and sums of the counts."""
     figures: dict[str, float] = {}
     for name in dict.fromkeys(name for part in parts for name in part.figures):
         known = [part for part in parts if name in part.figures]
         values = [part.figures[name] for part in known]
-        # An accepted prefix is one number an answer, however many positions that has.
+        # An accepted prefix is one number per answer, however many positions the answer has.
         weights = [part.figures.get(PREFIXES, part.weight) if name == PREFIX else part.weight for part in known]
         figures[name] = sum(values) if name in {LOSS_POSITIONS, PREFIXES} else _mean(values, weights)
     return _mean([part.loss for part in parts], [part.weight for part in parts]), figures
@@ -106,7 +106,7 @@ def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Distributed:
-    """The running process among the ranks that train together. The first rank writes files and the log."""
+    """This process among the ranks that train together. The first rank writes files and the log."""
 
     rank: int = 0
     count: int = 1
@@ -129,10 +129,10 @@ class Distributed:
         return values
 
     def agree(self, check: Callable[[], None]) -> None:
-        """Run a check on every rank's part: if one rank refuses its part, all ranks raise, and none waits for another.
+        """Run a check on every rank's part: if it fails on one rank, all ranks raise, and none waits for another.
 
         Raises:
-            CrossdraftError: what the first rank that refused had to say.
+            CrossdraftError: the error of the first rank whose check failed.
         """
         said: str | None = None
         try:
@@ -159,16 +159,16 @@ SINGLE = Distributed()
 def init_distributed(
     device: torch.device | str = "cpu", wait: timedelta | None = None
 ) -> Iterator[tuple[Distributed, torch.device]]:
-    """Join the ranks that `torchrun` started, if it did; yield this one and its device.
+    """Join the ranks that `torchrun` started, if it did; yield this rank and its device.
 
-    gloo joins CPUs, NCCL joins GPUs, of which each rank takes the one of its local number.
+    gloo joins CPUs, NCCL joins GPUs; each rank takes the GPU of its local number.
 
     Args:
-        device: of the training.
-        wait: how long one rank waits for another; by default minutes.
+        device: device of the training.
+        wait: longest time that one rank waits for another; by default minutes.
 
     Raises:
-        CrossdraftError: the device is not here.
+        CrossdraftError: this machine does not have the device.
     """
     alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
     if not alone and str(device).startswith("cuda"):
@@ -182,7 +182,7 @@ def init_distributed(
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=wait)
     try:
         yield Distributed(dist.get_rank(), dist.get_world_size()), device
-        dist.barrier()  # all leave together: the connections of the others end with the first one's process
+        dist.barrier()  # all ranks leave together: connections end with the first rank's process
     finally:
         dist.destroy_process_group()
 
@@ -231,7 +231,7 @@ def parallelise(
     if ranks.count == 1:
         return StepModule(modules)
     if parallel == "ddp":
-        # A head may leave a part of itself out of a step (a frozen table, logits without a label).
+        # A head may leave out a part of itself in a step (a frozen table, logits without a label).
         return DistributedDataParallel(StepModule(modules), find_unused_parameters=True, broadcast_buffers=False)
     module = StepModule(network or modules)
     done: set[nn.Parameter] = {weight for weight in module.parameters() if isinstance(weight, DTensor)}
@@ -255,7 +255,7 @@ def shard_units(units: Iterable[nn.Module], mesh: DeviceMesh, fill: Callable[[nn
 
     Args:
         units: modules that are called in every step, by all ranks alike.
-        mesh: of `rank_mesh`.
+        mesh: mesh that `rank_mesh` returns.
         fill: reads the weights of a module, if they are still in their files.
     """
     for unit in units:
@@ -278,9 +278,9 @@ def evaluate(module: nn.Module, ranks: Distributed, work: Callable[[], Value]) -
     a time are whole on all of them.
 
     Args:
-        module: of `parallelise`.
+        module: module that `parallelise` returns.
         ranks: the processes.
-        work: to be done without gradients.
+        work: function to run without gradients.
     """
     if not isinstance(module, FSDPModule):
         return cast("Value", ranks.broadcast(work() if ranks.first else None))
@@ -291,11 +291,11 @@ def evaluate(module: nn.Module, ranks: Distributed, work: Callable[[], Value]) -
 
 
 def full_tensors(state: Any, keep: bool = True) -> Any:
-    """A state with whole tensors in place of a rank's shards of them, on the CPU; every rank must ask for it.
+    """Return a state with whole tensors in place of a rank's shards, on the CPU; every rank must call this.
 
     Args:
         state: tensors in mappings and lists.
-        keep: a rank that does not want them helps to put them together, one by one, and gets `None` for each.
+        keep: false on a rank that does not need them: it helps to gather them, one by one, and gets `None` for each.
     """
     if isinstance(state, DTensor):
         whole = state.full_tensor()
@@ -308,14 +308,14 @@ def full_tensors(state: Any, keep: bool = True) -> Any:
 
 
 def shard_like(whole: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Whole tensors laid out as those of the same name in `like` are."""
+    """Shard whole tensors in the layout of the tensors of the same names in `like`."""
     return {name: _shard(value, like.get(name)) for name, value in whole.items()}
 
 
 def shard_optimiser(state: dict[str, Any], parameters: Sequence[Tensor]) -> dict[str, Any]:
-    """An optimiser's whole state laid out as its parameters are; they are numbered in their order.
+    """Shard an optimiser's whole state in the layout of its parameters, which it numbers in order.
 
-    In memory of its own: an optimiser keeps what it is given, and a checkpoint's values lie in its file (`mmap`).
+    The result is copied: an optimiser keeps what it is given, and a checkpoint's values are mapped from its file.
     """
     laid: dict[int, Any] = {}
     for number, moments in state["state"].items():
@@ -327,5 +327,5 @@ def shard_optimiser(state: dict[str, Any], parameters: Sequence[Tensor]) -> dict
 def _shard(value: Tensor, like: Tensor | None) -> Tensor:
     if not isinstance(like, DTensor):
         return value
-    # Every rank has read the whole: each keeps its own part, and nothing is sent.
+    # Every rank has read the whole tensor: each keeps its own part, and nothing is sent.
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

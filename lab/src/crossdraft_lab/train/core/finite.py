@@ -21,8 +21,8 @@ def require_finite_files(folder: Path, what: str, on_file: Callable[[], None] = 
     """Read every weight of a checkpoint, one after the other; the model is not made.
 
     Args:
-        folder: of the checkpoint.
-        what: it is, for the complaint.
+        folder: folder of the checkpoint.
+        what: name of the checkpoint in the error.
         on_file: called for every file that was read.
 
     Raises:
@@ -36,14 +36,14 @@ def require_finite_files(folder: Path, what: str, on_file: Callable[[], None] = 
 
 
 def require_finite_tensor(name: str, tensor: Tensor, where: str) -> None:
-    """Refuse a weight that is no number.
+    """Refuse a tensor with a value that is NaN or infinite.
 
     Raises:
-        CrossdraftError: it is NaN or infinite somewhere.
+        CrossdraftError: the tensor has such a value.
     """
     if not tensor.is_floating_point():
         return
-    if isinstance(tensor, DTensor):  # shared among ranks: each looks at its part
+    if isinstance(tensor, DTensor):  # shared among ranks: each checks its part
         tensor = tensor.to_local()
     if tensor.element_size() == 1:  # an 8-bit float has no sum
         tensor = tensor.to(torch.bfloat16)
@@ -55,10 +55,10 @@ def require_finite_tensor(name: str, tensor: Tensor, where: str) -> None:
 
 
 def require_finite(model: nn.Module, where: object) -> None:
-    """Refuse a model that cannot learn.
+    """Refuse a model with a weight that is NaN or infinite.
 
     Raises:
-        CrossdraftError: a weight is NaN or infinite; `where` says of which model.
+        CrossdraftError: there is such a weight; `where` names the model in the message.
     """
     tensors: Mapping[str, Tensor] = dict(model.named_parameters()) | dict(model.named_buffers())
     for name, tensor in tensors.items():

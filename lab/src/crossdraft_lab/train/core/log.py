@@ -28,7 +28,7 @@ class MetricsLog:
         self._add({"step": step, "seconds": round(seconds, 2), "check": _rounded(figures)})
 
     def truncate(self, step: int, checked: int) -> None:
-        """Drop the steps after `step` and the checks after step `checked`: a resumed run takes them again.
+        """Drop the steps after `step` and the checks after step `checked`: a resumed run repeats them.
 
         Raises:
             CrossdraftError: the log is damaged.
@@ -51,13 +51,13 @@ def _rounded(figures: Mapping[str, float]) -> dict[str, float]:
 
 
 def complete_lines(path: Path) -> list[str]:
-    r"""Lines of a file that grows by a line at a time, each with its end; none if there is no file.
+    r"""Complete lines of a file that grows line by line, each with its end; empty if there is no file.
 
     A last line that an interruption cut off is left out: a file of `a\nb\nc` holds `["a\n", "b\n"]`.
     """
     if not path.exists():
         return []
-    # A kill cuts anywhere, even within a character: only what stands before the last line end is text for sure.
+    # A kill cuts anywhere, even within a character: only what stands before the last line end is surely whole.
     written = path.read_bytes()
     return written[: written.rfind(b"\n") + 1].decode("utf-8").splitlines(keepends=True)
 

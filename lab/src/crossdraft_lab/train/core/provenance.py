@@ -1,4 +1,4 @@
-"""Provenance of an artifact: written next to each of them."""
+"""Provenance of an artifact, in a file next to it."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 
 
 def origin() -> dict[str, Any]:
-    """Time, command, machine and versions: the part of a provenance that needs nothing but the running process."""
+    """Time, command, machine and versions: the part of a provenance that needs only the running process."""
     return {
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "argv": [Path(sys.argv[0]).name, *map(without_folders, sys.argv[1:])],
@@ -30,7 +30,7 @@ def origin() -> dict[str, Any]:
 
 
 def without_folders(argument: str) -> str:
-    """An argument with the last part of each absolute path in it: the folders above are one machine's.
+    """Shorten each absolute path in an argument to its last part: the folders above are one machine's.
 
     >>> [without_folders(text) for text in ("/home/me/runs/a", "--out=/tmp/b", "eagle2:dir=/c/d,tree=chain", "runs/e")]
     ['a', '--out=b', 'eagle2:dir=d,tree=chain', 'runs/e']
@@ -45,7 +45,7 @@ def write_provenance(path: Path, recipe: BaseModel, figures: Mapping[str, Any], 
 
 
 def write_json(path: Path, value: object) -> None:
-    """Indented JSON, whole or absent."""
+    """Write indented JSON, whole or not at all."""
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 

@@ -1,7 +1,7 @@
 """The recipe: one typed schema is the single source of every training option.
 
-A recipe is a YAML file with one section a stage. Unknown keys are refused with the nearest known one, so a
-typing error never trains the wrong thing for an hour. `key=value` overrides use dotted paths
+A recipe is a YAML file with one section a stage. Unknown keys are refused with the nearest known one, so that a
+typing error does not start a wrong training. `key=value` overrides use dotted paths
 (`target.train.0.optim.steps=100`; phases count from 0) and their values are parsed as YAML.
 """
 
@@ -28,7 +28,7 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     earlier_names: ClassVar[Mapping[str, str]] = {}
-    """Earlier name of a key -> its name; recipes that have it are read as before. Both together are refused."""
+    """Earlier name of a key -> its present name; recipes with the earlier name are still read. Both are refused."""
 
     @model_validator(mode="before")
     @classmethod
@@ -75,7 +75,7 @@ class Optim(Section):
 
 
 def learning_rate(optim: Optim, step: int) -> float:
-    """Linear warm-up times the schedule's decay, from the rate to `final` times it; `step` counts from 0.
+    """Rate with linear warm-up, times the schedule's decay to `final` of the rate; `step` counts from 0.
 
     - `wsd`: constant, then linear over the last `decay_steps`;
     - `linear` and `cosine`: over all steps, warm-up included, half a wave for the cosine;
@@ -86,7 +86,7 @@ def learning_rate(optim: Optim, step: int) -> float:
 
 
 def _undecayed(optim: Optim, step: int) -> float:
-    """Share of the decay that is still to come, 1 to 0."""
+    """Remaining share of the decay, 1 to 0."""
     remaining = optim.steps - step
     match optim.schedule:
         case "wsd":
@@ -105,8 +105,8 @@ def read_section(
     """Read a YAML recipe and apply `dotted.key=value` overrides.
 
     Args:
-        layer: name of a section whose settings replace those of the recipe, and whether they do; it is removed either
-            way.
+        layer: name of a section, and whether its settings replace those of the recipe; the section is removed in either
+            case.
 
     Raises:
         CrossdraftError: the file is missing or not YAML, or a key or value is wrong (nearest key suggested).
@@ -129,12 +129,12 @@ def read_section(
 
 
 def nearest_key(name: str, kind: type[Section], path: Path) -> str | None:
-    """The dotted key of a recipe whose last part is nearest to a name; `None` if none is like it."""
+    """Dotted key of a recipe whose last part is nearest to a name; `None` if none is similar."""
     return _like(name, [*_keys(kind), *_set_in(_parse(_read(path), f"The recipe {path}"))])
 
 
 def _like(name: str, keys: Sequence[str]) -> str | None:
-    """The key that is, or whose last part is, nearest to a name; of several, the first.
+    """Key that is nearest to a name, as a whole or by its last part; of several, the first.
 
     >>> _like("stesp", ["threads", "optim.steps", "optim.warmup_steps", "config.steps"])
     'optim.steps'
@@ -145,7 +145,7 @@ def _like(name: str, keys: Sequence[str]) -> str | None:
 
 
 def _keys(kind: type[Section], around: str = "") -> Iterator[str]:
-    """Dotted keys of a recipe of that kind, those of the section itself first; the first phase stands for all."""
+    """Yield dotted keys of a recipe of that kind, the section's own first; the first phase represents all phases."""
     yield from (f"{around}{name}" for name in kind.model_fields)
     for name, field in kind.model_fields.items():
         part = _section_at(kind, (name,))
@@ -155,12 +155,12 @@ def _keys(kind: type[Section], around: str = "") -> Iterator[str]:
 
 
 def _set_in(tree: Any) -> list[str]:
-    """Dotted keys of the recipe itself: a network's settings stand in no schema here."""
+    """Dotted keys that the recipe itself sets: a network's settings are in no schema here."""
     return [key for key, _ in _settings(tree)]
 
 
 def _layered(tree: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a tree overridden by those of another, section by section."""
+    """Settings of a tree overridden by those of another, section by section."""
     both = dict(tree)
     for name, value in over.items():
         below = both.get(name)
@@ -182,7 +182,7 @@ def _read(path: Path) -> str:
 
 
 def _parse(text: str, what: str) -> Any:
-    """YAML as plain values; `what` begins the complaint."""
+    """Parse YAML into plain values; `what` begins the error message."""
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that no calendar has
@@ -215,7 +215,7 @@ def _override(tree: dict[str, Any], override: str) -> None:
 
 
 def _example(tree: Any) -> str:
-    """An override that a recipe would take: its steps, else its first setting, with the value that it has.
+    """Example of a valid override for a recipe: its steps, else its first setting, with the present value.
 
     >>> _example({"config": {"steps": 5}, "optim": {"steps": 100}}), _example({"phases": [{"rank": 16}]})
     ('optim.steps=100', 'phases.0.rank=16')
@@ -226,7 +226,7 @@ def _example(tree: Any) -> str:
 
 
 def _settings(tree: Any, around: str = "") -> Iterator[tuple[str, Any]]:
-    """Every setting of a recipe by its dotted path."""
+    """Yield every setting of a recipe with its dotted path."""
     if isinstance(tree, Mapping):
         for name, below in tree.items():
             yield from _settings(below, f"{around}.{name}" if around else str(name))
@@ -238,7 +238,7 @@ def _settings(tree: Any, around: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _listed(value: Any) -> Any:
-    """A value of an override; numbers with commas between them are a list, as on the command line everywhere.
+    """Value of an override; numbers with commas between them are a list, as everywhere on the command line.
 
     >>> _listed("2,6,9"), _listed("0.5, 1e-3"), _listed("a,b")
     ([2, 6, 9], [0.5, 0.001], 'a,b')
@@ -249,7 +249,7 @@ def _listed(value: Any) -> Any:
 
 
 def _explain(kind: type[Section], tree: Any, error: ValidationError) -> str:
-    """The first complaint as one sentence; for an unknown key, with the nearest known one."""
+    """First error of a validation as one sentence; for an unknown key, with the nearest known one."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] != "extra_forbidden":

@@ -1,9 +1,9 @@
-"""The trainer: one for everything that is trained here. A step is a pure function of its number.
+"""The trainer for all trainings of this package. A step is a pure function of its number.
 
-So a resumed run repeats the losses of an unbroken one, and neither the number of micro-batches that a step is cut into
-nor the number of ranks that share them changes what is learned, except for rounding. One exception: what a network
-draws for itself while it learns (dropout, DFlash's anchors, SpecVLM's soft choice of a compressor) is drawn per micro-
-batch. It is the same whenever that micro-batch is run, but not the same where a step is cut otherwise.
+So a resumed run repeats the losses of an unbroken one, and neither the number of micro-batches in a step nor the number
+of ranks that share them changes what is learned, except for rounding. One exception: random numbers that a network
+draws while it learns (dropout, DFlash's anchors, SpecVLM's soft choice of a compressor) are drawn per micro-batch. They
+are the same whenever that micro-batch is run, but not if a step is divided otherwise.
 """
 
 import math
@@ -51,7 +51,7 @@ from crossdraft_lab.train.core.log import MetricsLog, say
 from crossdraft_lab.train.core.recipe import Optim, learning_rate
 
 Check = Callable[[int], Mapping[str, float] | None]
-"""steps done -> figures on validation data, if it measures any. Called on the first rank alone; with FSDP on all."""
+"""steps done -> figures on validation data, if any are measured. Called on the first rank alone; with FSDP on all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ class Stage:
     """One training stage: its folder of checkpoints and log, and its optimiser settings.
 
     Args:
-        config: settings that decide the weights: a checkpoint with others is refused. `None` = whoever runs the
-            stage knows whose its folder is.
-        checked_on: data that chooses the weights, where a figure is watched; `None` as for `config`. Old checkpoints
-            do not name it, and are believed.
+        config: settings that decide the weights: a checkpoint with other settings is refused. `None` = no comparison:
+            the caller knows whose folder it is.
+        checked_on: data that chooses the weights, where a figure is watched; `None` = no comparison. Old checkpoints do
+            not name it, and are accepted.
     """
 
     folder: Path
@@ -77,7 +77,7 @@ class Stage:
 
     @property
     def best(self) -> Path:
-        """The weights of the best check, where a figure is watched."""
+        """Path of the weights of the best check, where a figure is watched."""
         return self.folder / f"{self.name}.best.ckpt"
 
     @property
@@ -98,18 +98,18 @@ class Trainer:
     """One training stage: steps, checks, checkpoints, exact resume.
 
     `Trainer(stage, modules, loss_fn).run()` trains `modules` to the recipe's last step, from the checkpoint if there is
-    one. A run that is finished is not repeated.
+    one. A finished run is not repeated.
 
     Args:
-        loss_fn: the loss of a micro-batch, `step` counted from 0; `dist.full_batch` adapts one that takes no parts.
+        loss_fn: loss of a micro-batch, with `step` counted from 0; `dist.full_batch` adapts a loss that takes no parts.
         check: figures on validation data, measured every `checkpoint_every` steps and at the end.
-        describe: what a step learns from ("answers 13, 77"), for the complaint if its loss is not finite.
+        describe: describes what a step learns from ("answers 13, 77"), for the error if its loss is not finite.
         ranks: the processes that train together.
-        shares: into how many parts a step can be cut at most, evenly or not; `None` = `optim.clips` is cut, evenly.
-        network: all that a step runs through, where frozen weights are shared out, too; see `dist.parallelise`.
+        shares: largest number of parts of a step, evenly divided or not; `None` = `optim.clips`, divided evenly.
+        network: all modules that a step runs through, if frozen weights are to be sharded, too; see `dist.parallelise`.
 
     Raises:
-        CrossdraftError: a step's clips cannot be shared out, or a figure is watched that nothing measures.
+        CrossdraftError: a step's clips cannot be divided, or a watched figure is not measured.
     """
 
     def __init__(
@@ -162,9 +162,9 @@ class Trainer:
     def run(self) -> dict[str, float]:
         """Train to the end; return the closing figures.
 
-        What is left in `modules` is the best checked weights where the recipe watches a figure, else the averaged ones
-        where it averages, else the last. With FSDP, `modules` stay sharded: `load_weights` puts what was learned in
-        whole ones.
+        At the end `modules` hold the best checked weights where the recipe watches a figure, else the averages where it
+        averages, else the last ones. With FSDP, `modules` stay sharded: `load_weights` loads the result into whole
+        modules.
 
         Raises:
             CrossdraftError: the loss or its gradient is not finite, the checkpoint cannot be resumed from, or the
@@ -184,10 +184,10 @@ class Trainer:
         return self.finish()
 
     def resume(self) -> None:
-        """Resume from the checkpoint, if there is one, and run its check where that is still missing.
+        """Resume from the checkpoint, if there is one, and run its check if that is missing.
 
         Raises:
-            CrossdraftError: it is damaged, or another training's.
+            CrossdraftError: the checkpoint is damaged, or another training's.
         """
         stage = self.stage
         make_folder(stage.folder)
@@ -215,10 +215,10 @@ class Trainer:
         self.started -= float(state["spent"])
 
     def train_step(self) -> float:
-        """One step of the optimiser, logged; return its loss.
+        """Take one optimiser step and log it; return its loss.
 
         Raises:
-            CrossdraftError: before a step that would ruin the weights.
+            CrossdraftError: loss or gradient is not finite; raised before the weights change.
         """
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(self.optim, self.step)
@@ -252,7 +252,7 @@ class Trainer:
         return parts
 
     def _scale_gradients(self, total_weight: float) -> None:
-        """Turn gradients, which are means over ranks of weighted sums, into those of the weighted mean."""
+        """Convert gradients, which are means over ranks of weighted sums, into the gradient of the weighted mean."""
         factor = self.ranks.count / (total_weight or 1.0)
         if factor != 1:
             for parameter in self.modules.parameters():
@@ -260,12 +260,12 @@ class Trainer:
                     parameter.grad.mul_(factor)
 
     def _autocast(self) -> AbstractContextManager[object]:
-        """bf16 products where the recipe asks for them and the processor has them."""
+        """Context for bf16 products where the recipe asks for them and the processor has them."""
         able = self.device.type != "cpu" or has_bf16()
         return torch.autocast(self.device.type, torch.bfloat16) if self.optim.bf16 and able else nullcontext()
 
     def _require_finite(self, loss: float, norm: float) -> None:
-        """Stop before a step that would ruin the weights: the last checkpoint stays good."""
+        """Stop before a step that would make weights NaN or infinite: the last checkpoint stays usable."""
         if math.isfinite(loss) and math.isfinite(norm):
             return
         stage = self.stage
@@ -281,7 +281,7 @@ class Trainer:
         )
 
     def save(self) -> None:
-        """Write the checkpoint. The keys `standing` and `identity` are those of earlier versions' files."""
+        """Write the checkpoint. The keys `standing` and `identity` are named as in earlier versions' files."""
         state = {
             "modules": self.modules.state_dict(),
             "optimiser": self.optimiser.state_dict(),
@@ -298,7 +298,7 @@ class Trainer:
         write_checkpoint(self.stage.checkpoint, state, self.ranks)
 
     def report(self) -> None:
-        """Print how far the stage is, and the mean loss since the last line."""
+        """Print the stage's progress, and the mean loss since the last report."""
         if self.ranks.first:
             mean = math.fsum(self.recent_losses) / len(self.recent_losses)
             say(f"{self.stage.name} {self.step}/{self.optim.steps} loss {mean:.3f}")
@@ -320,7 +320,7 @@ class Trainer:
         self.save()  # again, now with this check
 
     def _require_watched(self) -> None:
-        """Refuse a watched figure that the checks do not give before the first step, not after many."""
+        """Refuse a watched figure that the checks do not give, before the first step."""
         if self.optim.watch is None or self.check is None:
             return
         figures = self._figures(self.check)
@@ -344,7 +344,7 @@ class Trainer:
         return figures
 
     def finish(self) -> dict[str, float]:
-        """Put the weights that the stage gives into `modules`; return the closing figures."""
+        """Put the stage's final weights into `modules`; return the closing figures."""
         closing = {"steps": float(self.step), "wall_s": self.seconds}
         if self.optim.watch and self.early_stop.best_step:
             restore_weights(self.modules, read_weights(self.stage.best), self.stage.best)
@@ -369,13 +369,13 @@ class Trainer:
 
 @dataclass(frozen=True, slots=True)
 class EarlyStop:
-    """Early stopping: the best check so far, and how many since were no better; part of the checkpoint.
+    """Early stopping: the best check so far, and the number of later checks that were no better; in the checkpoint.
 
     Args:
-        best: the best value so far of the figure that is watched; more is better.
-        best_step: steps done then; 0 before the first.
-        missed: checks since, none of them better.
-        checked: steps done at the last check.
+        best: best value so far of the watched figure; more is better.
+        best_step: number of steps done then; 0 before the first check.
+        missed: number of checks since then, none of them better.
+        checked: number of steps done at the last check.
     """
 
     best: float = -math.inf
@@ -398,17 +398,17 @@ def watched_figure(figures: Mapping[str, float], watch: str) -> float:
     """Return the watched figure, signed so that more is better: a leading '-' in `watch` negates it.
 
     Raises:
-        CrossdraftError: the checks give no such figure; the nearest is suggested.
+        CrossdraftError: the checks do not give this figure; the nearest name is suggested.
     """
     name = require_figure(figures, watch)
     return -figures[name] if watch.startswith("-") else figures[name]
 
 
 def require_figure(known: Collection[str], watch: str) -> str:
-    """The name of the figure that is watched.
+    """Return the name of the watched figure.
 
     Raises:
-        CrossdraftError: there is no such figure; the nearest is suggested.
+        CrossdraftError: the figure does not exist; the nearest name is suggested.
     """
     name = watch.removeprefix("-")
     if name not in known:
@@ -421,11 +421,11 @@ class AveragedWeights:
     """Exponential moving average (EMA) of the trained weights.
 
     Every step moves the average (1 − d) of the way to the weights. d grows to `decay` with the steps done, as
-    min(decay, (1 + step) / (10 + step)): so a short run does not remember how it was initialised.
+    min(decay, (1 + step) / (10 + step)): so a short run does not depend on its initial weights.
 
     Args:
-        modules: whose weights; their present values are where the average begins.
-        decay: how much of the average a step keeps, 0 to 1; 0.999 is common.
+        modules: modules whose weights are averaged, beginning with their present values.
+        decay: share of the average that a step keeps, 0 to 1; 0.999 is common.
     """
 
     def __init__(self, modules: nn.Module, decay: float) -> None:
@@ -435,7 +435,7 @@ class AveragedWeights:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Follow the weights after the `step`-th step."""
+        """Update the average with the weights after the `step`-th step."""
         decay = min(self._decay, (1 + step) / (10 + step))
         get_ema_multi_avg_fn(decay)(list(self.values.values()), list(self._weights.values()), step)
 
@@ -460,7 +460,7 @@ class AveragedWeights:
 
 
 def _adamw(modules: nn.Module, optim: Optim) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices only."""
+    """Build AdamW with weight decay on matrices only."""
     parameters = [p for p in modules.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": optim.weight_decay},
@@ -471,7 +471,7 @@ def _adamw(modules: nn.Module, optim: Optim) -> torch.optim.AdamW:
 
 @contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed random draws within the block (dropout); afterwards the generators continue as before it."""
+    """Seed random draws within the block (dropout); afterwards the generators continue as before the block."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield

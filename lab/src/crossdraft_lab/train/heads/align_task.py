@@ -1,7 +1,7 @@
-"""Training of adapters: from the features of a drafter that never saw the target's answers to the target's own.
+"""Training of adapters that map the features of a drafter unfamiliar with the target's answers to the target's own.
 
 The drafter is frozen, and on the target's device. Losses of features (`mse`, `cosine`) bring the drafter's features to
-the target's; those through the target's frozen head (`cross_entropy`, `kl`) say which differences matter to a token.
+the target's; losses through the target's frozen head (`cross_entropy`, `kl`) weigh differences by their effect.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ from crossdraft_lab.train.reference.models import TrainableEventGPT
 
 @dataclass(frozen=True)
 class TargetHead:
-    """The part of the target's LM head that drafts are compared through: [D, H] `rows` of `draft_ids`, of V tokens."""
+    """Rows of the target's LM head for the tokens that may be drafted: `rows` [D, H] of `draft_ids`, of V tokens."""
 
     rows: Tensor
     draft_ids: Tensor
@@ -51,7 +51,7 @@ class TargetHead:
 
 
 ExtraLosses = Callable[[TrainBatch, Sequence[DraftLogits]], Mapping[str, tuple[float, Tensor]]]
-"""Further losses of a batch by name: the weight, and the loss."""
+"""Weights and losses of a batch's further losses, by name."""
 
 
 def alignment_loss(
