@@ -27,7 +27,7 @@ STAGES = {
 def draw(report: BenchReport) -> "Drawing":
     """A row per method, the slowest on top: the stages of the mean answer, then speedup, τ and memory.
 
-    The speedup is over the faster way to run the target alone. Without a baseline there is no speedup, and without
+    The speedup is over the fastest way to run the target alone. Without a baseline there is no speedup, and without
     measured memory no field for it.
     """
     methods = sorted(report.methods, key=lambda row: -sum(row["stage_means"].values()))

@@ -106,7 +106,7 @@ def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Distributed:
-    """This process among the ranks that train together. The first rank writes files and the log."""
+    """The running process among the ranks that train together. The first rank writes files and the log."""
 
     rank: int = 0
     count: int = 1
