@@ -1,5 +1,7 @@
 """A cascade drafts what its model would have drafted alone, in fewer passes, whoever drafts for the model."""
 
+from contextlib import closing
+
 import pytest
 import torch
 
@@ -11,8 +13,10 @@ from crossdraft.drafters.ngram.drafter import NgramDrafter
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, VerifyOutput
 from crossdraft.engine.loop import DecodeLoop
+from crossdraft.engine.prompt import PromptIds
 from crossdraft.engine.reference import full_forward
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
@@ -96,6 +100,20 @@ def test_the_draft_is_the_one_the_model_writes_alone(twin, question, inner):
     assert [draft.tree.tokens for draft in together] == [draft.tree.tokens for draft in alone]
     for ours, its in zip(together, alone, strict=True):
         assert ours.path_probs == pytest.approx(its.path_probs)
+
+
+def copying():
+    return CascadeDrafter(load_drafter("blind", "cpu", "float64"), NgramDrafter(), early=1)
+
+
+def test_in_a_process_the_inner_drafter_copies_from_the_prompt(twin):
+    first = written_alone(twin, QUESTIONS[0])[0]
+    with closing(ProcessDrafter(copying)) as drafter:
+        prompt = PromptIds()
+        states = drafter.begin([Request(QUESTIONS[0], max_new_tokens=64, prompt_ids=prompt)])
+        prompt.set_result((first, 5, 6, 7))
+        (draft,) = drafter.propose(states, [Budget(4)])
+    assert draft.tree.tokens == (first, 5, 6, 7)
 
 
 @pytest.mark.parametrize("two_level", [False, True])

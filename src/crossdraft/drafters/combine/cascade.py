@@ -88,6 +88,7 @@ class TwoLevelDrafter(PerRequestDrafter[TwoLevelState]):
             visual_layers=outer.needs.visual_layers,
             video=outer.needs.video or inner.needs.video,
             visual=outer.needs.visual or inner.needs.visual,
+            prompt=outer.needs.prompt or inner.needs.prompt,
             learns=outer.needs.learns or inner.needs.learns,
         )
 
