@@ -65,7 +65,8 @@ class CaptureReader:
 
     def extend(self, cache: KVCache, rows: Sequence[PassRow]) -> TargetOut:
         """Extend as `Target.extend` does; a prompt's first piece that was read before is copied."""
-        fronts = {row.index: self._front(cache, row) for row in rows if row.chunk.skip_logits}
+        first = [row for row in rows if row.chunk.skip_logits and not cache.lengths[row.index]]
+        fronts = {row.index: self._front(cache, row) for row in first}
         others = [row for row in rows if row.index not in fronts]
         if not fronts:
             return self._inner.extend(cache, rows)
@@ -146,6 +147,8 @@ class RecordingDrafter:
 
     def begin(self, requests: Sequence[Request]) -> list[RecorderState]:
         clip_requests = [request for request in requests if isinstance(request, ClipRequest)]
+        if len(clip_requests) < len(requests):
+            raise CrossdraftError("A recorder answers requests of `PromptedClip.requests` alone.")
         states = self.memory.begin([replace(request, video=request.clip_name) for request in clip_requests])
         return [RecorderState(state, request.number) for state, request in zip(states, clip_requests, strict=True)]
 
