@@ -5,7 +5,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from crossdraft.cli.main import app
+from crossdraft.cli.main import app, main
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve.settings import ServerSettings, group_of, read_settings
@@ -70,6 +70,22 @@ def test_a_wrong_value_is_said_to_be_where_it_was_found(tmp_path, monkeypatch):
         read_settings(tmp_path / "serve.yaml", {})
     with pytest.raises(CrossdraftError, match=r"max_queue is 'none'.*; change --max-queue\.$"):
         read_settings(tmp_path / "serve.yaml", {"max_queue": "none"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "text", "says"),
+    [
+        (["--frames=4", "--fps=2"], "", "--frames is 4 and --fps is 2.0; give one of them"),
+        (["--num-frames=4", "--fps=2"], "", "--frames is 4 and --fps is 2.0; give one of them"),
+        (["--fps=2"], "num_frames: 4", "num_frames is 4 and --fps is 2.0; give one of them"),
+        ([], "num_frames: 4\nfps: 2", "num_frames is 4 and fps is 2.0; give one of them"),
+        ([], "device: cuda:63", "device is 'cuda:63'"),
+    ],
+)
+def test_a_setting_is_named_as_it_was_given(tmp_path, capsys, flags, text, says):
+    (tmp_path / "serve.yaml").write_text(text)
+    assert main(["serve", f"--config={tmp_path / 'serve.yaml'}", *flags]) == 2
+    assert capsys.readouterr().err.startswith(f"crossdraft: {says}")
 
 
 def test_an_empty_variable_counts_as_not_set(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any
@@ -179,15 +179,21 @@ def _whole_imports() -> AbstractContextManager[None]:
     return handled(after_imports(signal.default_int_handler), signal.SIGINT)
 
 
-def with_flags(sentence: str) -> str:
+def with_flags(sentence: str, given: Container[str] | None = None) -> str:
     """A sentence of the library, which names keywords, with the names of the options instead.
+
+    Keywords that are not among `given`, if it is said, stay.
 
     >>> with_flags("num_frames is 4 and fps is 2.0; give one of them.")
     '--frames is 4 and --fps is 2.0; give one of them.'
     >>> with_flags("lossy_prefill and compile exclude each other; try dtype=bfloat16 (2 GB), or say sensor=….")
     '--lossy-prefill and --compile exclude each other; try --dtype bfloat16 (2 GB), or say --sensor.'
     """
-    sentence = SUBJECT.sub(lambda found: _flag(found[0]) if _is_field(found[0]) else found[0], sentence)
+
+    def named(found: re.Match[str]) -> str:
+        return _flag(found[0]) if _is_field(found[0]) and (given is None or found[0] in given) else found[0]
+
+    sentence = SUBJECT.sub(named, sentence)
     sentence = KEYWORD.sub(lambda found: " ".join((_flag(found[1]), found[2])).removesuffix(" …"), sentence)
     return LIMIT.sub("--max-events", sentence)
 

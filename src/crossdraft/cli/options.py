@@ -38,13 +38,13 @@ def beginning(*names: str) -> Callable[[str], list[str]]:
 
 
 def described_option(
-    name: str, kind: Any, default: object, sentence: str, words: Iterable[str] = (), panel: str | None = None
+    names: Iterable[str], kind: Any, default: object, sentence: str, words: Iterable[str] = (), panel: str | None = None
 ) -> Any:
-    """An option of typer's: its flag, and a sentence that ends with the default."""
-    flag = f"--{name.replace('_', '-')}"
+    """An option of typer's: its flags, and a sentence that ends with the default."""
+    flags = [f"--{name.replace('_', '-')}" for name in names]
     shown = "" if default in (None, False, (), {}) else f"; {'on' if default is True else default} by default"
     return typer.Option(
-        f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
+        *(f"{flag}/--no-{flag[2:]}" if kind is bool else flag for flag in flags),
         help=f"{sentence[0].upper()}{sentence[1:]}{shown}.",
         rich_help_panel=panel,
         show_default=False,
@@ -62,7 +62,7 @@ def flag_type(kind: Any) -> Any:
 def engine_option(name: str) -> Any:
     """The command line's form of one of `crossdraft.Options`."""
     option = OPTIONS[name]
-    return described_option(option.flag or name, type(option.default), option.default, option.sentence, option.words)
+    return described_option([option.flag or name], type(option.default), option.default, option.sentence, option.words)
 
 
 Video = Annotated[Path, typer.Option(help="The clip, a video file.")]

@@ -39,7 +39,9 @@ def _setting_options() -> list[Any]:
     for name, setting in (settings := all_settings()).items():
         kind = kinds().get(name, setting.annotation)
         words = OPTIONS[name].words if name in OPTIONS else _usual(name, kind)
-        option = described_option(name, kind, setting.default, str(setting.description), words, panel=group_of(setting))
+        flags = [OPTIONS[name].flag or name, name] if name in OPTIONS else [name]
+        says = str(setting.description)
+        option = described_option(dict.fromkeys(flags), kind, setting.default, says, words, panel=group_of(setting))
         annotation = Annotated[flag_type(kind) | None, option]
         parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
 
@@ -88,25 +90,32 @@ def serve(
     """
     if ctx.invoked_subcommand is not None:
         return
+    from crossdraft.cli.main import complain, with_flags
     from crossdraft.serve.settings import read_settings, unknown_variables
 
-    settings = read_settings(config, ctx.meta.get(FLAGS, {}))
-    if (unknown := unknown_variables(os.environ)) is not None:
-        typer.echo(f"crossdraft: {unknown}", err=True)
-    # Until the server runs, with handlers of its own, SIGTERM interrupts the start, and what was begun is ended.
-    with suppress(Terminated), handled(after_imports(terminate), signal.SIGTERM):
-        _serve(settings)
+    flags = ctx.meta.get(FLAGS, {})
+    try:
+        settings = read_settings(config, flags)
+        if (unknown := unknown_variables(os.environ)) is not None:
+            typer.echo(f"crossdraft: {unknown}", err=True)
+        # Until the server runs, with handlers of its own, SIGTERM interrupts the start, and what was begun is ended.
+        with suppress(Terminated), handled(after_imports(terminate), signal.SIGTERM):
+            _serve(settings)
+    except CrossdraftError as error:  # settings of the file and the environment keep their names
+        raise typer.Exit(complain(with_flags(str(error), flags))) from None
 
 
 def _check_models(settings: "ServerSettings") -> None:
     """Refuse a target or drafter that is not there before anything large is imported, which takes seconds."""
-    from crossdraft.cli.options import check_models, check_values
+    from crossdraft.cli.options import check_device, check_models
     from crossdraft.methods import check_drafter_files, check_spec, read_spec
 
     spec = None if settings.drafter in ("auto", "none") else read_spec(settings.drafter)
     if spec is not None:
         check_spec(spec)
-    check_values(device=settings.engine.device, draft_device=settings.engine.draft_device)
+    for name in ("device", "draft_device"):
+        if (device := getattr(settings.engine, name)) is not None:
+            check_device(name, device)
     check_models(settings.target)
     if spec is not None:
         check_drafter_files(spec, settings.target)
