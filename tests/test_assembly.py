@@ -87,7 +87,7 @@ def test_auto_takes_a_process_for_a_network_of_its_own_where_there_are_two_cores
 
 def test_drafts_cannot_be_prepared_in_the_targets_process():
     asked = Options(parallel="ssd", placement="inline", device="cpu")
-    with pytest.raises(CrossdraftError, match="parallel='ssd' needs a drafter in a process of its own"):
+    with pytest.raises(CrossdraftError, match="parallel is for a drafter in a process of its own"):
         decided(asked, parse("event"))
     assert decided(asked, parse("event@process")) == decided(asked, None) == asked
     assert decided(replace(asked, placement="auto"), parse("ngram")).placement == "inline"  # it was not asked for

@@ -136,14 +136,16 @@ def decided(options: Options, spec: Spec | None) -> Options:
     """The options with the placement `auto` decided, and the cores that follow from it.
 
     Raises:
-        CrossdraftError: drafts are to be prepared by a drafter that is to run in the target's process.
+        CrossdraftError: a drafter that is to run in the target's process is to prepare drafts, or has cores of its own.
     """
     in_process = spec is not None and _names_process(spec)
-    ahead = spec is not None and options.parallel not in ("auto", "off")
-    if ahead and options.placement == "inline" and not in_process:
-        raise CrossdraftError(
-            f"parallel={options.parallel!r} needs a drafter in a process of its own, and placement is 'inline'."
-        )
+    if spec is not None and options.placement == "inline" and not in_process:
+        name = "draft_cores" if options.draft_cores else "parallel"
+        if options.draft_cores or options.parallel not in ("auto", "off"):
+            raise CrossdraftError(
+                f"{name} and placement exclude each other: placement is 'inline', and {name} is for a drafter in a "
+                "process of its own; leave out one of them."
+            )
     if options.placement == "inline" or (options.placement == "process" and spec is not None):
         return options
     allowed = available_cores()

@@ -233,6 +233,10 @@ class Options(NamedFields):
                 "kv_bytes and compile exclude each other: compiled passes allocate the keys and values of all rows at "
                 "once. Leave out one of them; max_batch bounds the rows."
             )
+        if self.placement == "process" and self.hidden == "before":
+            raise CrossdraftError(
+                "placement is 'process' and hidden is 'before', which is for an inline drafter; leave out one."
+            )
         for name, other in (("lossy_prefill", "compile"), ("device", "device_map"), ("quantize", "device_map")):
             if getattr(self, name) is not None and getattr(self, other):
                 raise CrossdraftError(f"{name} and {other} exclude each other; leave out one of them.")

@@ -79,7 +79,7 @@ AT_ONCE = [
     ("ask --video=VIDEO --device=cuda ?", "--device is 'cuda', which cannot be used here; choose cpu."),
     ("ask --video=VIDEO --draft-device=cuda:9 ?", "--draft-device is 'cuda:9'"),
     ("ask --video=VIDEO --frames=8 --fps=2 ?", "--frames is 8 and --fps is 2.0; give one of them"),
-    ("ask --video=VIDEO --parallel=ssd --placement=inline ?", "--parallel needs a drafter in a process of its own"),
+    ("ask --video=VIDEO --placement=process --hidden=before ?", "--placement is 'process' and --hidden is 'before'"),
     ("demo --drafter=nosuch", "nosuch"),
     ("demo --out=TEXT", "is a file; name another folder"),
     ("demo --max-new-tokens=-1 --out=NEW", "--max-new-tokens is -1"),

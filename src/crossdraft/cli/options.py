@@ -190,7 +190,6 @@ class PairOptions:
         Args:
             events: whether there is an event recording.
         """
-        self.check_combined()
         options = self.options
         check_values(
             drafter=self.drafter,
@@ -204,20 +203,6 @@ class PairOptions:
             check_drafter_files(spec, self.target)
             if self.target == "reference":  # of another target, whether events would help is known from its tokenizer
                 check_recorded(spec, events=events)
-
-    def check_combined(self) -> None:
-        """Refuse what excludes each other.
-
-        Raises:
-            CrossdraftError: two options do.
-        """
-        options = self.options
-        if options.placement == "process" and options.hidden != "auto":
-            raise CrossdraftError("--hidden is for an inline drafter; leave it out, or say --placement inline.")
-        if options.placement == "inline" and options.draft_cores:
-            raise CrossdraftError("--draft-cores needs a drafter in a process of its own; say --placement process.")
-        if options.placement == "inline" and options.parallel not in ("auto", "off"):
-            raise CrossdraftError("--parallel needs a drafter in a process of its own; say --placement process.")
 
 
 class RecordingClock(StrEnum):

@@ -86,19 +86,13 @@ def described(pair: PairOptions, engine: Engine) -> str:
 
 
 def engine_options(pair: PairOptions) -> Options:
-    """The engine's options, with cores for both sides where some are named, or a process.
-
-    Raises:
-        CrossdraftError: settings exclude each other.
-    """
-    pair.check_combined()
+    """The engine's options, with cores for both sides where some are named, or a process."""
     options = pair.options
     if not (options.target_cores or options.draft_cores or options.placement == "process"):
         return options
     cores = choose_cores(options.target_cores, options.draft_cores, all_target=True)
-    return replace(
-        options, target_cores=cores.target, draft_cores=None if options.placement == "inline" else cores.draft
-    )
+    draft = options.draft_cores if options.placement == "inline" else cores.draft
+    return replace(options, target_cores=cores.target, draft_cores=draft)
 
 
 @contextmanager

@@ -39,7 +39,7 @@ class Pair:
         shared = self.cores is not None and self.cores.shared
         return Options(
             placement="inline" if shared else "process",
-            hidden="before",
+            hidden="before" if shared else "beside",
             device=self.device,
             dtype=self.dtype,
             draft_device=self.draft_device,
