@@ -1,4 +1,4 @@
-"""Adapters between two models' features, and the drafter that speaks through them."""
+"""Adapters between two models' features, and the drafter that drafts through them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AlignedSettings:
-    """The adapter's folder, the event model that it reads, and top-k tokens of a position.
+    """The adapter's folder, the event model that it reads, and the number of likeliest tokens of a position.
 
-    `alone` is how many tokens the adapter drafts by itself after each pass of the event model (l5 and b1 can).
+    `alone` is the number of tokens that the adapter drafts by itself after each pass of the event model (l5, b1 only).
     """
 
     dir: Path | None = None
@@ -32,7 +32,7 @@ class AlignedSettings:
 
 @dataclass(frozen=True)
 class PredictedSettings:
-    """The adapter's folder, the event model whose encoder it reads, and top-k tokens of a position."""
+    """The adapter's folder, the event model whose encoder it reads, and the number of likeliest tokens a position."""
 
     dir: Path | None = None
     model: str = "event"
@@ -52,7 +52,7 @@ def check_aligned(spec: Spec, settings: AlignedSettings, target: str | None) -> 
 
 
 def build_aligned(spec: Spec, settings: AlignedSettings, context: DrafterContext) -> "Drafter[Any]":
-    """An event model whose features an adapter translates into the target's."""
+    """Build a drafter of an event model whose features an adapter translates into the target's."""
     from crossdraft_lab.align.drafter import AlignedOptions
     from crossdraft_lab.align.load import load_aligned_drafter
 
@@ -83,7 +83,7 @@ def check_predicted(spec: Spec, settings: PredictedSettings, target: str | None)
 
 
 def build_predicted(spec: Spec, settings: PredictedSettings, context: DrafterContext) -> "Drafter[Any]":
-    """The target's own language model after predicted visual tokens."""
+    """Build a drafter of the target's own language model, which reads predicted visual tokens."""
     from crossdraft_lab.align.predicted import load_predicted_drafter, shipped_vision
 
     return load_predicted_drafter(
@@ -104,7 +104,7 @@ ALIGNED = Method(
     "crossdraft; EAGLE: Li 2024", build_aligned,
     check=check_aligned,
     settings=AlignedSettings, trained=True, senses=("events",), weights={"dir": ""}, model="event",
-    examples=(),  # it needs an adapter; it drafts as `event` does
+    examples=(),  # no example, as it needs an adapter; it drafts as `event` does
 )  # fmt: skip
 PREDICTED = Method(
     "predicted",
@@ -112,5 +112,5 @@ PREDICTED = Method(
     "crossdraft", build_predicted,
     check=check_predicted,
     settings=PredictedSettings, trained=True, senses=("events",), weights={"dir": "vision_queries"},
-    model="target", examples=(),  # it drafts as `view` does
+    model="target", examples=(),  # drafts as `view` does
 )  # fmt: skip

@@ -1,17 +1,17 @@
 """Speculative prefill with checks on a sample of requests, and a threshold that keeps to a quality budget. LOSSY.
 
-    nothing can be predicted    the whole clip is read; it is counted, and nothing is learned of it
+    nothing can be predicted    the whole clip is read; the request is counted, and nothing is learned from it
     confidence < threshold      the whole clip is read
-    otherwise                   the predicted one; but some of these requests, by chance, are checked: the whole clip is
+    otherwise                   the predicted one; but a random sample of these requests is checked: the whole clip is
                                 read, and its answer compared with the one that predicted tokens would have led to
 
 Each check moves the threshold: up where an answer lost more than the budget, down where it lost less, as in adaptive
-conformal inference (Gibbs & Candes 2021). A clip that is read whole because of the gate has lost nothing, and moves it
-down by as much as such a check would, times the chance of one. So in the long run requests that could be predicted lose
-the budget on average, however well or badly the gate knows what it says.
+conformal inference (Gibbs & Candes 2021). A clip that is read whole because of the gate has lost nothing, and moves the
+threshold down by as much as a check without loss would, times the probability of a check. So in the long run the
+requests that could be predicted lose the budget on average, however well or badly the gate is calibrated.
 
-The threshold stays between 0 and 1. What would take it below 0 is forgotten: less was lost than might have been. What
-takes it above 1 is owed: nothing is predicted until requests that are read whole have paid for it.
+The threshold stays between 0 and 1. A move below 0 is cut off there: less was lost than was allowed. A move above 1 is
+kept as a debt: nothing is predicted until requests that are read whole have paid it off.
 """
 
 import math
@@ -40,14 +40,14 @@ class QualityBudget:
     """Limit on the loss of quality, and how it is checked.
 
     Args:
-        loss: 1 - ROUGE-L between an answer and the target's own, on average over all requests.
+        loss: largest mean of 1 - ROUGE-L between an answer and the target's own, over all requests.
         check: share of the requests with a predicted prefill that are checked.
-        rate: how far a check moves the threshold, for each unit of loss beyond the budget; about the spread of the
+        rate: change of the threshold by a check, for each unit of loss beyond the budget; about the spread of the
             gate's confidence over clips.
-        seed: of the choice of checked requests.
+        seed: seed of the choice of checked requests.
 
     Raises:
-        CrossdraftError: a share that is none, or no check at all.
+        CrossdraftError: a share outside its range, or no check at all.
     """
 
     loss: float = 0.05
@@ -65,11 +65,11 @@ class QualityBudget:
 
 
 class PrefillController:
-    """Says how each request is read, and learns from checks; see the module's text. For any number of threads.
+    """Decides how each request is read, and learns from checks; see the module's docstring. Safe for any thread.
 
     Args:
         budget: the limit, and its checks; see `QualityBudget`.
-        threshold: with which it begins, 0..1, in the gate's own metric; see `PrefillGate.threshold`.
+        threshold: initial threshold, 0..1, on the gate's own scale; see `PrefillGate.threshold`.
 
     Raises:
         CrossdraftError: a threshold outside its range.
@@ -79,7 +79,7 @@ class PrefillController:
         if not 0 <= threshold <= 1:
             raise CrossdraftError(f"A threshold of confidence is a number from 0 to 1; {threshold} is none.")
         self.budget = budget
-        self._level = threshold  # above 1: the excess is owed
+        self._level = threshold  # above 1: the excess is a debt
         self._chance = np.random.default_rng(budget.seed)
         self._reads, self._unpredictable = Counter[Read](), 0
         self._compared, self._loss = 0, 0.0
@@ -87,7 +87,7 @@ class PrefillController:
 
     @property
     def threshold(self) -> float:
-        """Confidence that is asked for now, 0..1."""
+        """Confidence that is required now, 0..1."""
         return min(1.0, self._level)
 
     @property
@@ -100,7 +100,7 @@ class PrefillController:
             )
 
     def choose(self, confidence: float) -> Read:
-        """Choose how the next request is read; one whose confidence is NaN is read whole, and changes nothing.
+        """Choose how the next request is read; a request with confidence NaN is read whole, and changes nothing.
 
         A caller that gets `Read.CHECKED` reports the outcome of the check with `learn`.
         """
@@ -129,7 +129,7 @@ class PrefillController:
         return Read.PREDICTED if confidence >= self._level else Read.WHOLE
 
     def learn(self, loss: float) -> None:
-        """Move the threshold after a check; `loss` is what predicted tokens would have lost, 0..1."""
+        """Move the threshold after a check; `loss` is the loss of the answer after predicted tokens, 0..1."""
         with self._lock:
             self._compared, self._loss = self._compared + 1, self._loss + loss
             self._move(loss, 1.0)
@@ -141,8 +141,8 @@ class PrefillController:
 def rouge_l(found: Sequence[Hashable], wanted: Sequence[Hashable]) -> float:
     """ROUGE-L (Lin 2004) of two texts, by tokens: F1 of their longest common subsequence.
 
-    That is found for all of `wanted` at once, a bit for each token (Hyyrö 2004): the zeros of `bits` in the end are its
-    length.
+    The subsequence is found for all of `wanted` at once, a bit for each token (Hyyrö 2004): at the end the number of
+    zeros in `bits` is its length.
 
     >>> rouge_l([1, 2, 3, 4], [1, 3, 4, 5]), rouge_l([], []), rouge_l([1], [])
     (0.75, 1.0, 0.0)

@@ -1,11 +1,11 @@
-"""The drafter `aligned`: an event drafter whose features an adapter translates; logits are the target's head's.
+"""The drafter `aligned`: an event drafter whose features an adapter translates; logits come from the target's head.
 
-It needs nothing of the target but rows of its head, which are read from the target's folder: so it drafts during the
-target's prefill, in a process of its own, as the event drafter does.
+It needs only rows of the target's head, which are read from the target's folder: so it drafts during the target's
+prefill, in a process of its own, as the event drafter does.
 
-With `l5f` or `b1` in the target's process (`FusedDrafter`) it reads the target's features of what is verified, too. The
-hidden draft knows none, and goes on by the adapter's own outputs. After each verification the adapter reads what was
-verified once more, with the target's features, and drafts from there.
+With `l5f` or `b1` in the target's process (`FusedDrafter`) it also reads the target's features of verified tokens. The
+hidden draft has none, and continues from the adapter's own outputs. After each verification the adapter reads the
+verified tokens once more, with the target's features, and drafts from there.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from crossdraft_lab.align.networks.base import Adapter, Past
 
 @dataclass(eq=False)
 class AlignedState(IndependentState):
-    """One answer. The adapter's `past` covers all fed tokens; its `outputs` [n, H] are those that give `logits`.
+    """State of one answer. The adapter's `past` covers all fed tokens; `outputs` [n, H] are those that give `logits`.
 
     `text` counts the prompt's tokens after the events, where the adapter begins.
     """
@@ -45,8 +45,8 @@ class AlignedOptions:
 
     Args:
         banned, words: as in `IndependentDrafter`.
-        alone: tokens that the adapter drafts by itself after each pass of the event model; `l5` and `b1` can.
-        host: the target, if it is in this process: `b1` and `l5f` read its features there, `l4v` has it encode frames.
+        alone: number of tokens that the adapter drafts by itself after each pass of the event model, for `l5` and `b1`.
+        host: the target, if it is in this process: `b1` and `l5f` read its features, `l4v` lets it encode frames.
     """
 
     banned: Sequence[int] = ()
@@ -63,8 +63,8 @@ class AlignedDrafter(IndependentDrafter):
 
     Args:
         model: the event model behind the adapter of models, with its own `prepare`.
-        adapter: on the model's device.
-        options: of the drafter; see `AlignedOptions`.
+        adapter: adapter on the model's device.
+        options: options of the drafter; see `AlignedOptions`.
 
     Raises:
         CrossdraftError: the adapter reads another model's features, or cannot draft alone.
@@ -117,19 +117,19 @@ class AlignedDrafter(IndependentDrafter):
         self.set_outputs(state, features[0, -len(out.logits[0]) :])
 
     def _see(self, state: AlignedState, request: Request) -> None:
-        """Take up what the adapter sees besides what the model reads: by default nothing."""
+        """Read further inputs of the adapter from a request: by default none."""
 
     def _align(self, state: AlignedState, source: Tensor, tokens: Tensor, past: Past) -> tuple[Tensor, Past]:
         """Run the adapter; see `Adapter.align`."""
         return self.adapter.align(source, tokens, past)
 
     def source_of(self, out: TargetOut) -> Tensor:
-        """[n, S · layers] features that the adapter reads of a pass of the model."""
+        """Features [n, S · layers] that the adapter reads from a pass of the model."""
         hidden = dict(zip(self.capture, out.hidden[0], strict=True))
         return self.adapter.source(hidden).to(self.adapter.embeddings)
 
     def set_outputs(self, state: AlignedState, outputs: Tensor) -> None:
-        """Outputs [n, H] after what was fed last and after each candidate, and their logits."""
+        """Store outputs [n, H], after the last fed token and after each candidate, and compute their logits."""
         state.outputs = outputs
         state.logits = self.adapter.to_full_vocab(self.adapter.logits(outputs)).float()
 
@@ -141,7 +141,7 @@ class AlignedDrafter(IndependentDrafter):
         return new
 
     def _go_on(self, state: AlignedState, most: int) -> list[int]:
-        """Tokens that the adapter drafts by itself; the model reads them in its next pass."""
+        """Draft up to `most` tokens with the adapter alone; the model reads them in its next pass."""
         adapter, new = cast("AutoregressiveAdapter", self.adapter), list[int]()
         logits, features = state.logits, state.outputs[:1]
         past = first_positions(state.past, state.text + len(state.fed))
@@ -165,16 +165,16 @@ def check_vocabulary(adapter: Adapter, model: Target) -> None:
 
 
 def first_positions(past: Past, count: int) -> Past:
-    """The past of the first `count` positions."""
+    """Cut `past` down to the first `count` positions."""
     return tuple((key[:, :, :count], value[:, :, :count]) for key, value in past)
 
 
 @dataclass(eq=False)
 class FusedState(AlignedState):
-    """One answer; positions are counted from its first token.
+    """State of one answer; positions are counted from its first token.
 
-    `sources` [n, S] are the drafter's features of the tokens that were fed; `target` [m, H] the target's one position
-    before each token, as far as it has verified; `aligned` [1 + n, H] the adapter's outputs from the prompt's last
+    `sources` [n, S] are the drafter's features of the fed tokens; `target` [m, H] are the target's features, each one
+    position late, as far as it has verified; `aligned` [1 + n, H] are the adapter's outputs from the prompt's last
     position on. The past of the first `settled` tokens was computed from the target's features.
     """
 
@@ -185,9 +185,9 @@ class FusedState(AlignedState):
 
 
 class FusedDrafter(AlignedDrafter):
-    """See the module's text; arguments and errors as in `AlignedDrafter`.
+    """See the module's docstring; arguments and errors as in `AlignedDrafter`.
 
-    Outside the target's process it never knows a feature of the target's.
+    Outside the target's process it has none of the target's features.
     """
 
     state_class = FusedState
@@ -215,7 +215,7 @@ class FusedDrafter(AlignedDrafter):
         self.set_outputs(state, state.aligned[-len(out.logits[0]) :])
 
     def _read_tokens(self, state: FusedState, tokens: Tensor) -> None:
-        """Outputs after all `tokens` [n] of the answer: in one pass where the target's features are known."""
+        """Compute outputs after all `tokens` [n] of the answer: in one pass where the target's features are known."""
         known = min(len(state.target), len(tokens))
         start = state.settled if known > state.settled else len(state.fed)
         past, aligned = first_positions(state.past, state.text + start), state.aligned[: 1 + start]

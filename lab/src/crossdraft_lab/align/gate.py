@@ -1,13 +1,13 @@
-"""The gate of a speculative prefill: predicts how much of an answer stays the target's own after predicted tokens.
+"""The gate of a speculative prefill: predicts what share of an answer stays the target's own after predicted tokens.
 
-It looks at the event encoder's features alone. What an adapter predicts could be compared with the target's features,
-but their computing is what is to be saved.
+It reads the event encoder's features alone. An adapter's output could be compared with the target's features, but their
+computation is what a speculative prefill saves.
 
     event encoder   [B, T, P, S]   mean and spread over the P patches of each frame -> [B, 2·T·S]
     gate            [B]            the share, 0..1, of an answer's tokens that the target would say, too
 
-That share is of tokens after the target's own answer so far; a budget is of whole answers, of which more is lost. So
-beside its weights a gate keeps what became of other clips' answers: how sure it was of each, and what was lost.
+This share counts tokens given the target's own answer so far; a budget is about whole answers, which lose more. So
+beside its weights a gate keeps, for other clips, its confidence and the loss of their answers.
 """
 
 import math
@@ -21,17 +21,17 @@ from torch.nn import functional as F
 
 from crossdraft.errors import CrossdraftError
 
-GATE, GATE_FIGURES = "gate.safetensors", "gate.json"  # in the folder of its adapter
+GATE, GATE_FIGURES = "gate.safetensors", "gate.json"  # files in the folder of its adapter
 WIDTH = 32
 
 
 class PrefillGate(nn.Module):
-    """One hidden layer over pooled features, which it has in the units of those it learned from.
+    """One hidden layer over pooled features, standardised by the statistics of the training features.
 
     Args:
         frames, size: T and S.
-        width: of the hidden layer.
-        clips: n, of which it keeps what was lost.
+        width: width of the hidden layer.
+        clips: n, number of clips whose losses are kept.
     """
 
     mean: Tensor
@@ -64,7 +64,7 @@ class PrefillGate(nn.Module):
 
     @torch.no_grad()
     def begin_at(self, pooled: Tensor, share: Tensor) -> None:
-        """Take units from features [n, 2·T·S], and start with the mean of the shares [n] as every prediction."""
+        """Set the standardisation from features [n, 2·T·S], and initialise predictions to the mean of shares [n]."""
         self.mean.copy_(pooled.mean(0))
         self.scale.copy_(pooled.std(0, correction=0).clamp_min(1e-6))
         self.out.weight.zero_()
@@ -72,15 +72,15 @@ class PrefillGate(nn.Module):
 
     @torch.no_grad()
     def calibrate(self, sure: Tensor, lost: Tensor) -> None:
-        """Keep how sure it was of clips that it did not learn from [n], and 1 - ROUGE-L of their answers [n]."""
+        """Keep the gate's confidence in clips that it did not learn from [n], and 1 - ROUGE-L of their answers [n]."""
         self.sure, self.lost = sure.clone(), lost.to(sure)
 
     def threshold(self, loss: float) -> float:
-        """The lowest confidence from which on predicting may be expected to lose at most `loss`, over all clips.
+        """Lowest confidence from which on prediction is expected to lose at most `loss`, over all clips.
 
-        Conformal risk control (Angelopoulos et al. 2022): with the answers of clips below a threshold read whole, and
-        so without loss, (the sum of losses + 1) / (n + 1) is at most `loss`. Where no threshold does that, because the
-        clips are too few or lose too much, it is the least above all of them.
+        By conformal risk control (Angelopoulos et al. 2022): if the answers to clips below a threshold are read whole
+        and so lose nothing, (the sum of losses + 1) / (n + 1) is at most `loss`. If no threshold achieves this, because
+        the clips are too few or lose too much, the result is just above all confidences.
 
         Raises:
             CrossdraftError: the gate was not calibrated.
@@ -92,7 +92,7 @@ class PrefillGate(nn.Module):
         within = [
             float(one)
             for index, (one, risk) in enumerate(zip(sure, risks, strict=True))
-            if risk <= loss and (index + 1 == len(sure) or sure[index + 1] < one)  # equally sure clips: all or none
+            if risk <= loss and (index + 1 == len(sure) or sure[index + 1] < one)  # equal confidence: all or none
         ]
         return within[-1] if within else min(1.0, math.nextafter(float(sure[0]), math.inf))
 
@@ -103,10 +103,10 @@ def save_gate(gate: PrefillGate, folder: Path) -> None:
 
 
 def load_gate(folder: Path, frames: int, size: int) -> PrefillGate:
-    """The gate of the adapter in a folder.
+    """Load the gate of the adapter in a folder.
 
     Raises:
-        CrossdraftError: there is none, it is damaged, not finite, of another adapter or of an earlier version.
+        CrossdraftError: there is no gate, or it is damaged, not finite, of another adapter or of an earlier version.
     """
     path = folder / GATE
     if not path.is_file():

@@ -22,16 +22,16 @@ from crossdraft_lab.networks import ALIGNED
 
 
 def load_adapter(folder: Path, target: str, event: str, device: str | None = None) -> Adapter:
-    """An adapter in float32.
+    """Load an adapter in float32.
 
     Args:
-        folder: of the adapter.
-        target: what the target is loaded from; only its embeddings are read.
+        folder: folder of the adapter.
+        target: name or folder of the target; only its embeddings are read.
         event: the event model, `event`, `blind` or a folder.
-        device: where it shall be; default CUDA if there is a GPU.
+        device: device of the adapter; default CUDA if there is a GPU.
 
     Raises:
-        CrossdraftError: it is missing, damaged, no adapter, or belongs to another pair of models.
+        CrossdraftError: the adapter is missing, damaged, no adapter, or belongs to another pair of models.
     """
     found = read_config(folder)
     if found.network not in ALIGNED:
@@ -48,9 +48,9 @@ def check_event_model(known: str, event: str, folder: Path) -> None:
     """Raise CrossdraftError unless an adapter is for this event model.
 
     Args:
-        known: fingerprint of the one that it reads.
-        event: as in `load_adapter`.
-        folder: of the adapter.
+        known: fingerprint of the event model that the adapter reads.
+        event: name or folder as in `load_adapter`.
+        folder: folder of the adapter.
     """
     if known != event_fingerprint(event):
         raise CrossdraftError(
@@ -71,12 +71,12 @@ def load_aligned_drafter(
     packed: bool = True,
     quantize: str | None = None,
 ) -> AlignedDrafter | TokenDrafter:
-    """An event model and an adapter as a drafter.
+    """Load an event model and an adapter as a drafter.
 
     Args:
         folder, target, event: as in `load_adapter`.
-        device, dtype, vocabulary, packed, quantize: of the event model, as in `load_drafter`.
-        options: of the drafter; see `AlignedOptions`.
+        device, dtype, vocabulary, packed, quantize: settings of the event model, as in `load_drafter`.
+        options: options of the drafter; see `AlignedOptions`.
 
     Raises:
         CrossdraftError: as `load_adapter`, `load_drafter` and `AlignedDrafter`.
@@ -90,7 +90,7 @@ def load_aligned_drafter(
 
 
 def aligned_drafter(model: Target, adapter: Adapter, options: AlignedOptions = PLAIN) -> AlignedDrafter | TokenDrafter:
-    """The drafter of an adapter; arguments and errors as in `AlignedDrafter`."""
+    """Make the drafter of an adapter; arguments and errors as in `AlignedDrafter`."""
     if isinstance(adapter, OwnAnswerAdapter):
         return OwnAnswerDrafter(model, adapter, options)
     if isinstance(adapter, TokenAdapter):

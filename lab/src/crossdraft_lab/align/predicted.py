@@ -2,9 +2,9 @@
 
     events -> event encoder -> adapter -> K visual tokens of the target -> the target's language model -> draft
 
-It needs nothing of the target's reading, so it drafts while the target reads the real clip, which then verifies it as
-it does any draft. It weighs as much as the target's language model, with a cache of its own: on a device of its own it
-is hidden; where it shares the target's weights it shares the device, too.
+It needs nothing that the target computes, so it drafts while the target reads the real clip; the target then verifies
+the draft as any other. It costs as much as the target's language model, with a cache of its own: on a device of its
+own it is hidden; where it shares the target's weights it also shares the device.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,15 +36,15 @@ from crossdraft_lab.networks import VISION_ADAPTERS
 
 @dataclass(frozen=True)
 class PredictedPrompt:
-    """Turns a request into the target's prompt with `count` visual tokens, and the event encoder's inputs.
+    """Converts a request into the target's prompt with `count` visual tokens, and the event encoder's inputs.
 
     Args:
-        config, tokenizer: of the target.
-        events: makes the event model's inputs.
-        kind: of the target's visual features.
-        count: of the predicted visual tokens.
-        length: tokens of the clip, among which these stand.
-        visual: ids that stand for what is visual.
+        config, tokenizer: configuration and tokenizer of the target.
+        events: function that makes the event model's inputs.
+        kind: kind of the target's visual features, `video` or `image`.
+        count: number of predicted visual tokens.
+        length: number of visual tokens of the whole clip, over which the predicted ones are spread.
+        visual: ids of visual placeholders.
     """
 
     config: PretrainedConfig
@@ -65,7 +65,7 @@ class PredictedPrompt:
         clip = ClipText(placeholder_of(self.config, self.kind), self.count, self.kind)
         *before, last = request.conversation
         said = [Message(one.role, (Part("text", one.text),)) for one in before]
-        asked = Message("user", (Part("video", "clip"), Part("text", last.text)))  # a clip's place, not its frames
+        asked = Message("user", (Part("video", "clip"), Part("text", last.text)))  # without frames
         inputs, _ = chat_inputs(self.config, self.tokenizer, [*said, asked], [clip])
         return inputs["input_ids"][0]
 
@@ -74,13 +74,13 @@ class PredictedPrefill:
     """Predicts the visual tokens that a target reads in place of its own.
 
     Args:
-        target: reads them.
-        events: the event model behind its adapter, of which the encoder is used.
-        adapter: from that to the target's visual tokens, on the event model's device.
-        tokenizer: the target's.
+        target: target that reads the tokens.
+        events: event model behind its adapter; only its encoder is used.
+        adapter: predicts the target's visual tokens from the encoder's features, on the event model's device.
+        tokenizer: tokenizer of the target.
 
     Raises:
-        CrossdraftError: the target reads visual tokens in a way of its own, or the adapter another encoder, or it is of
+        CrossdraftError: the target reads visual tokens in an unsupported way, or the adapter is for another encoder or
             another target.
     """
 
@@ -106,15 +106,15 @@ class PredictedPrefill:
         self.prompt = PredictedPrompt(own, tokenizer, events.prepare, self.kind, count, config.length, visual)
 
     def encode(self, prompt: Prompt) -> Encoded:
-        """The visual tokens of a `PredictedPrompt`'s prompt."""
+        """Predict the visual tokens of a prompt that a `PredictedPrompt` made."""
         return encoded_rows(self.kind, self.predict(encoder_features(self.events, prompt)))
 
     @torch.inference_mode()
     def predict(self, features: Tensor) -> Tensor:
-        """[T, P, S] of the event encoder -> [K, H] visual tokens, as the target takes them.
+        """Predict the target's visual tokens [K, H] from features [T, P, S] of the event encoder.
 
         Raises:
-            CrossdraftError: they are not finite.
+            CrossdraftError: the predicted tokens are not finite.
         """
         rows = self.adapter.predict(features[None].to(self.adapter.mean))[0].to(self.device, self.dtype)
         if not bool(rows.isfinite().all()):
@@ -125,13 +125,13 @@ class PredictedPrefill:
 def predicted_target(
     target: Target, events: Target, adapter: VisionAdapter, tokenizer: PreTrainedTokenizerBase
 ) -> Target:
-    """A target of the same network that reads predicted visual tokens; see `PredictedPrefill`."""
+    """Make a target of the same network that reads predicted visual tokens; see `PredictedPrefill`."""
     made = PredictedPrefill(target, events, adapter, tokenizer)
     return target.reading(made.prompt, made.encode)
 
 
 def check_readable(target: Target) -> None:
-    """Raise CrossdraftError where a target's visual tokens are more than rows in a line of text."""
+    """Raise CrossdraftError if a target's visual tokens are more than rows in a line of text."""
     if target.traits.mrope or target.traits.images_whole or not target.traits.takes_encoded:
         raise CrossdraftError(
             f"{type(target.model).__name__} gives visual tokens positions or masks of their own, or encodes as it "
@@ -140,22 +140,22 @@ def check_readable(target: Target) -> None:
 
 
 def visual_kind(target: Target) -> str:
-    """`video`, or `image` of a target that reads a clip as a row of images."""
+    """Return `video`, or `image` for a target that reads a clip as a row of images."""
     return "video" if hasattr(target.model.base_model, "get_video_features") else "image"
 
 
 def encoder_features(events: Target, prompt: Prompt) -> Tensor:
-    """[T, P, S] features of a prompt's events by the event encoder, before projection and pooling."""
+    """Compute features [T, P, S] of a prompt's events by the event encoder, before projection and pooling."""
     return cast("Any", events.encode(prompt))["video"].last_hidden_state
 
 
 def encoded_rows(kind: str, rows: Tensor) -> Encoded:
-    """Visual tokens [n, H] as a target's encoder would give them."""
+    """Wrap visual tokens [n, H] in the form that a target's encoder returns."""
     return {kind: BaseModelOutputWithPooling(pooler_output=cast("Any", rows[None]))}
 
 
 def stretched_positions(ids: Tensor, visual: frozenset[int], places: Tensor, length: int) -> tuple[Tensor, int]:
-    """[L] positions of a prompt whose visual tokens have these `places` among `length`, and the offset of later text.
+    """Positions [L] of a prompt whose visual tokens have `places` among `length`, and the offset of later text.
 
     >>> stretched_positions(torch.tensor([7, 9, 9, 8]), frozenset({9}), torch.tensor([2, 6]), 8)
     (tensor([0, 3, 7, 9]), 6)
@@ -179,28 +179,28 @@ def load_predicted_drafter(
     words: int = 1,
     packed: bool = True,
 ) -> IndependentDrafter:
-    """A target's language model behind an adapter from its folder.
+    """Load a drafter of the target's language model with an adapter from its folder.
 
     Args:
-        folder: of the adapter.
-        target, source: whose network drafts, and what that was loaded from.
+        folder: folder of the adapter.
+        target, source: target whose network drafts, and the name or folder that it was loaded from.
         event: the event model, `event` or a folder; only its encoder is used.
-        tokenizer: the target's.
+        tokenizer: tokenizer of the target.
         banned, words: as in `IndependentDrafter`.
-        packed: as in `load_drafter`, of the event model.
+        packed: setting of the event model, as in `load_drafter`.
 
     Raises:
-        CrossdraftError: the folder holds no such adapter, or one of another pair; or as `PredictedPrefill`.
+        CrossdraftError: the folder holds no such adapter, or one for another pair; or as `PredictedPrefill`.
     """
     events, adapter = load_vision(folder, target, source, event, packed=packed)
     return IndependentDrafter(predicted_target(target, events, adapter, tokenizer), banned, words=words)
 
 
 def shipped_vision(source: str) -> Path:
-    """The folder of the adapter that is shipped for the reference pair; `source` is what the target was loaded from.
+    """Folder of the adapter shipped for the reference pair; `source` is the name or folder of the loaded target.
 
     Raises:
-        CrossdraftError: that is another target.
+        CrossdraftError: `source` is another target.
     """
     return shipped_folder("vision_queries", target_fingerprint(source), "predicted:dir=FOLDER")
 
@@ -208,7 +208,7 @@ def shipped_vision(source: str) -> Path:
 def load_vision(
     folder: Path, target: Target, source: str, event: str, *, packed: bool = True
 ) -> tuple[Target, VisionAdapter]:
-    """The event model on the target's device, and the adapter from its folder; see `load_predicted_drafter`."""
+    """Load the event model on the target's device, and the adapter; see `load_predicted_drafter`."""
     found = read_config(folder)
     if found.network not in VISION_ADAPTERS:
         raise CrossdraftError(

@@ -1,16 +1,16 @@
 """Speculative prefill: a target that reads predicted visual tokens in place of those of its clip. LOSSY.
 
-    the gate is confident    the tokens of a few key frames, which alone are encoded, at their own positions, and K
+    the gate is confident    the tokens of some key frames, the only ones encoded, at their own positions, and K
                              predicted tokens, spread over the positions of all other frames
-    it is not                the whole clip
+    otherwise                the whole clip
 
-The gate looks at events alone. What is saved is the encoding of all other frames, and the reading of their tokens; the
-decode passes and the cache are smaller, too. A request without events, or about more than one clip, is read whole; so
-is one whose events cannot be read, or lie at an edge, and, with key frames, one whose clip gives another number of
-frames than those of which the adapter learned.
+The gate reads events alone. A speculative prefill saves the encoding of all other frames, and the reading of their
+tokens; decode passes and cache are smaller, too. A request is read whole if it has no events or more than one clip, if
+its events cannot be read or lie at an edge, or, with key frames, if its clip gives another number of frames than the
+clips that the adapter was trained on.
 
-The gate's threshold is a fixed one, or that of a controller, which keeps to a quality budget by checks on a sample of
-requests: see `align.checked`. What is checked is read whole; who asks for the answer is told, and sees to the check.
+The gate's threshold is fixed, or set by a controller, which keeps a quality budget by checks on a sample of requests:
+see `align.checked`. A checked request is read whole; the caller is told so by a note, and runs the check.
 """
 
 from dataclasses import dataclass, replace
@@ -49,8 +49,8 @@ from crossdraft_lab.align.predicted import (
 if TYPE_CHECKING:
     from crossdraft_lab.align.prefill_check import PrefillCheck
 
-ROWS = "predicted"  # among the inputs of a prompt: what was predicted
-EVENTS = "event features"  # of a request's extras: [T, P, S] its events behind the event encoder
+ROWS = "predicted"  # key of the predicted tokens among a prompt's inputs
+EVENTS = "event features"  # key in a request's extras: [T, P, S] event encoder features
 NOT_PREDICTABLE = "it takes one clip with events to predict what it looks like"
 AT_AN_EDGE = "its events lie at an edge, and are not sent"
 UNREADABLE = "its events cannot be read"
@@ -66,12 +66,12 @@ class PrefillSettings:
     """Settings of a speculative prefill.
 
     Args:
-        dir: the folder of an adapter on the vision side; the one shipped for the reference pair by default.
+        dir: folder of an adapter on the vision side; by default the one shipped for the reference pair.
         model: the event model whose encoder it reads.
-        frames: key frames that are encoded as ever.
-        confidence: share of an answer's tokens that the gate must expect to be the target's own; 0 asks no gate. With a
-            budget the threshold begins there, and at 0 where `PrefillGate.threshold` says.
-        budget: what answers may lose on average, 1 - ROUGE-L; then requests are checked, and the threshold moves.
+        frames: number of key frames, which are encoded as usual.
+        confidence: share of an answer's tokens that the gate must expect to be the target's own; 0 = no gate. With a
+            budget this is the initial threshold, and 0 starts at `PrefillGate.threshold`.
+        budget: largest mean loss of answers, 1 - ROUGE-L; with it requests are checked, and the threshold moves.
         check, rate: see `QualityBudget`.
 
     Raises:
@@ -96,7 +96,7 @@ class PrefillSettings:
 
     @property
     def quality(self) -> QualityBudget | None:
-        """The budget with its checks; `None`: nothing is checked."""
+        """The budget with its checks; `None` = no checks."""
         if self.budget is None:
             return None
         default = QualityBudget(self.budget)
@@ -111,14 +111,14 @@ class Checker(Protocol):
 
 
 class SpeculativePrefill:
-    """Turns a request into a prompt with what is predicted of its clip, where the gate lets it, and encodes it.
+    """Converts a request into a prompt with predicted tokens, where the gate allows it, and encodes the prompt.
 
-    `controller` is that of a budget; `None` = there is none. It chooses for requests whose `extras` have a
-    `Checker` as `CHECK`, except those without a namespace, of which nothing is to be learned. It may also be how one is
-    to be read (`Read`). Any other is read by the threshold as it is.
+    `controller` keeps the budget; `None` = there is none. It decides for requests whose `extras` hold a `Checker` as
+    `CHECK`, except those without a namespace, from which nothing is learned. `CHECK` may also hold the way to read the
+    request (`Read`). Any other request is decided by the present threshold.
 
     Raises:
-        CrossdraftError: the target reads no clips or has its own way with visual tokens, or as
+        CrossdraftError: the target reads no clips, or reads visual tokens in an unsupported way; or as
             `load_vision` and `load_gate`.
     """
 
@@ -131,13 +131,13 @@ class SpeculativePrefill:
         self.folder = settings.dir or shipped_vision(target.source)
         events, adapter = load_vision(self.folder, target, target.source, settings.model)
         self.predicting = PredictedPrefill(target, events, adapter, target.prepare.tokenizer)
-        self._clip_frames = adapter.config.length // adapter.config.tokens  # of a clip
+        self._clip_frames = adapter.config.length // adapter.config.tokens  # frames of a clip
         self._key_frames = self._chosen_frames()
         self.places, self.order = layout(adapter.config, self._key_frames)
         self._gate: PrefillGate | None = None
         self.controller: PrefillController | None = None
         if settings.confidence or settings.quality is not None:
-            self.gate()  # refused now rather than with the first request
+            self.gate()  # errors are raised now, not with the first request
         if (budget := settings.quality) is not None:
             self.controller = PrefillController(budget, settings.confidence or self.gate().threshold(budget.loss))
 
@@ -147,7 +147,7 @@ class SpeculativePrefill:
         return self._whole.sampling
 
     def gate(self) -> PrefillGate:
-        """The adapter's gate; see `load_gate`."""
+        """Load the adapter's gate once; see `load_gate`."""
         if self._gate is None:
             config = self.predicting.adapter.config
             self._gate = load_gate(self.folder, config.source_frames, config.source_size)
@@ -156,7 +156,7 @@ class SpeculativePrefill:
 
     @property
     def status(self) -> BudgetStatus | None:
-        """State of its budget until now; `None` without a budget."""
+        """State of the budget; `None` without a budget."""
         return None if self.controller is None else self.controller.status
 
     def check_of(self, request: Request, scheduler: Scheduler) -> "PrefillCheck | None":
@@ -176,7 +176,7 @@ class SpeculativePrefill:
 
     @torch.inference_mode()
     def __call__(self, request: Request) -> Prompt:
-        """The prompt with what is predicted, or with the whole clip."""
+        """Prepare the prompt with predicted tokens, or with the whole clip."""
         if (why := self._unpredictable_because(request)) is not None:
             return self._read_unpredictable(request, why)
         try:
@@ -191,7 +191,7 @@ class SpeculativePrefill:
         return Prompt(ids, {ROWS: rows, **shown}, positions=lambda _: positions)
 
     def _unpredictable_because(self, request: Request) -> str | None:
-        """Reason that nothing can be predicted for a request, before its events are read; `None` if there is none."""
+        """Reason that nothing can be predicted for a request, known before its events are read; `None` if none."""
         if not _predictable(request):
             return NOT_PREDICTABLE
         if isinstance(request.events, EdgeEvents):
@@ -204,13 +204,13 @@ class SpeculativePrefill:
         return f"its clip gives {found} frames, and the adapter learned of {self._clip_frames}"
 
     def _read_unpredictable(self, request: Request, why: str, *notes: str) -> Prompt:
-        """The prompt of a request for which nothing can be predicted."""
+        """Prepare the prompt of a request for which nothing can be predicted, and count the request."""
         if self.controller is not None and _counts(request):
             self.controller.count_unpredictable()
         return self._read_whole(request, why, *notes)
 
     def _read_whole(self, request: Request, why: str, *notes: str) -> Prompt:
-        """The prompt with the whole clip, and with the reason for reading it whole."""
+        """Prepare the prompt with the whole clip, with a note on the reason."""
         prompt = self._whole(request)
         return replace(prompt, notes=(*prompt.notes, f"{READ_WHOLE}: {why}.", *notes))
 
@@ -228,7 +228,7 @@ class SpeculativePrefill:
         return {Read.PREDICTED: None, Read.CHECKED: CHECKED, Read.WHOLE: NOT_CONFIDENT}[read]
 
     def _event_features(self, request: Request) -> Tensor:
-        """[T, P, S] features of a request's events by the event encoder."""
+        """Features [T, P, S] of a request's events by the event encoder."""
         if (known := request.extras.get(EVENTS)) is not None:
             return cast("Tensor", known)
         events = self.predicting.events
@@ -239,7 +239,7 @@ class SpeculativePrefill:
         return float(gate(features[None].to(gate.mean)))
 
     def _with_key_frames(self, request: Request, ids: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """A prompt with more placeholders, and the encoder's inputs of the key frames."""
+        """Add placeholders for key frames to a prompt, and return the encoder's inputs for these frames."""
         if not (chosen := self._key_frames):
             return ids, {}
         clip = read_clip(request.visuals[0].value, FrameSampling(self._clip_frames))
@@ -250,7 +250,7 @@ class SpeculativePrefill:
         return torch.cat((ids[: visual[0]], more, ids[visual[0] :])), shown
 
     def encode(self, prompt: Prompt) -> Encoded:
-        """The visual features: predicted ones, and those of key frames between them."""
+        """Encode the visual features: predicted ones, with those of key frames between them."""
         if ROWS not in prompt.features:
             return self._target.encode(prompt)
         rows = prompt.features[ROWS]
@@ -266,10 +266,10 @@ def speculative_target(target: Target, settings: PrefillSettings) -> Target:
 
 
 def speculative(target: Target) -> SpeculativePrefill:
-    """The speculative prefill of a target, such as that of an engine with this `lossy_prefill`.
+    """Return the speculative prefill of a target, such as that of an engine with this `lossy_prefill`.
 
     Raises:
-        CrossdraftError: it reads its clips in another way.
+        CrossdraftError: the target reads its clips in another way.
     """
     made = checked_by(target)
     if not isinstance(made, SpeculativePrefill):
@@ -280,11 +280,11 @@ def speculative(target: Target) -> SpeculativePrefill:
 def layout(config: VisionConfig, frames: list[int]) -> tuple[Tensor, Tensor]:
     """Compute the places of predicted tokens and key frames among the clip's tokens, in order; no two share one.
 
-    Predicted tokens keep their order, and are spread over the places that are not a key frame's. So none stands inside
-    a key frame, and with no key frame they stand where the adapter was trained to have them.
+    Predicted tokens keep their order, and are spread over the places outside key frames. So none lies inside a key
+    frame, and without key frames they have the places of the training.
 
     Returns:
-        [M] their places, rising; [M] which of (predicted, key frames) stands there.
+        [M] places, rising; [M] index of the token at each place, among (predicted tokens, key frames).
 
     Raises:
         CrossdraftError: the key frames leave fewer places than there are predicted tokens.
@@ -302,7 +302,7 @@ def layout(config: VisionConfig, frames: list[int]) -> tuple[Tensor, Tensor]:
 
 
 def _counts(request: Request) -> bool:
-    """True if the status counts a request; one by itself, a check or a warm-up is not counted."""
+    """True if the status counts a request: not one without an engine, a check or a warm-up."""
     asker = request.extras.get(CHECK)
     return asker is not None and not isinstance(asker, Read) and request.namespace is not None
 

@@ -1,13 +1,13 @@
 """The check of a speculative prefill: compares a request's answer with the answer after predicted tokens.
 
-    the request           reads the whole clip; its pieces go out as they are written, and are the target's own
-    a shadow request      reads the predicted tokens, in the same batch; nobody sees its answer
-    both are over         the threshold learns what was lost, and the answer is handed over, with a note
+    the request           reads the whole clip; its pieces are sent as they are generated, and are the target's own
+    a shadow request      reads the predicted tokens, in the same batch; its answer is sent to nobody
+    after both            the threshold learns the loss, and the answer is handed over, with a note
 
-So a checked request has the target's own answer, whatever the check finds: there is nothing to take back. It alone
-waits for its shadow, which is queued as any request is, but takes no room there, and no longer than it may take itself
-(`Request.max_time`): then it is handed over unchecked, and its shadow is cancelled. A sampled request has two, both
-greedy: one of the whole clip, too, as what is sampled differs by chance.
+So a checked request has the target's own answer, whatever the check finds: no text has to be taken back. It alone
+waits for its shadow, which is queued like any request but takes no place there. It waits at most for its own time limit
+(`Request.max_time`): then it is handed over unchecked, and its shadow is cancelled. A sampled request has two shadows,
+both greedy, the second with the whole clip, as sampled answers differ by chance.
 """
 
 import logging
@@ -31,11 +31,11 @@ NOT_ENDED = "The check did not end, and nothing was learned of it."
 
 
 class PrefillCheck:
-    """The check of one request, if it is chosen for one: an `AnswerCheck`, from any thread.
+    """The check of one request, if it is chosen for one; an `AnswerCheck`, safe for any thread.
 
     Args:
-        controller: learns what was lost.
-        request: which is on its way.
+        controller: controller that learns the loss.
+        request: the request that is being answered.
         ask: queues a shadow request.
     """
 
@@ -46,8 +46,8 @@ class PrefillCheck:
         self._request, self._ask = request, ask
         self._shadows: list[PendingAnswer] = []  # with one shadow, its answer is compared with the request's
         self._lock = threading.Lock()
-        self._over = False  # true: no further shadow begins
-        self._max_time: float | None = None  # the request's
+        self._over = False  # true: no further shadow starts
+        self._max_time: float | None = None  # limit of the request
 
     def start(self, prepared: Request) -> None:
         """Start the check of a request that is read whole; `prepared` also holds the gate's features of its events."""
@@ -75,7 +75,7 @@ class PrefillCheck:
             one.cancel()
 
     def settle(self, result: Answer | BaseException, hand_over: HandOver) -> None:
-        """Hand a finished answer over once it has been compared."""
+        """Hand a finished answer over after its comparison."""
         with self._lock:
             chosen, wanted, self._over = bool(self._shadows), not self._over, True
         if not chosen or not isinstance(result, Answer):
@@ -88,7 +88,7 @@ class PrefillCheck:
             self._wait(result, hand_over)
 
     def _wait(self, answer: Answer, hand_over: HandOver) -> None:
-        """Hand the answer over with what its check found, once all shadow requests are over, or its time is."""
+        """Hand the answer over with its check's result, when all shadow requests are over or its time is up."""
         written, left = time.perf_counter(), {one.future for one in self._shadows}
 
         def ended(future: "Future[Answer]") -> None:
@@ -121,7 +121,7 @@ class PrefillCheck:
         return min(max(0.0, left), threading.TIMEOUT_MAX)
 
     def _compared(self, answer: Answer, waited_s: float) -> Answer:
-        """The answer with a note of its check's result."""
+        """Add a note with the check's result to the answer."""
         found = [_whole_answer(one.future) for one in self._shadows]
         lossy, own = found[0], answer if len(found) == 1 else found[1]
         answer.stats.check_s = waited_s
@@ -134,7 +134,7 @@ class PrefillCheck:
 
 
 def _whole_answer(done: "Future[Answer]") -> Answer | None:
-    """The answer, unless it was cancelled, failed, or ran out of time."""
+    """Return the answer, or `None` if it was cancelled, failed, or ran out of time."""
     if done.cancelled() or done.exception() is not None or done.result().finish not in ENDED:
         return None
     return done.result()

@@ -1,8 +1,8 @@
-"""`aligned` with adapters of the drafter's own answer: it answers in its own words, and the adapter in the target's.
+"""`aligned` with adapters of the drafter's own answer: the drafter answers first, then the adapter translates.
 
-Both happen before the target has said anything. With `token`, after a rejection the adapter goes on after the target's
-own token. With `token_projection` and `logit_alignment` the answer is translated index by index, and what the target
-says changes nothing but where it goes on.
+Both happen before the target's first token. With `token`, after a rejection the adapter continues after the target's
+own token. With `token_projection` and `logit_alignment` the answer is translated index by index, and the target's
+tokens only decide where drafting continues.
 """
 
 import math
@@ -32,13 +32,13 @@ NOTHING_DRAFTED = DraftTree.chain([])
 
 @dataclass(eq=False)
 class TokenState:
-    """One answer. `prompt` are the question and the drafter's own answer; `past` is of these and of `read`."""
+    """State of one answer. `prompt` is the question and the drafter's own answer; `past` covers `prompt` and `read`."""
 
     sampling: Sampling
     draws: Draws
     prompt: list[int]
     past: Past = ()
-    logits: Tensor = field(default_factory=lambda: torch.empty(0))  # [1, V] after these
+    logits: Tensor = field(default_factory=lambda: torch.empty(0))  # [1, V] after the last of these
     read: list[int] = field(default_factory=list)
     committed: list[int] = field(default_factory=list)
     drafted: list[TokenAlternatives] = field(default_factory=list)
@@ -46,20 +46,20 @@ class TokenState:
 
     @property
     def written(self) -> list[int]:
-        """The answer so far, with what is not verified yet."""
+        """The answer so far, including tokens that are not verified yet."""
         return [*self.committed, *(one.tokens[0] for one in self.drafted)]
 
 
 class TokenDrafter(PerRequestDrafter[TokenState]):
-    """Drafter with an adapter `token`; see the module's text.
+    """Drafter with an adapter `token`; see the module's docstring.
 
     Args:
-        model: the event model behind the adapter of models, with its own LM head.
-        adapter: on its device.
-        options: of the drafter; see `AlignedOptions`.
+        model: event model behind the adapter of models, with its own LM head.
+        adapter: adapter on the model's device.
+        options: options of the drafter; see `AlignedOptions`.
 
     Raises:
-        CrossdraftError: the event model reads another vocabulary than the adapter, or it is told to draft alone.
+        CrossdraftError: event model and adapter have different vocabularies, or `options.alone` is not 0.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class TokenDrafter(PerRequestDrafter[TokenState]):
         return self.own_words(request)[:2]
 
     def own_words(self, request: Request) -> tuple[list[int], list[int], list[Tensor]]:
-        """Return `own_answer`, and the features [S] that each token came from, where the writer captures them."""
+        """Return `own_answer`, and the features [S] from which each token came, if the writer captures them."""
         self.writer.prefixes = self.prefixes
         greedy = replace(request, sampling=Sampling(), max_new_tokens=self.adapter.config.own)
         (state,) = self.writer.begin([greedy])
@@ -136,7 +136,7 @@ class TokenDrafter(PerRequestDrafter[TokenState]):
             state.dists.append(scores[0].clone())
 
     def _commit(self, state: TokenState, output: VerifyOutput) -> None:
-        """Commit the target's tokens; the rest of the draft is kept only if the target agreed with all before it."""
+        """Commit the target's tokens; keep the rest of the draft only if the target accepted all tokens before it."""
         agreed = common_prefix([one.tokens[0] for one in state.drafted], output.tokens)
         kept = agreed if agreed == len(output.tokens) else len(state.drafted)
         del state.drafted[:kept], state.dists[:kept]
@@ -149,13 +149,13 @@ class TokenDrafter(PerRequestDrafter[TokenState]):
 
 @dataclass(eq=False)
 class OwnAnswerState(TokenState):
-    """One answer; `rows` [n, V] are the logits of its tokens."""
+    """State of one answer; `rows` [n, V] are the logits of its tokens."""
 
     rows: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
 class OwnAnswerDrafter(TokenDrafter):
-    """See the module's text; arguments and errors as in `TokenDrafter`."""
+    """See the module's docstring; arguments and errors as in `TokenDrafter`."""
 
     adapter: OwnAnswerAdapter  # pyright: ignore[reportIncompatibleVariableOverride]
 
@@ -170,7 +170,7 @@ class OwnAnswerDrafter(TokenDrafter):
         return OwnAnswerState(request.sampling, draws, [*question, *own], logits=rows[:1], rows=rows)
 
     def _rows(self, own: list[int], features: list[Tensor]) -> Tensor:
-        """Logits [n, V] from the answer's tokens and the features that each came from."""
+        """Compute logits [n, V] from the answer's tokens and the features from which each came."""
         if not own:
             return torch.empty(0, self.model.vocab_size)
         states, tokens = torch.stack(features[: len(own)])[None], torch.tensor([own], device=features[0].device)
@@ -187,12 +187,12 @@ class OwnAnswerDrafter(TokenDrafter):
 
 
 def own_answer_of(tokens: Tensor, states: Tensor, head: Any, top: int, lengths: Tensor | None = None) -> OwnAnswer:
-    """An answer [B, n] with the features [B, n, S] that its tokens came from.
+    """Build an `OwnAnswer` from tokens [B, n] and the features [B, n, S] from which they came.
 
     Args:
         head: the drafter's own LM head.
-        top: of its tokens that are kept at each position.
-        lengths: [B], n by default.
+        top: number of likeliest tokens that are kept at each position.
+        lengths: [B] lengths of the answers, n by default.
     """
     logits: Tensor = head(states)
     best = logits.float().log_softmax(-1).topk(top, -1)

@@ -1,4 +1,4 @@
-"""`aligned` with `l4v`: an adapter that also reads the target's visual features, before its prefill ends."""
+"""`aligned` with `l4v`: an adapter that also reads the target's visual features, before the target's prefill ends."""
 
 from torch import Tensor
 
@@ -14,7 +14,7 @@ from crossdraft_lab.align.networks.visual import VisualAdapter
 class VisualDrafter(AlignedDrafter):
     """Drafter with the adapter `l4v`; arguments and errors as in `AlignedDrafter`.
 
-    Outside the target's process the features of the frames come with the request, see `Needs.visual`.
+    Outside the target's process the features of the frames come with the request; see `Needs.visual`.
     """
 
     adapter: VisualAdapter

@@ -1,6 +1,6 @@
-"""Targets that read fewer visual tokens. LOSSY: see `crossdraft.compressions`, whose records these are.
+"""Targets that read fewer visual tokens. LOSSY: see `crossdraft.compressions`, which defines their records.
 
-These are baselines (compression without drafting, and with it), not ways to draft. Entry points of the group
+They are baselines (compression without drafting, and with it), not ways to draft. Entry points of the group
 `crossdraft.executors` name them.
 """
 

@@ -1,13 +1,13 @@
-"""FastV (Chen et al. 2024): visual tokens are dropped after a few layers, by the attention that they get. LOSSY.
+"""FastV (Chen et al. 2024): visual tokens with the least attention are dropped after a few layers. LOSSY.
 
 The prompt goes through the first K layers whole. Then the visual tokens are ranked by the attention that the prompt's
 last token pays to them in layer K, averaged over heads; the best are kept, at their own positions, and the later layers
-know nothing of the others: neither the prompt's own pass nor what is written after it.
+see none of the others: neither in the prompt's own pass nor in decode passes.
 
 Rows of a cache have one length for all layers. So a dropped token keeps its place in the later layers, with a key that
 no query sees: keys of these layers are one number longer, which is added to the scores (0, or `UNSEEN`). It goes
 with the key through every copy of a row. The prompt's pass saves the later layers' work for the dropped tokens; decode
-passes save nothing, as they still read over their places.
+passes save nothing, as they still read the dropped tokens' places.
 
 The ranking needs the prompt's last token, so a prompt is read in one piece and no prefix of it serves another.
 """
@@ -28,7 +28,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.specs import Count, Limit, check_settings
 
 SHARE = Limit("a number above 0 and at most 1", lambda value: 0 < value <= 1)
-UNSEEN = -1e4  # times the scale of the scores: its exponential is 0
+UNSEEN = -1e4  # added to scaled scores: its exponential is 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class FastVSettings:
     """Settings of FastV.
 
     Args:
-        layer: K, after how many layers visual tokens are dropped; the paper's default.
-        keep: share of them that is kept.
+        layer: K, number of layers after which visual tokens are dropped; the paper's default.
+        keep: share of the visual tokens that is kept.
 
     Raises:
         CrossdraftError: a number outside its range.
@@ -51,12 +51,12 @@ class FastVSettings:
 
 
 class FastVDecoder(FastDecoder):
-    """A decoder whose later layers may be told not to see a token.
+    """A decoder whose later layers can hide tokens.
 
     Args:
         text, head: as `FastDecoder`.
-        settings: which layers these are.
-        shown: ids that stand for what is visual.
+        settings: layer from which on tokens are hidden, and share of tokens kept.
+        shown: ids of visual placeholders.
     """
 
     whole_prompts = True
@@ -80,7 +80,7 @@ class FastVDecoder(FastDecoder):
         return torch.cat([scores for scores, _ in found]), lambda layer: torch.cat([get(layer) for _, get in found])
 
     def read(self, one: Pass, cache: KVCache) -> PassResult:
-        """One pass over a whole prompt and its draft tree, into an empty row.
+        """Run one pass over a whole prompt and its draft tree, into an empty row.
 
         A dropped token's features stay as they were when it was dropped.
         """
@@ -106,7 +106,7 @@ class FastVDecoder(FastDecoder):
         return self.head(states[-1][-row.answers :]), states.__getitem__
 
     def attention_to(self, layer: Any, stream: Tensor, turn: tuple[Tensor, Tensor], query: int) -> Tensor:
-        """[query + 1] the attention that a token pays in a layer of input [n, h], averaged over heads."""
+        """Attention [query + 1] that a token pays in a layer with input [n, h], averaged over heads."""
         attention = layer.self_attn
         normed = rms_norm(layer.input_layernorm, stream[: query + 1])
         cos, sin = (part[: query + 1] for part in turn)
@@ -152,18 +152,18 @@ class FastVDecoder(FastDecoder):
         return self._marked(attention, super().key(attention, key, turn), 0.0)
 
     def _marked(self, attention: Any, states: Tensor, mark: float) -> Tensor:
-        """[..., d] -> [..., d + 1] in the layers that may not see everything."""
+        """Append a number to states [..., d] -> [..., d + 1] in the layers that hide tokens."""
         return F.pad(states, (0, 1), value=mark) if attention.layer_idx >= self.settings.layer else states
 
 
 def seen_tokens(attention: Tensor, visual: Tensor, size: int, keep: float) -> Tensor:
-    """[m] the tokens of `size` that are kept, in order: all that are not visual, and of those the best.
+    """Indices [m] of the tokens of `size` that are kept, in order: all that are not visual, and the best visual ones.
 
     Args:
-        attention: [N] that each visual token gets.
-        visual: [N] where they stand.
-        size: all tokens.
-        keep: share of N that is kept, rounded down, as FastV's code has it.
+        attention: [N] attention that each visual token gets.
+        visual: [N] indices of the visual tokens.
+        size: number of all tokens.
+        keep: share of N that is kept, rounded down, as in FastV's code.
 
     >>> seen_tokens(torch.tensor([0.1, 0.4, 0.2]), torch.tensor([1, 2, 3]), 6, 0.67).tolist()
     [0, 2, 3, 4, 5]
@@ -175,11 +175,11 @@ def seen_tokens(attention: Tensor, visual: Tensor, size: int, keep: float) -> Te
 
 
 def fastv_target(target: Target, settings: FastVSettings) -> Target:
-    """A target that drops visual tokens after its first layers.
+    """Make a target that drops visual tokens after its first layers.
 
     Raises:
-        CrossdraftError: its decoder is none of those with an executor `fast`, or has no more layers than are to be
-            whole.
+        CrossdraftError: its decoder is none of those with an executor `fast`, or has
+            at most `settings.layer` layers.
     """
     layers = target.text_config.num_hidden_layers
     if target.fast is None or not target.traits.takes_encoded:

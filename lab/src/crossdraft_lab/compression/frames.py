@@ -1,7 +1,7 @@
 """Fewer frames: the clip is sampled more coarsely. LOSSY.
 
-The plainest way to read less, and the one that others have to beat. Each frame is whole, and its tokens keep the
-positions that they have among those of the whole clip: with positions that close up, more is lost.
+This is the simplest way to read less, and the baseline for the others. Each frame is whole, and its tokens keep the
+positions that they have among those of the whole clip: without the gaps, more quality is lost.
 """
 
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ class FramesSettings:
     """Number of frames that are kept.
 
     Args:
-        count: of the frames, first and last included; a single one is from the middle.
+        count: number of frames, first and last included; a single one is from the middle.
 
     Raises:
         CrossdraftError: a number below 1.
@@ -38,11 +38,11 @@ class FramesSettings:
 
 
 class FewerFramesPrompt:
-    """Turns a request into a prompt of so many frames of its clip.
+    """Converts a request into a prompt with a given number of frames of its clip.
 
     Raises:
         CrossdraftError: the target does not read a fixed number of frames, as rows in a line of text, or no more than
-            that.
+            `count`.
     """
 
     def __init__(self, target: Target, settings: FramesSettings) -> None:
@@ -56,7 +56,7 @@ class FewerFramesPrompt:
         if settings.count >= own:
             raise CrossdraftError(f"The target sees {own} frames of a clip; leave it fewer.")
         self._whole, self._visual = whole, target.traits.visual_ids
-        # Of the frames that the target itself would read: each stands where it would have stood among them.
+        # Chosen among the frames that the target itself would read: each keeps its place among them.
         self._fewer = FewerFrames(whole, settings.count)
         self.chosen, self.frames = torch.tensor(evenly(own, settings.count)), own
 
@@ -73,5 +73,5 @@ class FewerFramesPrompt:
 
 
 def fewer_frames_target(target: Target, settings: FramesSettings) -> Target:
-    """A target that sees so many frames of each clip; errors as `FewerFramesPrompt`."""
+    """Make a target that sees `settings.count` frames of each clip; errors as `FewerFramesPrompt`."""
     return target.reading(FewerFramesPrompt(target, settings))

@@ -1,7 +1,7 @@
 """A target that reads packed frames: TokenPacker (Li et al. 2024), trained for this target. LOSSY.
 
-The authors train the packer and the language model together. Here the target stays what it is, and the packer alone is
-trained, through it (`crossdraft train token_packer`).
+The authors train the packer and the language model together. Here the target stays unchanged, and only the packer is
+trained, through the target (`crossdraft train token_packer`).
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class TokenPackerSettings:
     """Choice of a packer.
 
     Args:
-        dir: its folder; the one shipped for the reference target by default.
+        dir: folder of the packer; by default the one shipped for the reference target.
     """
 
     dir: Path | None = None
@@ -42,7 +42,7 @@ class TokenPackerSettings:
 
 
 def token_packer_target(target: Target, settings: TokenPackerSettings) -> Target:
-    """A target that reads the tokens to which a packer reduces each frame.
+    """Make a target that reads the tokens to which a packer reduces each frame.
 
     Raises:
         CrossdraftError: the folder holds no packer or one of another target, or as `check_packable`.
@@ -64,7 +64,7 @@ def token_packer_target(target: Target, settings: TokenPackerSettings) -> Target
 
 
 def check_packable(target: Target) -> None:
-    """Raise CrossdraftError unless a target's clips go through a vision encoder of their own, as Video-LLaVA's do."""
+    """Raise CrossdraftError unless a target's clips go through a separate vision encoder, as Video-LLaVA's do."""
     check_readable(target)
     if not hasattr(target.model.base_model, "video_tower"):
         raise CrossdraftError(
@@ -74,7 +74,7 @@ def check_packable(target: Target) -> None:
 
 
 def encoder_levels(target: Target, prompt: Prompt, levels: tuple[int, ...]) -> Tensor:
-    """[F, P, L·S] hidden states of L layers of the vision encoder, of a prompt's frames."""
+    """Hidden states [F, P, L·S] of L layers of the vision encoder, for a prompt's frames."""
     tower: Any = cast("Any", target.model.base_model).video_tower
     pixels = prompt.features[PIXELS].to(target.device, target.model.dtype)
     states = tower(pixels.flatten(0, 1), output_hidden_states=True).hidden_states
@@ -82,17 +82,17 @@ def encoder_levels(target: Target, prompt: Prompt, levels: tuple[int, ...]) -> T
 
 
 def default_heads(size: int) -> int:
-    """Attention heads for that many features: 8 of 1024, as the authors choose."""
+    """Number of attention heads for `size` features: 8 for 1024, as the authors choose."""
     return max(1, size // HEAD_SIZE)
 
 
 def default_levels(config: Any) -> tuple[int, ...]:
-    """The hidden states that a packer reads: 12, 16, 22 and 23 of CLIP's large encoder, as the authors choose them.
+    """Hidden states that a packer reads: 12, 16, 22 and 23 of CLIP's large encoder, as the authors choose.
 
-    The last is the one that the target's projector reads, the others are as far from it in proportion.
+    The last is the layer that the target's projector reads; in other encoders the others are placed in proportion.
 
     Raises:
-        CrossdraftError: the projector reads several.
+        CrossdraftError: the projector reads several layers.
     """
     depth, read = config.vision_config.num_hidden_layers, config.vision_feature_layer
     if not isinstance(read, int):

@@ -2,10 +2,10 @@
 
     vision encoder   [F, P, L·S]   features of L layers of the P tokens of each frame, the projector's own layer last
     queries          [M, S]        that last layer's grid of patches, made coarse by bilinear interpolation
-    keys, values     [R, L·S]      all L layers of the R patches of the region that a query stands for
+    keys, values     [R, L·S]      all L layers of the R patches of the query's region
     packed           [F, M, H]     mlp(attention): the M tokens of each frame, in place of its P
 
-A side that the factor does not divide, which the authors refuse, has regions that overlap: 7 x 7 patches have nine of
+If the factor does not divide the side, which the authors refuse, regions overlap: 7 x 7 patches have nine regions of
 3 x 3 with a factor of 2. A class token, which the authors leave out, goes through the projector alone.
 """
 
@@ -21,7 +21,7 @@ from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 from crossdraft.specs import Count
 from crossdraft_lab.compression.pool import FrameGrid, region_starts
 
-STD = 0.02  # of the first weights
+STD = 0.02  # standard deviation of the initial weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +30,11 @@ class TokenPackerConfig(HeadConfig):
 
     Args:
         source_size: S, features of a layer of the target's vision encoder.
-        levels: its hidden states that are read, ascending; the last is the one that the target's projector reads.
-        side: patches along a side of a frame.
-        class_token: whether a frame has one, in front of its patches.
-        factor: of a frame's side.
-        heads: of the attention; a head of the authors' has 128 features.
+        levels: hidden states of the encoder that are read, ascending; the target's projector reads the last.
+        side: number of patches along a side of a frame.
+        class_token: true if a frame has a class token in front of its patches.
+        factor: factor by which a frame's side is reduced.
+        heads: number of heads of the attention; the authors' heads have 128 features.
 
     Raises:
         CrossdraftError: as `HeadConfig`, levels that do not ascend, heads that do not divide the features, or a factor
@@ -65,7 +65,7 @@ class TokenPackerConfig(HeadConfig):
 
 
 class TokenPacker(Head):
-    """TokenPacker's network: packs each frame's patches into fewer tokens; see the module's text."""
+    """TokenPacker's network: packs each frame's patches into fewer tokens; see the module's docstring."""
 
     config_class = TokenPackerConfig
     config: TokenPackerConfig
@@ -95,7 +95,7 @@ class TokenPacker(Head):
 
     @torch.no_grad()
     def begin_at(self, projector: nn.Module) -> None:
-        """Take the weights of the target's own projector, where it has two linear layers of the same shape."""
+        """Copy the weights of the target's own projector, if it has two linear layers of the same shapes."""
         theirs = [module for module in projector.modules() if isinstance(module, nn.Linear)]
         own = [cast("nn.Linear", self.mlp[0]), cast("nn.Linear", self.mlp[2])]
         if [one.weight.shape for one in theirs] == [one.weight.shape for one in own]:
@@ -110,7 +110,7 @@ class TokenPacker(Head):
         return self.mlp(torch.cat((classes, points), 1)).unflatten(0, source.shape[:2]).flatten(1, 2)
 
     def attend(self, patches: Tensor) -> Tensor:
-        """[n, side², L·S] -> [n, M, S]: what the attention makes of frames."""
+        """Pack frames by attention: [n, side², L·S] -> [n, M, S]."""
         size, side = self.config.source_size, self.config.side
         coarse = FrameGrid(side, class_token=False).pool(patches[..., -size:].flatten(0, 1), self.config.factor)
         query = self.query_norm(self.query_proj(coarse))[:, None]  # [n·M, 1, S]
@@ -121,7 +121,7 @@ class TokenPacker(Head):
 
 
 def regions(side: int, factor: int) -> Tensor:
-    """[M, R] the patches of each region of a grid, both row by row.
+    """Patches [M, R] of each region of a grid; regions and patches are numbered row by row.
 
     Regions are squares of one size, evenly spread; they tile the grid where the factor divides its side.
 

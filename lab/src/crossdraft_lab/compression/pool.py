@@ -1,10 +1,10 @@
 """Pooled frames: each frame's grid of patches is downsampled before the language model. LOSSY.
 
-It is where TokenPacker (Li et al. 2024) makes its queries: the grid interpolated to a fraction of its side, bilinearly;
-with an even side and a factor of 2, means of two by two patches. TokenPacker then has each query attend to the patches
-that it stands for, by weights that are trained (`packer`). This needs no training, and shows what the number of tokens
-alone costs. A class token stays as it is. Each token keeps the position of the patch in the middle of those that it
-stands for, and text after the clip its own.
+TokenPacker (Li et al. 2024) makes its queries in this way: the grid is interpolated to a fraction of its side,
+bilinearly; with an even side and a factor of 2 these are means of two by two patches. TokenPacker then lets each query
+attend to its patches by trained weights (`packer`). Pooling needs no training, and shows the loss due to the number of
+tokens alone. A class token stays unchanged. Each token keeps the position of the patch in the middle of its region, and
+text after the clip keeps its own.
 """
 
 import copy
@@ -32,10 +32,10 @@ class PoolSettings:
     """Factor by which frames are pooled.
 
     Args:
-        factor: of a frame's side.
+        factor: factor by which a frame's side is reduced.
 
     Raises:
-        CrossdraftError: a factor that leaves everything.
+        CrossdraftError: a factor that does not reduce the frame.
     """
 
     factor: Annotated[int, FACTOR] = 2
@@ -46,7 +46,7 @@ class PoolSettings:
 
 @dataclass(frozen=True, slots=True)
 class FrameGrid:
-    """A frame's tokens: perhaps a class token, then `side` x `side` patches."""
+    """Grid of a frame's tokens: perhaps a class token, then `side` x `side` patches."""
 
     side: int
     class_token: bool
@@ -61,7 +61,7 @@ class FrameGrid:
         return FrameGrid(self.side // factor, self.class_token)
 
     def places(self, frames: int, factor: int) -> Tensor:
-        """[frames * pooled tokens] where the pooled tokens of frames stand among all, each in the middle of its region.
+        """Places [frames * pooled tokens] of the pooled tokens among all tokens, each in the middle of its region.
 
         >>> FrameGrid(2, True).places(2, 2).tolist(), FrameGrid(7, False).places(1, 2).tolist()
         ([0, 1, 5, 6], [8, 10, 12, 22, 24, 26, 36, 38, 40])
@@ -73,7 +73,7 @@ class FrameGrid:
         return (torch.arange(frames)[:, None] * self.tokens + own).flatten()
 
     def pool(self, rows: Tensor, factor: int) -> Tensor:
-        """[F * tokens, E] features of frames -> those of the pooled grid.
+        """Pool features [F * tokens, E] of frames to those of the smaller grid.
 
         >>> FrameGrid(2, True).pool(torch.tensor([[9.0], [1], [2], [3], [6]]), 2).flatten().tolist()
         [9.0, 3.0]
@@ -87,9 +87,9 @@ class FrameGrid:
 
 
 def region_starts(side: int, factor: int) -> tuple[Tensor, int]:
-    """[side // factor] where regions begin along a side, and how wide each is.
+    """Starts [side // factor] of the regions along a side, and their width.
 
-    They are of one size and evenly spread, and cover the side; they overlap where the factor does not divide it.
+    Regions have one size, are evenly spread, and cover the side; they overlap if the factor does not divide the side.
 
     >>> region_starts(4, 2), region_starts(7, 2)
     ((tensor([0, 2]), 2), (tensor([0, 2, 4]), 3))
@@ -100,12 +100,12 @@ def region_starts(side: int, factor: int) -> tuple[Tensor, int]:
 
 
 class GridPrompt:
-    """Turns a request into a prompt with as many placeholders as tokens are left of each frame.
+    """Converts a request into a prompt with only as many placeholders as tokens are left of each frame.
 
     Args:
-        target: sees all of them.
-        places: gives the [M] places of the tokens that are left among all of so many frames of a grid. Features may
-            have others, as `places`.
+        target: target that reads all tokens of a frame.
+        places: returns the [M] places of the tokens that are left, among those of all frames of a grid. Features may
+            have other places, as an attribute `places`.
 
     Raises:
         CrossdraftError: the target's clips are not encoded beforehand as frames of one grid of patches.
@@ -148,7 +148,7 @@ class GridPrompt:
         return Prompt(ids, prompt.features, prompt.notes, positions=positions)
 
     def grid(self, tokens: int) -> FrameGrid:
-        """Find the frame grid of which whole frames make `tokens` tokens."""
+        """Find the grid of a frame if whole frames of it make `tokens` tokens."""
         for class_token in (True, False):
             if tokens % (grid := FrameGrid(self.side, class_token)).tokens == 0:
                 return grid
@@ -158,10 +158,10 @@ class GridPrompt:
 
 
 def pooled_prompt(target: Target, factor: int) -> GridPrompt:
-    """Turns a request into a prompt of frames that are smaller by a factor.
+    """Make a prompt function for frames that are smaller by a factor.
 
     Raises:
-        CrossdraftError: as `GridPrompt`, or a frame has fewer patches than are pooled.
+        CrossdraftError: as `GridPrompt`, or a frame has fewer patches than the factor.
     """
     made = GridPrompt(target, lambda grid, frames: grid.places(frames, factor))
     if made.side < factor:
@@ -170,7 +170,7 @@ def pooled_prompt(target: Target, factor: int) -> GridPrompt:
 
 
 def pooled_target(target: Target, settings: PoolSettings) -> Target:
-    """A target that sees each frame smaller; errors as `pooled_prompt`."""
+    """Make a target that reads each frame pooled; errors as `pooled_prompt`."""
     prepare = pooled_prompt(target, settings.factor)
 
     def pooled(features: Any) -> object:

@@ -1,12 +1,12 @@
-"""VisionZip (Yang et al. 2024, arXiv 2412.04467): the vision encoder says which tokens of a frame matter. LOSSY.
+"""VisionZip (Yang et al. 2024, arXiv 2412.04467): tokens are chosen by the vision encoder's own attention. LOSSY.
 
 Tokens are chosen before the projector, frame by frame, from the features that it reads:
 
     dominant      the class token, and the patches that it attends to most in that layer, summed over heads
-    contextual    of the others every n-th, to which the mean of those is added whose keys are most like its own
+    contextual    every n-th of the others, plus the mean of those rest tokens whose keys are most similar to its own
 
-It knows nothing of the question, so what is chosen is that of the clip, and no training is needed. The authors number
-the tokens that are left anew; here each keeps its position, as in every compression of this room.
+The choice does not depend on the question, so it is made once a clip, and no training is needed. The authors renumber
+the remaining tokens; here each keeps its position, as in every compression of this package.
 """
 
 from collections.abc import Sequence
@@ -35,8 +35,8 @@ class VisionZipSettings:
     """Settings of VisionZip.
 
     Args:
-        keep: share of a frame's tokens that is left, rounded down.
-        contextual: share of these that is contextual, one at least; by default 10 of 64, as the authors choose.
+        keep: share of a frame's tokens that are kept, rounded down.
+        contextual: share of the kept tokens that are contextual, at least one; by default 10 of 64, as in the paper.
 
     Raises:
         CrossdraftError: a number outside its range.
@@ -49,13 +49,13 @@ class VisionZipSettings:
         check_settings(self, "visionzip", "compression")
 
     def counts(self, tokens: int) -> tuple[int, int]:
-        """Dominant tokens, the class token among them, and contextual ones, of a frame of so many.
+        """Numbers of dominant tokens, class token included, and of contextual ones, for a frame of `tokens` tokens.
 
         >>> VisionZipSettings(64 / 576).counts(577), VisionZipSettings(0.25).counts(50)
         ((54, 10), (10, 2))
 
         Raises:
-            CrossdraftError: fewer than two are left.
+            CrossdraftError: fewer than two tokens are left.
         """
         left = int(self.keep * tokens)
         if left < 2:
@@ -67,13 +67,13 @@ class VisionZipSettings:
 
 
 def zipped(states: Tensor, attention: Tensor, keys: Tensor, dominant: int, contextual: int) -> tuple[Tensor, Tensor]:
-    """The tokens of frames that are left, in the order of their places, and their places.
+    """Reduce frames to the kept tokens; return their features, in the order of their places, and their places.
 
     Args:
         states: [F, P, S] features; the class token is the first.
-        attention: [F, P] that the class token pays.
-        keys: [F, P, d] by which tokens are alike; their cosine counts.
-        dominant, contextual: how many of each are left.
+        attention: [F, P] attention that the class token pays.
+        keys: [F, P, d] keys, whose cosine measures similarity.
+        dominant, contextual: numbers of tokens of each kind to keep.
 
     Returns:
         [F, K, S] and [F, K].
@@ -89,7 +89,7 @@ def zipped(states: Tensor, attention: Tensor, keys: Tensor, dominant: int, conte
     chosen = torch.arange(0, count, max(1, count // contextual), device=states.device)[:contextual]
     merged = torch.ones(count, dtype=torch.bool, device=states.device)
     merged[chosen] = False
-    nearest = (alike[:, merged] @ alike[:, chosen].transpose(1, 2)).argmax(-1)  # [F, others that are merged]
+    nearest = (alike[:, merged] @ alike[:, chosen].transpose(1, 2)).argmax(-1)  # [F, tokens that are merged]
     of = F.one_hot(nearest, len(chosen)).to(states)
     means = of.transpose(1, 2) @ rest[:, merged] / of.sum(1).clamp_min(1)[..., None]
 
@@ -110,15 +110,15 @@ class ZippedFeatures(BaseModelOutputWithPooling):
 
 
 def visionzip_target(target: Target, settings: VisionZipSettings) -> Target:
-    """A target that reads what VisionZip leaves of each frame.
+    """Make a target that reads the tokens that VisionZip keeps of each frame.
 
     Raises:
         CrossdraftError: as `GridPrompt`, its clips do not go through a vision encoder with a class token, its projector
-            reads several layers of that, or too little of a frame would be left.
+            reads several layers of the encoder, or too few tokens of a frame would be left.
     """
 
     def places(grid: FrameGrid, frames: int) -> Tensor:
-        """Each frame's first tokens, in place of the chosen ones until a clip is encoded: text positions are equal."""
+        """Places of each frame's first tokens, in place of the chosen ones until a clip is encoded: text stays."""
         if not grid.class_token:
             raise CrossdraftError("VisionZip takes frames with a class token; choose another compression.")
         return (torch.arange(frames)[:, None] * grid.tokens + torch.arange(dominant + contextual)).flatten()
@@ -141,7 +141,7 @@ def visionzip_target(target: Target, settings: VisionZipSettings) -> Target:
     dominant, contextual = settings.counts(size)
 
     def encode(prompt: Prompt) -> Encoded:
-        """The visual features that are left, with their places."""
+        """Compute the visual features that are left, with their places."""
         if prompt.positions is None:
             return target.encode(prompt)
         if PIXELS not in prompt.features:
@@ -162,8 +162,8 @@ def class_attention(layer: Any, inputs: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the class token's attention in a layer of the vision encoder, and the keys of all tokens.
 
     Args:
-        layer: of CLIP's encoder.
-        inputs: [F, P, S] what it reads.
+        layer: layer of CLIP's encoder.
+        inputs: [F, P, S] input of the layer.
 
     Returns:
         [F, P] attention, summed over heads; [F, P, d] keys, their mean over heads.

@@ -1,12 +1,12 @@
-"""Adapters that attend to earlier positions: `l4`, and `l5` which can go on by itself.
+"""Adapters that attend to earlier positions: `l4`, and `l5`, which can draft without the event model.
 
-The project xifan-zhang/EventGPT, whose levels these are, lets each position of `l4` see later ones, which no drafter
-has; here all attention is causal.
+The project xifan-zhang/EventGPT, whose levels these are, lets each position of `l4` see later ones, which are unknown
+while drafting; here all attention is causal.
 
 `l5` in training, as in EAGLE-3's training-time test (Li et al. 2025), and while it drafts:
 
-    step 0   the drafter's feature h(t)        the token x(t)      ->  g(t)      what the target has at t
-    step 1   its own output g(t)               the token x(t+1)    ->  g(t+1)    … at t + 1, the drafter not being asked
+    step 0   the drafter's feature h(t)        the token x(t)      ->  g(t)      the target's feature at t
+    step 1   its own output g(t)               the token x(t+1)    ->  g(t+1)    … at t + 1, without the drafter
     step 2   its own output g(t+1)             the token x(t+2)    ->  g(t+2)
 
 `l5f` also reads the target's own features, as far as it has verified, and `b1` reads no others:
@@ -17,11 +17,11 @@ has; here all attention is causal.
     before the target has        a learned vector                  h(t)                     x(t)       ->  g(t)
     said anything
 
-A prediction at t is of the target at t, f(t): so the pair (f(t-1), x(t)) is EAGLE's, and `b1`, of the project
-xifan-zhang/EventGPT, is that head in `l5`'s form: what can be had of the target's feature instead of the drafter's.
-There both were scored at the position of the feature that they were given, where the identity is perfect.
+A prediction at t is of the target's feature at t, f(t): so the pair (f(t-1), x(t)) is EAGLE's input, and `b1`, of the
+project xifan-zhang/EventGPT, is EAGLE's head in `l5`'s form: it shows the gain of the target's feature over the
+drafter's. There both were scored at the position of the feature that they were given, where the identity is perfect.
 
-One step of training is teacher-forced; more of them (`b1r`, `l5fr`) are its own rollout, EAGLE-3's training-time test.
+One training step is teacher-forced; with more steps (`b1r`, `l5fr`) the adapter reads its own outputs, as in EAGLE-3.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ from crossdraft_lab.align.networks.pointwise import ALPHA
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig(AdapterConfig, DecoderConfig):
-    """An adapter with a decoder layer; `steps` are those of the training-time test."""
+    """An adapter with a decoder layer; `steps` counts the steps of the training-time test."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class AutoregressiveConfig(AttentionConfig):
 
     Args:
         reads_tokens: add the target's embedding of the token at each position.
-        positions: learned positions of a text; what is behind the last has no position of its own.
+        positions: number of learned positions of a text; later tokens get no position embedding.
     """
 
     reads_tokens: bool = True
@@ -72,7 +72,7 @@ class Unrotated(Rotary):
 
 
 class PastAttention:
-    """`Attend`, causal, of new positions to those of the past and to one another."""
+    """Causal attention of new positions to past ones and to one another, as an `Attend` function."""
 
     def __init__(self, past: Past) -> None:
         self.past = past
@@ -134,9 +134,9 @@ class AutoregressiveAdapter(AttentionAdapter):
         """Predict the target's next feature without the drafter.
 
         Args:
-            features: [B, 1, H] its own output at the position before.
-            tokens: [B, 1] the token after that.
-            past: of the positions so far.
+            features: [B, 1, H] the adapter's own output at the position before.
+            tokens: [B, 1] the token after that position.
+            past: keys and values of the positions so far.
 
         Returns:
             As `align`.
@@ -165,13 +165,13 @@ class AutoregressiveAdapter(AttentionAdapter):
 
 
 class TargetAdapter(AutoregressiveAdapter):
-    """`b1`: `l5` on the target's features; see the module's text. `own_proj` reads these, and its own outputs."""
+    """`b1`: `l5` on the target's features; see the module's docstring. `own_proj` reads these, and its own outputs."""
 
     reads_target = True
 
     def __init__(self, config: AutoregressiveConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
-        del self.project  # of the drafter's features
+        del self.project  # projects the drafter's features, which are not read
         self.unknown = nn.Parameter(torch.zeros(config.hidden_size))
 
     def align(self, source: Tensor, tokens: Tensor, past: Past = ()) -> tuple[Tensor, Past]:
@@ -196,14 +196,14 @@ class TargetAdapter(AutoregressiveAdapter):
         return predictions
 
     def _before(self, batch: TrainBatch) -> Tensor:
-        """[B, T, H] of `TARGET` one position before each, projected; in a question, all is unknown."""
+        """Project `TARGET` [B, T, H], each one position late; in the question, use the vector for unknown features."""
         features = self.own_proj(batch.hidden[TARGET]).roll(1, 1)
         known = torch.arange(features.shape[1], device=features.device) >= batch.starts[:, None]
         return torch.where(known[..., None], features, self.unknown)
 
 
 class GatedAdapter(TargetAdapter):
-    """`l5f`: g · h + (1 − g) · f, where h and f are projected and g = σ(W [h; f]), half at first."""
+    """`l5f`: g · h + (1 − g) · f, where h and f are projected and g = σ(W [h; f]) is half at first."""
 
     drafts_alone = False
 

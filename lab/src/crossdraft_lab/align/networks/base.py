@@ -1,6 +1,6 @@
 """The interface of all adapters: a drafter's features in, the target's last feature out; logits by the target's head.
 
-    the drafter's features   h(s-1)    h(s)      h(s+1)   …      s = where the answer begins
+    the drafter's features   h(s-1)    h(s)      h(s+1)   …      s = position where the answer begins
     the adapter              g(s-1)    g(s)      g(s+1)   …      as wide as the target's features
     the target's LM head     -> x(s)   -> x(s+1) -> x(s+2)
 
@@ -24,7 +24,7 @@ from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.specs import Count
 
 TARGET = -1
-"""Where the target's last features stand among the hidden states of a batch, whose other ones are the drafter's."""
+"""Key of the target's last features among the hidden states of a batch, whose other ones are the drafter's."""
 
 Past = tuple[KeyValue, ...]
 """Keys and values [B, heads, n, d] of the positions so far, one pair for each attention layer."""
@@ -58,15 +58,15 @@ class AdapterConfig(HeadConfig):
 
 
 class Adapter(Head):
-    """Adapter from a drafter's features to the target's; see the module's text. Subclasses define `align`."""
+    """Adapter from a drafter's features to the target's; see the module's docstring. Subclasses define `align`."""
 
     config_class = AdapterConfig
     config: AdapterConfig
     owns_head = False
-    embeds_tokens = False  # whether it reads the target's embeddings
-    drafts_alone = False  # whether it may go on by its own outputs, without the drafter's features
-    reads_target = False  # whether it reads the target's features, `TARGET` in training
-    fuses = False  # whether it reads several layers of the drafter, unless its settings say which
+    embeds_tokens = False  # true if it reads the target's embeddings
+    drafts_alone = False  # true if it can draft from its own outputs alone
+    reads_target = False  # true if it reads the target's features, `TARGET` in training
+    fuses = False  # true if it reads several layers of the drafter by default
 
     def __init__(self, config: AdapterConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
@@ -76,14 +76,14 @@ class Adapter(Head):
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """Hidden states of the drafter."""
+        """Hidden states of the drafter that the adapter reads."""
         return self.config.source_layers
 
     def source(self, hidden: Mapping[int, Tensor]) -> Tensor:
         """Features [..., S] of each layer -> [..., S · layers].
 
-        The levels of a residual stream differ in size by far more than their content does, so several of them are
-        brought to one size first. A single one is left as it is.
+        The levels of a residual stream differ in size by far more than in content, so several of them are normalised
+        to one size first. A single one is left unchanged.
         """
         layers = [hidden[layer] for layer in self.reads]
         if len(layers) == 1:
@@ -91,12 +91,12 @@ class Adapter(Head):
         return torch.cat([F.rms_norm(layer, layer.shape[-1:]) for layer in layers], -1)
 
     def align(self, source: Tensor, tokens: Tensor, past: Past = ()) -> tuple[Tensor, Past]:
-        """The target's last features at the next positions of a text.
+        """Predict the target's last features at the next positions of a text.
 
         Args:
-            source: [B, n, S · layers] of `source`.
+            source: [B, n, S · layers] features from `source`.
             tokens: [B, n] ids at these positions.
-            past: what this function returned for the positions before.
+            past: the second value that this function returned for the positions before.
 
         Returns:
             [B, n, H], and the past with these positions; `()` where a position does not depend on others.
@@ -112,13 +112,13 @@ class Adapter(Head):
         return DraftLogits(offset, self.logits(features), features)
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
-        """The target's own feature at every position: offset 0."""
+        """Predict the target's own feature at every position: offset 0."""
         features, _ = self.align(self.source(batch.hidden), batch.tokens)
         return [self.prediction(0, features)]
 
 
 def identity_projection(size: int, out: int) -> nn.Linear:
-    """A linear layer that begins as the identity, padded with zeros or cut off."""
+    """Linear layer that is initialised as the identity, padded with zeros or cut off."""
     layer = nn.Linear(size, out)
     nn.init.eye_(layer.weight)
     nn.init.zeros_(layer.bias)

@@ -1,12 +1,12 @@
 """Adapters from the drafter's own answer to the target's, index by index: `token_projection` and `logit_alignment`.
 
-    what the drafter says by itself    o(0)  o(1)  …  o(n-1)     o(i) came from its feature h(i) and its logits l(i)
+    the drafter's own answer           o(0)  o(1)  …  o(n-1)     o(i) came from its feature h(i) and its logits l(i)
     the adapter                        x(0)  x(1)  …  x(n-1)     the target's i-th token from the drafter's i-th
 
-Both are of the project xifan-zhang/EventGPT (`feasible/token_alignment`), which paired two free-running answers so. Two
-texts in other words have no such relation: 1.6 % of that pair's positions agree, and what these drafters accept is next
-to nothing. They are here to be measured beside those that read the target's own words. Two things were wrong there and
-are not here: a position after the drafter's own end is no example, and a logit knows which token it belongs to.
+Both come from the project xifan-zhang/EventGPT (`feasible/token_alignment`), which paired two free-running answers so.
+Texts in different words have no such relation: 1.6 % of that pair's positions agree, and these drafters' accepted
+length is near zero. They are kept for comparison with adapters that read the target's words. Two errors of that project
+are corrected here: a position after the drafter's own end is no example, and a logit is assigned to its token.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.specs import Count
 from crossdraft_lab.align.networks.base import Adapter, AdapterConfig
 
-FLOOR = -30.0  # of a log-probability that is read
-RESIDUAL = 0.1  # what the drafter's own logits are weighted by at first
+FLOOR = -30.0  # least log-probability that is read
+RESIDUAL = 0.1  # initial weight of the drafter's own logits
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class OwnAnswer:
 
     Args:
         tokens: [B, n] ids.
-        states: [B, n, S] its last features, from which each of them came.
-        ids, log_probs: [B, n, K] its likeliest tokens there, the likeliest first, and their logarithms.
-        lengths: [B] tokens of each.
+        states: [B, n, S] its last features, from which the tokens came.
+        ids, log_probs: [B, n, K] its likeliest tokens there, the likeliest first, and their log probabilities.
+        lengths: [B] number of tokens of each answer.
     """
 
     tokens: Tensor
@@ -49,7 +49,7 @@ class OwnAnswer:
 
 @dataclass(frozen=True)
 class IndexedBatch(TrainBatch):
-    """The target's answers without their questions, behind one token of padding, and the drafter's own to the same."""
+    """The target's answers without their questions, behind one padding token, and the drafter's own to the same."""
 
     own: OwnAnswer | None = None
 
@@ -59,8 +59,8 @@ class OwnAnswerConfig(AdapterConfig):
     """Settings of both adapters.
 
     Args:
-        width: of the MLP.
-        own: most tokens of the drafter's answer.
+        width: width of the MLP.
+        own: largest number of tokens of the drafter's answer.
     """
 
     width: Count
@@ -75,15 +75,15 @@ class OwnAnswerAdapter(Adapter):
 
     def __init__(self, config: OwnAnswerConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
-        del self.project  # it reads another text than the target's
+        del self.project  # not used: it reads another text than the target's
 
     @property
     def top(self) -> int:
-        """K, the number of likeliest tokens that it reads."""
+        """K, the number of likeliest tokens that the adapter reads."""
         return 1
 
     def translate(self, own: OwnAnswer) -> DraftLogits:
-        """The target's answer, [B, n, D] logits of its i-th token from the drafter's i-th."""
+        """Predict the target's answer: [B, n, D] logits of its i-th token from the drafter's i-th."""
         raise NotImplementedError
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
@@ -94,8 +94,8 @@ class OwnAnswerAdapter(Adapter):
 class TokenProjection(OwnAnswerAdapter):
     """`token_projection`: row o(i) of a map [V, D], at first the identity; and an MLP of h(i), [S] -> [H].
 
-    The map gives the drafts; features are predicted beside it, as in that project (MSE + 0.5 (1 - cos) of them, 0.1
-    cross-entropy of the map). There the map was [V, V]; here its columns are the draft vocabulary.
+    The map gives the drafts; features are predicted beside it, as in the original project (MSE + 0.5 (1 - cos) of
+    features, 0.1 cross-entropy of the map). There the map was [V, V]; here its columns are the draft vocabulary.
     """
 
     def __init__(self, config: OwnAnswerConfig, shared: SharedWeights) -> None:
@@ -117,10 +117,10 @@ class LogitConfig(OwnAnswerConfig):
     """Settings of `logit_alignment`.
 
     Args:
-        top: K, how many of the drafter's likeliest tokens are read.
+        top: K, number of the drafter's likeliest tokens that are read.
 
     Raises:
-        CrossdraftError: as `HeadConfig`, or the vocabulary has fewer.
+        CrossdraftError: as `HeadConfig`, or the vocabulary has fewer tokens.
     """
 
     top: Count = 100
@@ -137,10 +137,10 @@ class LogitConfig(OwnAnswerConfig):
 class LogitAlignment(OwnAnswerAdapter):
     """`logit_alignment`: (MLP(l) + r · l) / τ, l [K] being the drafter's largest log-probabilities, in their order.
 
-    K values in, K out, each for the token that it belongs to; all other tokens share one learned logit. The loss is
-    `distillation`, KL at a temperature of 2. There nothing said which tokens the K values belong to, so that the
-    drafter's j-th best was compared with the target's j-th best; a second loss, MSE of the two sorted lists, means
-    nothing where tokens are told apart, and is left out.
+    K values in, K out, each for its own token; all other tokens share one learned logit. The loss is `distillation`, KL
+    at a temperature of 2. In the original the K values had no tokens, so that the drafter's j-th best was compared with
+    the target's j-th best; its second loss, MSE of the two sorted lists, is meaningless once tokens are distinguished,
+    and is left out.
     """
 
     config_class = LogitConfig

@@ -13,11 +13,11 @@ from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.specs import Count
 from crossdraft_lab.align.networks.base import Adapter, AdapterConfig, Past
 
-ALPHA = 0.1  # what a residual block is weighted by at first
+ALPHA = 0.1  # initial weight of a residual block
 
 
 class NoAdapter(Adapter):
-    """The control: the drafter's feature, padded with zeros or cut off, stands for the target's; nothing is learned."""
+    """The control: the drafter's feature, padded with zeros or cut off, serves as the target's; nothing is learned."""
 
     def __init__(self, config: AdapterConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
@@ -39,8 +39,8 @@ class WidthConfig(AdapterConfig):
     """An adapter with an inner layer.
 
     Args:
-        width: of the inner layer.
-        blocks: how many follow one another.
+        width: width of the inner layer.
+        blocks: number of successive blocks.
     """
 
     width: Count

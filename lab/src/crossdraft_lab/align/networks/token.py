@@ -1,10 +1,10 @@
 """`token`: rewrites the drafter's own answer in the target's words, token by token; no feature of the drafter is read.
 
     reads     the question, the drafter's own answer with its end, and then the target's answer x(s) … x(t)
-    writes    x(t + 1), by the target's LM head
+    predicts  x(t + 1), by the target's LM head
 
-The TokenAdapter of the project xifan-zhang/EventGPT maps the drafter's i-th token to the target's (i + 1)-th. Two
-answers in other words have no such relation; here the whole answer is read before a word is written.
+The TokenAdapter of the project xifan-zhang/EventGPT maps the drafter's i-th token to the target's (i + 1)-th. Answers
+in different words have no such relation; here the whole answer is read before a word is predicted.
 """
 
 from collections.abc import Sequence
@@ -27,9 +27,9 @@ class TokenConfig(AttentionConfig):
     """Settings of `token`.
 
     Args:
-        layers: of the decoder.
-        own: most tokens of the drafter's answer that are read.
-        positions: learned positions of question and answers; what is behind the last has no position of its own.
+        layers: number of layers of the decoder.
+        own: largest number of tokens of the drafter's answer that are read.
+        positions: number of learned positions of question and answers; later tokens get no position embedding.
     """
 
     layers: Count = 2
@@ -38,7 +38,7 @@ class TokenConfig(AttentionConfig):
 
 
 class TokenAdapter(Adapter):
-    """Causal decoder on the target's token embeddings; see the module's text."""
+    """Causal decoder on the target's token embeddings; see the module's docstring."""
 
     config_class = TokenConfig
     config: TokenConfig  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -46,7 +46,7 @@ class TokenAdapter(Adapter):
 
     def __init__(self, config: TokenConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
-        del self.project  # of the drafter's features
+        del self.project  # projects the drafter's features, which are not read
         self.embed_positions = nn.Parameter(torch.randn(config.positions, config.hidden_size) * 0.02)
         self.layers = nn.ModuleList([DecoderLayer(config) for _ in range(config.layers)])
         self.norm = nn.LayerNorm(config.hidden_size)
@@ -59,7 +59,7 @@ class TokenAdapter(Adapter):
         return [self.prediction(0, self._run(batch.tokens, 0, TTTAttention(Unrotated()).at(0)))]
 
     def _run(self, tokens: Tensor, start: int, attend: Attend) -> Tensor:
-        """[B, n] ids at the positions from `start` on -> [B, n, H]."""
+        """Run ids [B, n] at the positions from `start` on -> [B, n, H]."""
         last = len(self.embed_positions) - 1
         positions = torch.arange(start, start + tokens.shape[1], device=tokens.device).clamp(max=last)
         rows = self.embed(tokens).to(self.embed_positions) + self.embed_positions[positions]

@@ -1,15 +1,15 @@
-"""Adapters on the vision side: the features of an event encoder in, a few of the target's visual tokens out.
+"""Adapters on the vision side: features of an event encoder in, some of the target's visual tokens out.
 
     event encoder    [T, P, S]   T event frames of P patches
     adapter          [K, H]      K = frames · tokens: the target's visual tokens of some frames of the clip
     target           reads them in place of the N visual tokens of the whole clip
 
-What is predicted are tokens as the target's language model reads them, after its projector: frames that are evenly
-spread over the clip, with all their tokens. Means of several tokens are no such tokens, and a target may make little
-of them.
+Predicted are tokens in the form in which the target's language model reads them, after its projector: of frames evenly
+spread over the clip, with all their tokens. Means of several tokens are not of that form, and a target may not
+understand them.
 
 The text after the clip keeps the position that it has after all N tokens, and the K tokens are spread over the N
-positions (`spread`): a model was trained with text that far away.
+positions (`spread`): the model was trained with text at that distance.
 """
 
 import math
@@ -23,7 +23,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 from crossdraft.specs import Count
 
-HEAD_DIM = 64  # of attention among predicted tokens
+HEAD_DIM = 64  # for attention among predicted tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +33,13 @@ class VisionConfig(HeadConfig):
     Args:
         drafter: fingerprint of the event model whose encoder it reads.
         source_size, source_frames, source_tokens: S, T and P.
-        frames: of the clip that are predicted.
-        tokens: of each of them.
-        length: N, visual tokens of the whole clip.
-        scale: of the target's visual tokens: how far they are from what any clip looks like, in each dimension.
+        frames: number of frames of the clip that are predicted.
+        tokens: number of tokens of each predicted frame.
+        length: N, number of visual tokens of the whole clip.
+        scale: standard deviation of the target's visual tokens from their mean over clips.
 
     Raises:
-        CrossdraftError: as `HeadConfig`, more tokens are predicted than a clip has, or the scale is no positive number.
+        CrossdraftError: as `HeadConfig`, more tokens are predicted than a clip has, or `scale` is not above 0.
     """
 
     drafter: str
@@ -68,7 +68,7 @@ class VisionConfig(HeadConfig):
 
 
 class VisionAdapter(Head):
-    """scale · (mean + f(X)), where `mean` [K, H] is what any clip looks like; networks fill in f, `deviation`."""
+    """scale · (mean + f(X)), where `mean` [K, H] is the mean over clips; subclasses define f, `deviation`."""
 
     config_class = VisionConfig
     config: VisionConfig
@@ -183,7 +183,7 @@ class QueriesVision(VisionAdapter):
 
 
 def spread(count: int, length: int) -> Tensor:
-    """[count] positions, evenly spread over 0 … length - 1, that tokens in place of `length` others have.
+    """Positions [count], evenly spread over 0 … length - 1, for tokens that replace `length` others.
 
     >>> spread(3, 12).tolist(), spread(4, 4).tolist()
     ([2, 6, 10], [0, 1, 2, 3])

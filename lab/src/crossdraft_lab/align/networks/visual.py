@@ -1,7 +1,7 @@
 """`l4v`: `l4` behind cross-attention to the target's visual features of a few frames.
 
-An event camera records no colour, and a drafter that never saw the target's answers has no word for what it does not
-see. The target's vision encoder is done long before its prefill ends, so what is drafted is still hidden. This is
+An event camera records no colour, and a drafter that never saw the target's answers cannot name what it does not see.
+The target's vision encoder ends long before its prefill does, so the draft is still hidden. The cross-attention is
 `glance`'s layer (`heads.glance.network`) in front of an adapter; the `ParallelPrefillAdapter` of the project
 xifan-zhang/EventGPT was planned as an MLP with such an attention, and never run.
 """
@@ -28,10 +28,10 @@ class VisualConfig(AttentionConfig):
     """Settings of `l4v`.
 
     Args:
-        visual_size: E, of the target's visual features.
-        frames: how many frames are read, evenly spread over those that the target reads.
-        patches: n, features of a frame.
-        cross_layers: layers of cross-attention.
+        visual_size: E, width of the target's visual features.
+        frames: number of frames that are read, evenly spread over those that the target reads.
+        patches: n, number of features of a frame.
+        cross_layers: number of layers of cross-attention.
     """
 
     visual_size: Count
@@ -73,7 +73,7 @@ class VisualAdapter(AttentionAdapter):
         return (0,)
 
     def keys_values(self, visual: Tensor) -> list[KeyValue]:
-        """[B, F · n, E] the vision encoder's features of the frames -> each layer's keys, values.
+        """Convert the vision encoder's features of the frames, [B, F · n, E], into each layer's keys and values.
 
         Raises:
             CrossdraftError: as `check_visual`.
@@ -84,7 +84,7 @@ class VisualAdapter(AttentionAdapter):
     def align(
         self, source: Tensor, tokens: Tensor, past: Past = (), visual: Sequence[KeyValue] = ()
     ) -> tuple[Tensor, Past]:
-        """Align as `Adapter.align` does; `visual` comes from `keys_values`, and without it no frame is seen."""
+        """Align as `Adapter.align` does; `visual` comes from `keys_values`; if empty, no frame is seen."""
         attend = PastAttention(past)
         return self.run(self._seen(source, visual), attend), tuple(attend.new)
 
@@ -94,11 +94,11 @@ class VisualAdapter(AttentionAdapter):
         return [self.prediction(0, self.run(rows, TTTAttention(Unrotated()).at(0)))]
 
     def extra_losses(self, batch: TrainBatch, predictions: Sequence[DraftLogits]) -> dict[str, Tensor]:
-        """`contrastive`: events, images and texts of one answer find each other among those of the batch.
+        """`contrastive`: pulls together events, images and texts of one answer, against the others of the batch.
 
-        Without images where a step sees no frame.
-        Events are the mean of what is predicted along the answer, texts that of the target's features, images that of
-        the first layer's values. The mean of `clip_loss` of the three pairs; all answers about a clip share its image.
+        Images are left out where a step sees no frame.
+        Events are the mean of the predictions along the answer, texts that of the target's features, images that of the
+        first layer's values. The loss is the mean of `clip_loss` over pairs; answers about one clip share its image.
         """
         asked = batch.loss_mask(0)[..., None].float()
         features = cast("Tensor", predictions[0].features), batch.hidden[TARGET]
@@ -124,11 +124,11 @@ class VisualAdapter(AttentionAdapter):
 
 
 def clip_loss(one: Tensor, other: Tensor, same: Tensor) -> Tensor:
-    """InfoNCE in both directions, as CLIP trains (Radford et al. 2021), over τ = 0.07.
+    """InfoNCE in both directions, as CLIP trains (Radford et al. 2021), with τ = 0.07.
 
     Args:
-        one, other: [B, H] each.
-        same: [B, B] which of them belong together; the loss of several partners is their mean (Khosla et al. 2020).
+        one, other: embeddings, [B, H] each.
+        same: [B, B] true for pairs that belong together; with several partners the mean is taken (Khosla et al. 2020).
     """
     scores = F.normalize(one, dim=-1) @ F.normalize(other, dim=-1).T / 0.07
     losses = [-torch.where(same, scores.log_softmax(dim), 0).sum(dim) / same.sum(dim) for dim in (0, 1)]

@@ -69,12 +69,12 @@ def alignment_loss(
 
     Args:
         predict: what is trained.
-        batch_of: a step's batch with the drafter's states, and the target's features.
-        objective: which losses, and their weights.
-        target: its head.
-        hides: whether the first prediction at a position is one of a hidden draft, which has nothing of the target; if
-            not, there is no `prefix`.
-        extra: what is added to these losses.
+        batch_of: makes a step's batch with the drafter's states, and the target's features.
+        objective: losses and their weights.
+        target: rows of the target's head.
+        hides: true if the first prediction at a position belongs to a hidden draft, which sees nothing of the target;
+            if false, there is no `prefix`.
+        extra: further losses that are added.
     """
     lookup = target_to_draft(target.draft_ids, target.vocab_size)
 
@@ -98,10 +98,10 @@ def alignment_loss(
 
 @torch.no_grad()
 def prefix_figures(logits: Tensor, batch: TrainBatch, labels: Tensor) -> dict[str, float]:
-    """Mean number of tokens that the target accepts of greedy drafts made before its first token.
+    """Mean number of tokens that the target accepts from greedy drafts made before its first token.
 
-    Where all tokens before a position are right, the drafter's own text is the target's; so it is read off predictions
-    [B, T, D] along the target's answer.
+    If all tokens before a position are right, the drafter's own text is the target's; so the number follows from the
+    predictions [B, T, D] along the target's answer.
     """
     asked = batch.loss_mask(0)
     right = (logits.argmax(-1) == labels) & (labels != OUTSIDE) & asked
@@ -115,7 +115,7 @@ def check_layers(layers: Sequence[int], depth: int) -> None:
     """Refuse hidden states that the drafter does not have.
 
     Raises:
-        CrossdraftError: one of them.
+        CrossdraftError: the drafter lacks one of the layers.
     """
     missing, some = [layer for layer in layers if layer > depth], source_layers(depth, several=True)
     if missing:

@@ -1,4 +1,4 @@
-"""Training batches, step by step: a pure function of the step, wherever the answers come from."""
+"""Training batches: a pure function of the step, whatever the source of the answers."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,17 +18,17 @@ from crossdraft_lab.train.core.dist import MicroBatch
 
 CLIPS, ANSWERS = 8, 8  # clips kept in memory; answers decoded in one batch
 FULL = MicroBatch()
-POOL = 16  # batches whose answers are sorted by length together, so that little is padding
+POOL = 16  # batches whose answers are sorted by length together, so that there is little padding
 
 
 class EpochSampler:
-    """Numbers 0 … pool - 1 in an order that each epoch draws anew from the seed."""
+    """Numbers 0 … pool - 1 in an order that is drawn anew for each epoch from the seed."""
 
     def __init__(self, pool: int, seed: int) -> None:
         self.pool, self.seed = pool, seed
 
     def numbers(self, step: int, count: int) -> list[int]:
-        """A step's numbers: `count` of them, or all where there are fewer."""
+        """Return a step's numbers: `count` of them, or all if there are fewer."""
         count = min(count, self.pool)
         epoch, index = divmod(step, self.pool // count)
         drawn = np.random.default_rng([self.seed, epoch]).permutation(self.pool)
@@ -36,14 +36,14 @@ class EpochSampler:
 
 
 class StoredBatches:
-    """Batches from a capture, in an order that each epoch draws anew from the seed.
+    """Batches from a capture, in an order that is drawn anew for each epoch from the seed.
 
-    Where visual features are wanted, which must lie side by side, a batch is about clips with equally many of them.
+    With visual features, which are stacked, a batch is about clips that all have the same number of them.
 
     Args:
         store: the capture.
-        layers, visual_layers: features that are wanted.
-        seed: of the order.
+        layers, visual_layers: layers whose features are read.
+        seed: seed of the order.
     """
 
     def __init__(
@@ -87,14 +87,14 @@ def _order(seed: int, epoch: int, count: int, lengths: tuple[int, ...], sizes: t
 class OnlineBatches:
     """Batches without a capture: the target answers an endless cycle through a source while the head learns.
 
-    The batch of a step depends on the step alone, bit for bit: the answers about a clip are written together, without
+    The batch of a step depends on the step alone, bit for bit: the answers about a clip are generated together, without
     memory of other answers.
 
     Args:
-        layers, visual_layers: which features; negative ones count from the end.
-        max_new_tokens: the longest answer.
-        batch: answers decoded in one batch.
-        keep: most clips whose answers are held in memory.
+        layers, visual_layers: layers whose features are read; negative ones count from the end.
+        max_new_tokens: largest number of tokens of an answer.
+        batch: number of answers decoded in one batch.
+        keep: largest number of clips whose answers are held in memory.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ def cycled(source: ClipSource, step: int, count: int) -> list[tuple[int, int]]:
 
 
 def describe_answers(numbers: Sequence[int], store: CaptureStore) -> str:
-    """Answers of a capture, for people."""
+    """Describe answers of a capture by their numbers, for people."""
     return f"answers {', '.join(map(str, numbers))} of {store.folder}"
 
 
@@ -149,10 +149,10 @@ def describe_cycled(step: int, count: int) -> str:
 
 
 def add_noise(batch: TrainBatch, noise: float, seed: int, step: int, first: int = 0) -> TrainBatch:
-    """The batch with uniform noise on its features, in units of each layer's standard deviation (EAGLE-1).
+    """Add uniform noise to a batch's features, in units of each layer's standard deviation (EAGLE-1).
 
-    Every answer has its own random stream and deviation, so that its noise is the same in whatever micro-batch of the
-    step it comes.
+    Every answer has its own random stream and deviation, so that its noise does not depend on the micro-batch of the
+    step that it is in.
 
     Args:
         first: number of the batch's first answer among those of the step.
@@ -163,7 +163,7 @@ def add_noise(batch: TrainBatch, noise: float, seed: int, step: int, first: int 
     for row, length in enumerate(batch.lengths.tolist()):
         generator = torch.Generator().manual_seed(hash((seed, step, first + row)) % 2**62)
         for layer in sorted(hidden):
-            features = hidden[layer][row, : length - 1]  # after it there are none
+            features = hidden[layer][row, : length - 1]  # behind it there are no features
             drawn = torch.rand(features.shape, generator=generator).to(features.device) * 2 - 1
             features += drawn * noise * features.std()
     return replace(batch, hidden=hidden)

@@ -3,9 +3,9 @@
     the drafter   its own view of the clip, the question, then the target's answer     ->  states h(t), read here
     the target    its own view of the clip, the question, its answer                   ->  features f(t), captured
 
-Both have read the same tokens when they are at t: so f(t) is a function of the text and of the scene, and h(t) knows
-the text and what the drafter saw of the scene. (States of two free-running models, paired by their index, have no such
-relation: from the first token that differs on they are about different texts.)
+At position t both have read the same tokens: so f(t) is a function of the text and of the scene, and h(t) knows the
+text and the drafter's view of the scene. (States of two free-running models, paired by their index, have no such
+relation: from the first token that differs on, they are about different texts.)
 """
 
 from abc import ABC, abstractmethod
@@ -45,13 +45,13 @@ WHOLE = MicroBatch()
 
 @dataclass(frozen=True)
 class EventPromptCodec:
-    """An EventGPT's prompt in token ids, cut where a clip's questions part, by its own processor."""
+    """An EventGPT's prompt in token ids, made by its own processor and split where the questions about a clip begin."""
 
     processor: EventGPTProcessor
 
     @property
     def pad_id(self) -> int:
-        """Id that fills rows up; any id will do, for padding is never read."""
+        """Id that pads rows; any id will do, for padding is never read."""
         padding: Any = self.processor.tokenizer.pad_token_id
         return int(padding or 0)
 
@@ -73,14 +73,14 @@ class EventPromptCodec:
 
 @dataclass(frozen=True)
 class ClipAnswers:
-    """Answers, step by step, all about a clip together; a pure function of the step.
+    """Answers of each step, grouped by clip; a pure function of the step.
 
     Args:
         store: a capture.
-        features: the order of the clips, and what is seen of them.
+        features: order of the clips, and features of them.
         by_clip: numbers of the answers about each clip.
-        clips, each: how many clips a step, and answers about each.
-        seed: of the choice among a clip's answers, where it has more.
+        clips, each: number of clips a step, and number of answers about each.
+        seed: seed of the choice among a clip's answers, where it has more.
     """
 
     store: CaptureStore
@@ -91,7 +91,7 @@ class ClipAnswers:
     seed: int
 
     def numbers(self, step: int, share: MicroBatch = WHOLE) -> list[int]:
-        """The answers of the share's clips of a step, clip-major."""
+        """Numbers of the answers about the share's clips of a step, clip-major."""
         rng = np.random.default_rng([self.seed, step])
         found: list[list[int]] = []
         for clip in self.features.numbers(step, self.clips):
@@ -105,24 +105,24 @@ class ClipAnswers:
         return describe_answers(self.numbers(step), self.store)
 
     def visual(self, step: int, share: MicroBatch = WHOLE) -> Tensor:
-        """[clips, …] what is seen of the share's clips of a step."""
+        """Features [clips, …] of the share's clips of a step."""
         return self.features.visual(step, share.take(self.features.numbers(step, self.clips)))
 
 
 @dataclass(frozen=True)
 class PairedAnswers(ClipAnswers):
-    """Answers that a drafter reads after what it sees of the clip, and the target's last features of them.
+    """Answers that a drafter reads after its view of the clip, with the target's last features along them.
 
     Args:
         codec: prompts with the drafter's placeholder.
-        question_of: the question of the answer of that number.
+        question_of: returns the question of the answer of that number.
     """
 
     codec: EventPromptCodec
     question_of: Callable[[int], str]
 
     def rows(self, numbers: Sequence[int], between: Sequence[Sequence[int]] = ()) -> Branches:
-        """Questions, in the drafter's prompt, and answers, the target's own tokens.
+        """Pack questions, in the drafter's prompt, and answers, the target's own tokens, as rows.
 
         `between` are tokens that stand between each question and answer.
         """
@@ -135,7 +135,7 @@ class PairedAnswers(ClipAnswers):
     def read(self, numbers: Sequence[int], between: Sequence[Sequence[int]] = ()) -> tuple[Branches, Tensor]:
         """Return `rows` of the numbers, and [rows, T, H] the target's features of the answers.
 
-        A feature stands at the position of the drafter's row that has read the same tokens of the answer. Elsewhere 0.
+        A feature is stored at the drafter's position that has read the same tokens of the answer; others are 0.
         """
         rows, depth = self.rows(numbers, between), self.store.index.owner.depth
         answers = [self.store.answer(number, (depth,)) for number in numbers]
@@ -146,7 +146,7 @@ class PairedAnswers(ClipAnswers):
         return rows, features
 
     def question(self, number: int) -> list[int]:
-        """A question's ids in the drafter's prompt."""
+        """Ids of a question in the drafter's prompt."""
         return self.codec.question_ids(self.question_of(number))
 
 
@@ -183,13 +183,13 @@ def paired_answers(
     Args:
         store: the capture; with `finite`, it has the target's last layer.
         drafter: the event model.
-        event: what that was loaded from.
-        seed: of the clips' order.
-        answers: about so many a step.
-        kind, encode: what is seen of the clips, as in `event_features`; without `encode` nothing is.
+        event: name or folder that the event model was loaded from.
+        seed: seed of the clips' order.
+        answers: approximate number of answers a step.
+        kind, encode: kind of the clips' features and how they are computed, as in `event_features`; `None` = none.
 
     Raises:
-        CrossdraftError: an answer has a token that the drafter does not know, and as `clip_answers`.
+        CrossdraftError: an answer has a token that the drafter does not know; also as `clip_answers`.
     """
     largest = max(int(tokens.max()) for tokens in store.answer_tokens())
     known = len(cast("Any", drafter.model).get_input_embeddings().weight)
@@ -232,7 +232,7 @@ def drafter_states(
     rows: Branches,
     layers: Sequence[JoinedLayer] | None = None,
 ) -> list[Tensor]:
-    """Every hidden state [rows, T, S] of the drafter at the rows' positions, after what it sees of each clip.
+    """Compute every hidden state [rows, T, S] of the drafter at the rows' positions, after its view of each clip.
 
     `layers` as in `read_together`.
     """
@@ -260,13 +260,13 @@ def own_answers(
 class FrozenDrafterData(ABC):
     """Batches of a frozen drafter's outputs for the steps' answers, computed once and kept on disk.
 
-    All answers about a clip are read together, whichever of them a step takes: an answer has the same bits in every
-    step, whether they were kept or are found out anew because there was no room for them.
+    All answers about a clip are read together, even if a step takes only some of them: so an answer's outputs have the
+    same bits in every step, whether they were kept or are computed again for lack of space.
 
     Args:
-        answers: which, step by step.
+        answers: answers of each step.
         model: the drafter.
-        kept: what was found out, by answer.
+        kept: outputs computed so far, by answer.
     """
 
     answers: PairedAnswers
@@ -275,7 +275,7 @@ class FrozenDrafterData(ABC):
 
     @abstractmethod
     def batch(self, step: int) -> tuple[TrainBatch, Tensor]:
-        """The step's batch, and [rows, T, H] the target's features."""
+        """Return the step's batch, and the target's features [rows, T, H]."""
 
     @abstractmethod
     def _read(self, step: int, clip: int, numbers: Sequence[int]) -> Mapping[int, Sequence[Tensor]]:
@@ -302,24 +302,24 @@ class AlignmentData(FrozenDrafterData):
     """Batches for adapters on the drafter's states along the target's answer.
 
     Args:
-        layers: its hidden states that are wanted.
+        layers: layers of the drafter whose hidden states are read.
         frames: the target's visual features of each clip, for an adapter that reads them.
-        own: most tokens of the drafter's own answers, for an adapter that reads these and no states of it; 0 = none.
+        own: largest number of tokens of the drafter's own answers, for an adapter that reads these; 0 = none.
     """
 
     layers: tuple[int, ...]
     frames: ClipFeatures | None = None
     own: int = 0
-    _said: dict[int, list[int]] = field(default_factory=dict)  # by answer: the drafter's own
+    _said: dict[int, list[int]] = field(default_factory=dict)  # the drafter's own answers, by number
 
     @property
     def device(self) -> torch.device:
-        """The drafter's, where batches are."""
+        """Device of the drafter and of the batches."""
         return self.model.model.device
 
     @torch.no_grad()
     def batch(self, step: int) -> tuple[TrainBatch, Tensor]:
-        """The drafter's states of the step's answers, and [rows, T, H] the target's features: `TARGET` there, too."""
+        """Return the drafter's states of the step's answers, and the target's features [rows, T, H] (also `TARGET`)."""
         numbers = self.answers.numbers(step)
         if self.own:
             rows, features = self.answers.read(numbers, self._own_answers(step, numbers))
@@ -346,7 +346,7 @@ class AlignmentData(FrozenDrafterData):
         }
 
     def _own_answers(self, step: int, numbers: Sequence[int]) -> list[list[int]]:
-        """The drafter's own greedy answers to the step's questions."""
+        """Decode the drafter's own greedy answers to the step's questions."""
         if any(number not in self._said for number in numbers):
             visual = self.answers.visual(step)
             said = own_answers(self.model, self.answers, visual, numbers, self.own)
@@ -354,7 +354,7 @@ class AlignmentData(FrozenDrafterData):
         return [self._said[number] for number in numbers]
 
     def _visual(self, step: int) -> dict[int, Tensor]:
-        """Visual layer 0 of the step's answers, clip-major."""
+        """Visual layer 0 for the step's answers, clip-major."""
         if self.frames is None:
             return {}
         clips = self.answers.features.numbers(step, self.answers.clips)
@@ -366,13 +366,13 @@ class OwnAnswerData(FrozenDrafterData):
     """Batches for adapters on the drafter's own answer: the drafter's and the target's answers to one question.
 
     position      0     1     2    …   A
-    tokens        pad   x(0)  x(1) …   x(A-1)     the target's answer; at t stands what predicts x(t)
-    target        f(0)  f(1)  f(2) …              its feature that x(t) came from
-    drafter       o(0)  o(1)  o(2) …  o(n-1)      its own t-th token, feature and logits; n is its own length
+    tokens        pad   x(0)  x(1) …   x(A-1)     the target's answer; at t stands the token before x(t)
+    target        f(0)  f(1)  f(2) …              the target's feature from which x(t) was computed
+    drafter       o(0)  o(1)  o(2) …  o(n-1)      the drafter's t-th token, feature and logits; n is its length
 
     Args:
-        own: most tokens of its answers.
-        top: of its likeliest tokens that are read at each position.
+        own: largest number of tokens of the drafter's answers.
+        top: number of the drafter's likeliest tokens that are read at each position.
     """
 
     own: int
@@ -380,7 +380,7 @@ class OwnAnswerData(FrozenDrafterData):
 
     @torch.no_grad()
     def batch(self, step: int) -> tuple[IndexedBatch, Tensor]:
-        """The target's and the drafter's answers to the step's questions, and [rows, T, H] the target's features."""
+        """Return the target's and the drafter's answers to the step's questions, and target features [rows, T, H]."""
         answers = self.answers
         numbers, depth = answers.numbers(step), answers.store.index.owner.depth
         said = self._tensors(step, numbers)
@@ -393,7 +393,7 @@ class OwnAnswerData(FrozenDrafterData):
         return batch, plain.hidden[TARGET]
 
     def _read(self, step: int, clip: int, numbers: Sequence[int]) -> Mapping[int, Sequence[Tensor]]:
-        """Compute tokens [n], features [n, S], ids and log-probabilities [n, K] of each; see `OwnAnswer`."""
+        """Compute tokens [n], features [n, S], ids and log-probabilities [n, K] of each answer; see `OwnAnswer`."""
         answers, model = self.answers, self.model
         visual = answers.features.visual(step, [clip])
         said = own_answers(model, answers, visual, numbers, self.own)
@@ -409,7 +409,7 @@ class OwnAnswerData(FrozenDrafterData):
 
 
 def _side_by_side(said: Sequence[Sequence[Tensor]], width: int) -> OwnAnswer:
-    """The first `width` entries of each answer, padded to `width`."""
+    """Stack the first `width` entries of each answer, padded to `width`."""
     cut = [[part[:width] for part in parts] for parts in zip(*said, strict=True)]
     lengths = torch.tensor([len(tokens) for tokens in cut[0]])
     rows = [pad_sequence(parts, batch_first=True) for parts in cut]
@@ -418,6 +418,6 @@ def _side_by_side(said: Sequence[Sequence[Tensor]], width: int) -> OwnAnswer:
 
 
 def _padded(rows: Sequence[Tensor], width: int) -> Tensor:
-    """[n, width, S] of rows [T, S], zeros on the right."""
+    """Stack rows [T, S] to [n, width, S], with zeros on the right."""
     padded = pad_sequence(list(rows), batch_first=True)
     return pad(padded, (0, 0, 0, width - padded.shape[1]))

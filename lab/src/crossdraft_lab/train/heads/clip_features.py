@@ -1,4 +1,4 @@
-"""Features of captured clips by frozen encoders: made once a clip, and kept in a file for other trainings on them."""
+"""Features of captured clips from frozen encoders: computed once a clip, and kept in a file for other trainings."""
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -27,10 +27,10 @@ WRITE_EVERY = 100  # clips between two writings of the file
 
 
 class ClipFeatures(EpochSampler):
-    """Clips of each step without features of them, for a control that sees nothing."""
+    """Order of the clips of each step, without features, for a control that sees nothing."""
 
     def visual(self, step: int, clips: Sequence[int]) -> Tensor:
-        """[clips, …] features of some of the step's clips; without features [1, 0, 0]."""
+        """Features [clips, …] of some of the step's clips; without features [1, 0, 0]."""
         return torch.zeros(1, 0, 0)
 
 
@@ -38,13 +38,13 @@ class FeatureCache(ClipFeatures):
     """Features of a capture's clips.
 
     Args:
-        kind: of the features, in the file's name.
-        encode: features of the clip of that number, in the model's own precision, whatever that of the training is.
-        model: the model that makes them.
+        kind: name of the kind of features, used in the file's name.
+        encode: computes the features of the clip of that number, in the model's own precision, not the training's.
+        model: the model that computes them.
         source: the clips.
-        seed: of their order.
-        folder: of the capture, which gets a folder `features`; where nothing can be written, nothing is kept.
-        owner: what tells these features from others of their kind: model and clips.
+        seed: seed of their order.
+        folder: folder of the capture, in which a folder `features` is made; if it cannot be written, nothing is kept.
+        owner: identity of model and clips, which distinguishes these features from others of their kind.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class FeatureCache(ClipFeatures):
         return found
 
     def _read(self) -> dict[int, Tensor]:
-        """Load the features that an earlier run kept; a file that cannot be read is made anew."""
+        """Load the features that an earlier run kept; start afresh if the file cannot be read."""
         try:
             with safe_open(self.file, "pt") as kept:
                 if (kept.metadata() or {}).get("owner") == self.owner:
@@ -101,7 +101,7 @@ class FeatureCache(ClipFeatures):
 
 
 def seen_events(model: Target, prompt: Prompt) -> Tensor:
-    """[n, H] the event features that replace the placeholders of a prompt."""
+    """Event features [n, H] that replace the placeholders of a prompt."""
     return cast("Any", model.encode(prompt))["video"].pooler_output[0]
 
 
@@ -114,12 +114,12 @@ def event_features(
     kind: str = "seen",
     encode: Callable[[Target, Prompt], Tensor] = seen_events,
 ) -> FeatureCache:
-    """A cache of the features that an event model makes of the clips' events.
+    """Cache of an event model's features of the clips' events.
 
     Args:
         model: the event model behind its adapter.
         source, seed, folder, owner, kind: as in `FeatureCache`.
-        encode: features of a prompt with events.
+        encode: computes the features of a prompt with events.
 
     Raises:
         CrossdraftError: a list names a clip without events.
@@ -138,7 +138,7 @@ def clip_events(source: ClipSource, clip: int) -> object:
     """Events of a captured clip, as in `Request.events`: simulated for a scene, recorded for a clip of a list.
 
     Raises:
-        CrossdraftError: the list names none.
+        CrossdraftError: the list names no events for the clip.
     """
     if isinstance(source, SceneSource):
         seed = clip_seed(source.split, source.first + clip)

@@ -1,8 +1,8 @@
-"""Training of heads on an event model, on the target's captured answers, which it reads after its view of the clip.
+"""Training of heads on an event model, on the target's captured answers, which the model reads after the clip.
 
-The event model is small, and stays on the CPU. Losses of logits (`kl`, …) teach a head what the event model itself
-will say, which decides how many of its tokens that keeps; losses of labels (`cross_entropy`) teach the target's tokens,
-which decide how many of those are kept in the end. Where the two models agree, they are one.
+The event model is small, and stays on the CPU. Losses of logits (`kl`, …) teach a head the event model's own next
+tokens, which decides how many of the head's tokens the event model accepts; losses of labels (`cross_entropy`) teach
+the target's tokens, which decides how many are accepted in the end. Where the two models agree, both losses do.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +39,7 @@ from crossdraft_lab.train.heads.task import HeadTask, TaskData, TaskInputs, capt
 from crossdraft_lab.train.reference.models import TrainableEventGPT
 
 BatchOf = Callable[[int], TrainBatch]
-"""step -> its batch: the target's answers, with the event model's features in place of the target's."""
+"""Makes a step's batch: the target's answers, with the event model's features in place of the target's."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class EventBatches:
     """Batches of a step's answers; see `BatchOf`.
 
     Args:
-        answers: which, step by step.
+        answers: answers of each step.
         model: the event model; it is not trained.
     """
 
@@ -68,8 +68,8 @@ class GlanceBatches:
 
     Args:
         events: the batches.
-        visual_ids: ids that stand for something visual in the target's prompts.
-        config: which frames are read.
+        visual_ids: ids of visual placeholders in the target's prompts.
+        config: configuration that says which frames are read.
     """
 
     events: EventBatches
@@ -83,7 +83,7 @@ class GlanceBatches:
         return replace(batch, visual={0: features.repeat_interleave(len(batch) // len(clips), 0)})
 
     def frame_features(self, clip: int) -> Tensor:
-        """[frames · n, E] of the frames that the head reads.
+        """Features [frames · n, E] of the frames that the head reads.
 
         Raises:
             CrossdraftError: the capture lacks layer 0 of the visual part, or a frame has another number of features.
@@ -106,13 +106,13 @@ class GlanceBatches:
 
 
 def event_head_loss(head: Head, batch_of: BatchOf, objective: Objective, rows: Tensor) -> LossFn:
-    """Loss of Medusa heads and of `glance`; its figure `tau` counts the target's tokens, as everywhere.
+    """Loss of Medusa heads and of `glance`; its figure `tau` counts the target's tokens.
 
     Args:
-        head: what is trained.
-        batch_of: a step's features and tokens.
-        objective: which losses, and their weights.
-        rows: [D, H] the event model's own output rows of the draft vocabulary.
+        head: head that is trained.
+        batch_of: makes a step's batch of features and tokens.
+        objective: losses and their weights.
+        rows: the event model's own output rows [D, H] of the draft vocabulary.
     """
     layer = head.config.num_layers
     lookup = target_to_draft(head.draft_ids, head.config.vocab_size)
@@ -128,8 +128,8 @@ def event_head_loss(head: Head, batch_of: BatchOf, objective: Objective, rows: T
 def fast_loss(head: Fast, answers: PairedAnswers) -> LossFn:
     """Loss of the fast draft head (`heads.fast.network`): cross-entropy over the first tokens of the target's answers.
 
-    Figures: `right`, the share of positions whose likeliest token is the target's; `tau`, tokens of a first pass with
-    the chain of these: 1 + those right in a row from the answer's beginning.
+    Figures: `right`, the share of positions whose likeliest token is the target's; `tau`, the tokens that a first pass
+    with the chain of these gives: 1 + those right in a row from the answer's beginning.
     """
     lookup = target_to_draft(head.draft_ids, head.config.vocab_size)
 
@@ -145,7 +145,7 @@ def fast_loss(head: Fast, answers: PairedAnswers) -> LossFn:
 
 
 def fast_logits(head: Fast, batch: TrainBatch, visual: Tensor) -> Tensor:
-    """[rows, N, D] the head's logits for the first tokens of each answer, after features [clips, n, H] of the clips."""
+    """Compute the head's logits [rows, N, D] for the first tokens of each answer, from clip features [clips, n, H]."""
     pairs = zip(batch.tokens, batch.starts.tolist(), strict=True)
     questions = torch.stack([head.question(tokens[:start]) for tokens, start in pairs])
     if not head.config.sees:
@@ -154,7 +154,7 @@ def fast_logits(head: Fast, batch: TrainBatch, visual: Tensor) -> Tensor:
 
 
 def first_words(batch: TrainBatch, count: int) -> tuple[Tensor, Tensor]:
-    """[rows, count] ids that each answer begins with, and a mask of the ids that exist."""
+    """Return the first `count` ids of each answer, [rows, count], and a mask of the ids that exist."""
     positions = batch.starts[:, None] + torch.arange(count)
     there = positions < batch.lengths[:, None]
     return batch.tokens.gather(1, positions.clamp(max=batch.tokens.shape[1] - 1)), there
@@ -197,7 +197,7 @@ class EventTask(HeadTask):
 
     @property
     def draft_ids(self) -> Sequence[int]:
-        """Tokens of the answers that the event model can say."""
+        """Draft vocabulary: tokens of the answers that the event model has, too."""
         head: Any = self.host.model.get_output_embeddings()
         if not isinstance(head, ShortHead):
             return super().draft_ids
@@ -205,7 +205,7 @@ class EventTask(HeadTask):
         return [token for token in super().draft_ids if token in own]
 
     def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings of a glance: its target's fingerprint, and the size and number per frame of the features it sees."""
+        """Settings of a glance: its target's fingerprint, and size and number per frame of the features it sees."""
         if not issubclass(kind, GlanceConfig):
             return {}
         target = self.inputs.target
@@ -251,7 +251,7 @@ class EventTask(HeadTask):
             batches: BatchOf = EventBatches(answers, TrainableEventGPT(cast("Any", self.host.model)))
             if isinstance(head, Glance):
                 batches = GlanceBatches(batches, self.inputs.target.traits.visual_ids, head.config)
-                batches.frame_features(next(iter(answers.by_clip)))  # what is lacking is reported before training
+                batches.frame_features(next(iter(answers.by_clip)))  # missing features are reported before training
                 answers.store.require_finite((), (0,))
             return event_head_loss(head, batches, Objective(recipe.loss, recipe.step_weight, recipe.keep_top), rows)
         if set(recipe.loss) != {"cross_entropy"}:

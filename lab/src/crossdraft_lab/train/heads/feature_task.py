@@ -1,4 +1,4 @@
-"""Training of heads that read the target's features: from a capture, or from a target that answers meanwhile."""
+"""Training of heads that read the target's features: from a capture, or from a target that answers during training."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from crossdraft_lab.train.heads.measure import figures_json, measure_methods, me
 from crossdraft_lab.train.heads.recipe import HeadRecipe, levels_read, scales_of
 from crossdraft_lab.train.heads.task import CHECKED, Check, HeadTask, TaskData, validation_questions
 
-SCALE_SAMPLE = 16  # answers on which scales are measured
+SCALE_SAMPLE = 16  # answers from which scales are computed
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class HeadLoss:
 
     Args:
         head: the network.
-        rows: [D, H] the target's output rows of the draft vocabulary.
-        recipe: weights of losses, noise.
+        rows: the target's output rows [D, H] of the draft vocabulary.
+        recipe: recipe with the losses' weights and the noise.
     """
 
     head: Head
@@ -39,7 +39,7 @@ class HeadLoss:
     recipe: HeadRecipe
 
     def loss_of(self, batches: BatchSource) -> LossFn:
-        """The loss of a step's micro-batch: of the head's logits and features, and what the network adds itself."""
+        """Loss of a step's micro-batch: of the head's logits and features, plus the network's own losses."""
         recipe, extras = self.recipe, self.head.extras
         losses = {name: weight for name, weight in recipe.loss.items() if name not in extras}
         objective = Objective(losses, recipe.step_weight, recipe.keep_top)
@@ -60,7 +60,7 @@ class HeadLoss:
 
     @torch.inference_mode()
     def figures(self, batches: BatchSource, steps: int) -> dict[str, float]:
-        """τ of chains and the share right at each offset, teacher-forced, over all positions of `steps` batches.
+        """Compute τ of chains and the share right at each offset, teacher-forced, over all of `steps` batches.
 
         Offsets without a loss position are left out.
         """
@@ -89,7 +89,7 @@ class FeatureTask(HeadTask):
         return f"trees of {settings.nodes} nodes, chains of {settings.chain}"
 
     def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
-        """`level_scales`: one over the root mean square of each level that the head fuses, on a few answers."""
+        """`level_scales`: 1 / root mean square of each level that the head fuses, over a few answers."""
         levels = levels_read(kind, settings)
         if not levels or "level_scales" in settings:
             return {}
@@ -100,7 +100,7 @@ class FeatureTask(HeadTask):
         recipe, validation = self.inputs.recipe, self.inputs.validation
         rows = self.shared_weights().lm_head.to(self.host.device)[head.draft_ids].float()
         loss = HeadLoss(head, rows, recipe)
-        # What the head reads, and the last layer, from which its labels follow.
+        # The layers that the head reads, and the last layer, from which its labels are computed.
         layers = sorted({*head.reads, head.config.num_layers}), head.visual_reads
         batches = self._source(*layers)
         if self.inputs.questions:
@@ -113,7 +113,7 @@ class FeatureTask(HeadTask):
         return TaskData(loss.loss_of(batches), lambda step: batches.describe(step, recipe.optim.clips), check)
 
     def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
-        """τ of every way of drafting with this network; acceptance by rank is left beside the weights."""
+        """τ of every way of drafting with this network; acceptance by rank is written beside the weights."""
         recipe = self.inputs.recipe
         requests = [request for _, request in validation_questions(self.inputs.validation, recipe.measure.pairs)]
         if not requests:
@@ -123,7 +123,7 @@ class FeatureTask(HeadTask):
         return figures_json(found)
 
     def _source(self, layers: Sequence[int], visual: Sequence[int]) -> BatchSource:
-        """Source of the training batches, with these layers."""
+        """Source of the training batches with these layers' features."""
         if self.inputs.store is not None:
             return self._stored(self.inputs.store, layers, visual)
         scenes = SceneSource(clips=self.inputs.online, seed=self.inputs.recipe.seed)

@@ -1,9 +1,9 @@
-"""Training of the gate of a speculative prefill, once its adapter is trained, on clips that this was not trained on.
+"""Training of the gate of a speculative prefill, on clips that its adapter was not trained on.
 
-What it learns is, clip by clip, the share of the tokens of the target's answers that the target says again after the
-predicted tokens, having read its own answer so far. On its own training clips an adapter predicts better than it will:
-so the gate learns from validation clips, and from two thirds of them. It is judged, and calibrated, on the others, by
-whole answers that are written after predicted tokens.
+For each clip the gate learns the share of tokens in the target's answers that the target predicts again after the
+predicted visual tokens, given its own answer so far. On its own training clips an adapter predicts better than later:
+so the gate learns from validation clips, from two thirds of them. It is measured and calibrated on the others, by whole
+answers that are generated after predicted tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,19 +27,19 @@ from crossdraft_lab.train.heads.clip_features import clip_events
 from crossdraft_lab.train.heads.task import captured_source
 
 STEPS, RATE, DECAY = 300, 2e-3, 0.1
-FIFTH = 5  # one clip in so many tells when to stop
-LEAST = 15  # clips: two thirds to learn from, of which a fifth says when to stop, and a third to judge by
-MOST, ASKED = 64, 4  # clips that are judged by whole answers, and questions about each
+FIFTH = 5  # one clip in five decides when to stop
+LEAST = 15  # clips: two thirds to learn from (a fifth of these decides when to stop), a third to measure on
+MOST, ASKED = 64, 4  # clips that are measured by whole answers, and questions about each
 
 
 @dataclass(frozen=True)
 class Agreements:
-    """Clips, and the share of the target's answers about them that survives the predicted tokens.
+    """Clips, and the share of the target's answers about them that is equal after the predicted tokens.
 
     Args:
-        pooled: [n, 2·T·S] what the gate sees of each.
-        share: [n] of the tokens of its answers, 0..1.
-        clips: n numbers.
+        pooled: [n, 2·T·S] the gate's input for each clip.
+        share: [n] share of equal tokens of each clip's answers, 0..1.
+        clips: numbers of the n clips.
     """
 
     pooled: Tensor
@@ -47,7 +47,7 @@ class Agreements:
     clips: tuple[int, ...]
 
     def parts(self) -> "tuple[Agreements, Agreements]":
-        """Clips of the first two thirds by number, and the other clips: neighbours may share a recording."""
+        """Split into the first two thirds of the clips by number, and the rest: neighbours may share a recording."""
         order = sorted(range(len(self.clips)), key=self.clips.__getitem__)
         cut = 2 * len(order) // 3
         return self._some(order[:cut]), self._some(order[cut:])
@@ -59,15 +59,15 @@ class Agreements:
 def leave_gate(
     model: Target, adapter: VisionAdapter, store: CaptureStore | None, survival: Callable[[], Agreements], folder: Path
 ) -> None:
-    """Fit and calibrate the gate of a speculative prefill, and leave it in the adapter's folder, with its figures.
+    """Fit and calibrate the gate of a speculative prefill, and save it in the adapter's folder, with its figures.
 
-    Where there are too few validation clips, there is no gate.
+    With too few validation clips, no gate is made.
 
     Args:
-        model, adapter: the target that reads predicted tokens, and what predicts them.
-        store: of validation clips.
-        survival: finds out how far the answers about them survive.
-        folder: of the adapter.
+        model, adapter: the target that reads predicted tokens, and the adapter that predicts them.
+        store: capture of validation clips.
+        survival: measures the share of equal answer tokens of each clip.
+        folder: folder of the adapter.
     """
     config = adapter.config
     if store is None or len(captured_source(store)) < LEAST:
@@ -100,7 +100,7 @@ def _lost(model: Target, store: CaptureStore, clip: int) -> Tensor:
 
 
 def fit_gate(gate: PrefillGate, found: Agreements) -> None:
-    """Minimise the cross-entropy with the shares; one clip in five is kept back, and the step best for it is kept."""
+    """Minimise the cross-entropy with the shares; one clip in five is left out, to choose the best step."""
     back = torch.arange(len(found.share)) % FIFTH == 0
     gate.begin_at(found.pooled[~back], found.share[~back])
     optimiser = torch.optim.AdamW(gate.parameters(), RATE, weight_decay=DECAY)
@@ -121,11 +121,11 @@ def _loss(gate: PrefillGate, found: Agreements, rows: Tensor) -> Tensor:
 
 
 def answer_losses(model: Target, asked: Sequence[tuple[Request, Sequence[int]]]) -> Tensor:
-    """[n] 1 - ROUGE-L of a target's answers, by tokens.
+    """Return 1 - ROUGE-L, by tokens, of each of a target's answers, [n].
 
     Args:
         model: the target.
-        asked: greedy requests, and the answers that were wanted.
+        asked: greedy requests, and the expected answers.
     """
     decoder = DecodeLoop(model, None)
     said = (decoder.generate([request])[0].tokens for request, _ in asked)
@@ -134,9 +134,9 @@ def answer_losses(model: Target, asked: Sequence[tuple[Request, Sequence[int]]])
 
 @torch.no_grad()
 def gate_figures(gate: PrefillGate, found: Agreements) -> dict[str, float]:
-    """Figures on other clips: mean share expected and found, their correlation, and the share of the surer half.
+    """Figures on other clips: mean share expected and measured, their correlation, and the share of the surer half.
 
-    Of a calibrated gate also the mean of what was lost, and the correlation of this with the share expected.
+    A calibrated gate also has the mean loss, and the correlation of the loss with the expected share.
     """
     expected = gate.logits(found.pooled).sigmoid()
     surer = expected.argsort(descending=True)[: max(1, len(expected) // 2)]

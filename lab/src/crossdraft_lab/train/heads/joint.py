@@ -1,16 +1,16 @@
 """Medusa-2's joint training of target and heads (Cai et al. 2024, §2.2.2).
 
-**The target's answers change.** What comes out is a new target in a folder of its own, and heads for that one; drafting
-with them is lossless with respect to the new target, and says nothing of the one it began from. Measure its answers
-before replacing the old one.
+**The target's answers change.** The result is a new target in a folder of its own, with heads for it; drafting with
+these is lossless with respect to the new target, not to the original one. Measure the new target's answers before
+replacing the old one.
 
-The target's attention gets low-rank additions (LoRA: Hu et al. 2022), the rest of it is frozen. The loss is
+The target's attention gets low-rank additions (LoRA: Hu et al. 2022); the rest of it is frozen. The loss is
 
     LM(answers) + λ0 · heads        answers: the target's earlier ones; λ0 = 0.2
 
-whose first term keeps the target's answers what they were. The paper trains the heads four times as fast as the target,
-and on their own first; so give heads that have learned already, and here it is the additions that are slowed down
-(`SLOW`). `train.heads.medusa2` runs it.
+whose first term keeps the target's answers as they were. The paper trains the heads four times as fast as the target,
+and alone at first; so start from trained heads, and here the additions are slowed down (`SLOW`) instead.
+`train.heads.medusa2` runs this training.
 """
 
 import shutil
@@ -37,15 +37,15 @@ from crossdraft_lab.train.core.dist import LossFn, MicroBatch, MicroLoss, merge_
 
 RANK, HEADS_WEIGHT, SLOW = 32, 0.2, 0.25
 ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj")
-# Of a checkpoint, what stays true of the new one (tokenizer, settings, licence), and what does not.
+# Files of a checkpoint that stay valid for the new one (tokenizer, settings, licence), and those that do not.
 WORDS = (".json", ".txt", ".model", ".jinja", "")
 OUTDATED = ("provenance.json", ".index.json")
 PromptAnswer = tuple[Prompt, Sequence[int]]
-"""A prompt, and what the target answered before."""
+"""A prompt, and the target's answer to it before the training."""
 
 
 class LowRank(nn.Module):
-    """W + scale · B·A over a frozen W [out, in]; B is zero at first, so that nothing is added yet.
+    """W + scale · B·A over a frozen W [out, in]; B is zero at first, so that the addition is zero.
 
     B and A are float32 at least: in bfloat16 a small step is lost in rounding.
     """
@@ -58,7 +58,7 @@ class LowRank(nn.Module):
         self.up = nn.Parameter(wide.new_zeros(weight.shape[0], rank))
 
     def forward(self, weight: Tensor) -> Tensor:
-        """[out, in] -> [out, in]."""
+        """Add to a weight [out, in]."""
         return weight + (self.scale * self.up @ self.down).to(weight.dtype) if self.on else weight
 
 
@@ -67,14 +67,14 @@ class JointModel(nn.Module):
 
     Args:
         model: the target; it is changed in place, so load it for this.
-        head: reads only the last feature of the target.
+        head: head that reads only the last feature of the target.
         objective: losses of the head's logits.
-        visual_ids: ids that stand for something visual in prompts.
-        rank: of the additions.
+        visual_ids: ids of visual placeholders in prompts.
+        rank: rank of the additions.
         heads_weight: λ0.
 
     Raises:
-        CrossdraftError: the head reads more of the target, or there is no attention to add to.
+        CrossdraftError: the head reads other features of the target, or there is no attention to add to.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class JointModel(nn.Module):
 
     @contextmanager
     def without_additions(self) -> Iterator[None]:
-        """Inside, the target computes what it did before training, to the bit."""
+        """Switch the additions off: within the context the target computes what it did before training, to the bit."""
         additions = [low_rank_of(layer) for layer in self.layers]
         for one in additions:
             one.on = False
@@ -112,12 +112,12 @@ class JointModel(nn.Module):
                 one.on = True
 
     def loss_of(self, answers_of: Callable[[int], Sequence[PromptAnswer]]) -> LossFn:
-        """The loss of a step's micro-batch, for `core.trainer.Trainer`; `answers_of` says what a step learns from."""
+        """Loss of a step's micro-batch, for `core.trainer.Trainer`; `answers_of` gives the answers of a step."""
 
         def loss_of(step: int, share: MicroBatch) -> tuple[Tensor, dict[str, float]]:
             found = [self.loss(*pair) for pair in share.take(answers_of(step))]
             parts = [MicroLoss(float(loss.detach()), figures[LOSS_POSITIONS], figures) for loss, figures in found]
-            # An answer weighs as many positions as it has: so micro-batches add up to the batch, as with a head alone.
+            # An answer weighs by its number of positions, so that micro-batches add up to the batch, as for heads.
             total = torch.stack([loss * figures[LOSS_POSITIONS] for loss, figures in found]).sum()
             return total / (sum(part.weight for part in parts) or 1.0), merge_losses(parts)[1]
 
@@ -138,12 +138,12 @@ class JointModel(nn.Module):
         return own + self.heads_weight * drafted, figures
 
     def merge(self) -> None:
-        """Make the additions part of the target's weights: an ordinary model again."""
+        """Merge the additions into the target's weights, so that it is an ordinary model again."""
         merge_low_rank(self.layers)
         self.layers = []
 
     def _batch(self, features: Tensor, ids: Tensor, start: int) -> TrainBatch:
-        """The text after the last visual token; gradients go through its features into the target."""
+        """Batch of the text after the last visual token; gradients go through its features into the target."""
         visual = [i for i, token in enumerate(ids[:start].tolist()) if token in self.visual_ids]
         cut = min(visual[-1] + 1, start - 1) if visual else 0
         starts, lengths = (torch.tensor([count], device=ids.device) for count in (start - cut, len(ids) - cut))
@@ -153,14 +153,14 @@ class JointModel(nn.Module):
 
 
 def add_low_rank(model: PreTrainedModel, rank: int = RANK, scale: float = SLOW) -> list[nn.Linear]:
-    """Freeze a model but for low-rank additions to its text decoder's attention; returns the layers that got some.
+    """Freeze a model except low-rank additions to its text decoder's attention; return the layers that got some.
 
     Args:
-        model, rank: which, and of which rank.
-        scale: of the additions.
+        model, rank: the model, and the rank of the additions.
+        scale: factor of the additions.
 
     Raises:
-        CrossdraftError: it has no such layers under their usual names.
+        CrossdraftError: the model has no such layers under their usual names.
     """
     model.requires_grad_(False)
     decoder: Any = model.get_decoder()
@@ -179,7 +179,7 @@ def add_low_rank(model: PreTrainedModel, rank: int = RANK, scale: float = SLOW) 
 
 
 def merge_low_rank(layers: Sequence[nn.Linear]) -> None:
-    """Make additions part of the weights of the layers that got them."""
+    """Merge additions into the weights of the layers that have them."""
     for layer in layers:
         parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
 
@@ -192,7 +192,7 @@ def low_rank_of(layer: nn.Linear) -> LowRank:
 def save_joint(folder: Path, joint: JointModel, network: str, source: Path) -> None:
     """Write `folder/target`, the merged checkpoint with the tokenizer and the like of `source`, and `folder/head`.
 
-    Of the source no weights are taken over, and no card: what that says of the old target is not true of this one.
+    The source's weights are not copied, nor its model card, which describes the old target.
     """
     joint.merge()
     target, head = folder / "target", folder / "head"
@@ -203,7 +203,7 @@ def save_joint(folder: Path, joint: JointModel, network: str, source: Path) -> N
 
 
 def copy_settings(source: Path, folder: Path) -> None:
-    """Copy the files that stay true after training: tokenizer, settings, licence; existing ones are kept."""
+    """Copy the files that stay valid after training: tokenizer, settings, licence; existing ones are kept."""
     for path in source.iterdir():
         stays = path.suffix in WORDS and not path.name.endswith(OUTDATED)
         if path.is_file() and stays and not (folder / path.name).exists():

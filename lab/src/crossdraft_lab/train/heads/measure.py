@@ -23,7 +23,7 @@ from crossdraft_lab.train.core.log import say
 from crossdraft_lab.train.heads.recipe import Measure
 
 ASKING = "{network}: drafting for questions: {count} (measure.pairs=0 leaves that out)"
-POSITIONS = 8  # of the hidden draft whose acceptance is reported
+POSITIONS = 8  # positions of the hidden draft whose acceptance is reported
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class DraftFigures:
     """Acceptance of one kind of draft by the target.
 
     Args:
-        tau: see `drafters.evaluate.TAU`.
-        per_position: share of drafts at least so deep whose path was kept to that depth.
+        tau: τ; see `drafters.evaluate.TAU`.
+        per_position: for each depth, the share of drafts of at least that depth whose path was accepted to it.
     """
 
     tau: float
@@ -44,9 +44,9 @@ class DraftFigures:
 
 
 class _RankCounter:
-    """A head's drafter whose accepted tokens are counted by depth and rank.
+    """Wraps a head's drafter and counts accepted tokens by depth and rank.
 
-    `counts` sees the first tree of every propose–commit pair as the builder made it.
+    `counts` uses the first tree of every propose–commit pair as the builder made it.
     """
 
     def __init__(self, drafter: HeadDrafter[Any]) -> None:
@@ -92,7 +92,7 @@ def count_ranks(
 def measure(
     target: Target, drafter: Drafter[Any], requests: Sequence[Request], nodes: int, temperature: float = 0.0
 ) -> DraftFigures:
-    """Answer the requests with that drafter, its tree of at most so many nodes offered in every round."""
+    """Answer the requests with that drafter, with a tree of at most `nodes` nodes in every round."""
     sampled = [
         replace(request, sampling=Sampling(temperature=temperature, seed=seed)) for seed, request in enumerate(requests)
     ]
@@ -102,7 +102,7 @@ def measure(
 
 
 def with_tree(drafter: HeadDrafter[Any], grow: Grow) -> HeadDrafter[Any]:
-    """Copy a head's drafter with another way to grow trees."""
+    """Copy a head's drafter, and let the copy grow trees by `grow`."""
     other = copy(drafter)
     other.grow = grow
     return other
@@ -114,10 +114,10 @@ def figures_json(found: dict[str, DraftFigures]) -> dict[str, object]:
 
 
 def methods_of(network: str) -> dict[str, HeadRecord]:
-    """Ways of drafting with a network, by name.
+    """Ways of drafting with a network, by their methods' names.
 
     Raises:
-        CrossdraftError: no drafter is registered for it.
+        CrossdraftError: no drafter is registered for the network.
     """
     methods = heads_of_network(network)
     if not methods:
@@ -128,7 +128,7 @@ def methods_of(network: str) -> dict[str, HeadRecord]:
 def measure_methods(
     target: Target, head: Head, network: str, requests: Sequence[Request], settings: Measure
 ) -> tuple[dict[str, DraftFigures], RankCounts]:
-    """τ of each way of drafting, and acceptance by rank, from which static trees are made.
+    """Measure τ of each way of drafting, and acceptance by rank, from which static trees are made.
 
     Raises:
         CrossdraftError: as `methods_of`.
@@ -159,8 +159,8 @@ def measure_hidden(
     """Answer the requests greedily: a hidden draft of at most `policy.HIDDEN_NODES` tokens, then `nodes` a round.
 
     Returns:
-        `hidden`: tokens of the pass that the hidden draft rides along with, bonus included, and the share of those
-        drafts accepted to each position. `rounds`: tokens of every pass after it.
+        `hidden`: tokens of the pass that verifies the hidden draft, bonus included, and the share of the hidden drafts
+        accepted to each position. `rounds`: tokens of every later pass.
     """
     say(ASKING.format(network="hidden drafts", count=len(requests)))
     runner = DraftRunner(drafter, "before")

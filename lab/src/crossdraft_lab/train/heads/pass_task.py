@@ -1,13 +1,13 @@
 """Training of PaSS's look-ahead embeddings (`heads.pass_.network`): through the frozen target, to its input rows.
 
-The engine itself reads prompt and answer, as it will when it drafts; of that only keys and values are kept. After a
-few positions of the answer the embeddings then stand as the probes of `heads.pass_.drafter` will,
+The engine itself reads prompt and answer, as it does when drafting; only their keys and values are kept. After a few
+positions of the answer the embeddings then stand where the probes of `heads.pass_.drafter` will stand,
 
     position p of the answer   A     red   car   …
     read after it             e1 e2 …  e1 e2 …        e(j) sees the text up to p, and e1 … e(j) of its own position
     predicts                   the token at p + 1 + j
 
-and in that pass alone gradients flow: L·H numbers learn, all else stays as it is.
+and only in that pass gradients flow: L·H numbers learn, everything else stays unchanged.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,13 +53,13 @@ class AnsweredPrompt:
 
 @dataclass(frozen=True)
 class ReadAnswer:
-    """A prompt and its answer as the target read them.
+    """Keys, values and logits of a prompt and its answer, as the target read them.
 
     Args:
-        keys, values: [1, heads, P + n - 1, d] of each layer: the prompt's, then all but the answer's last token's.
-        logits: [n, V] at the position in front of each token of the answer.
-        length: P, tokens of the prompt.
-        offset: added to positions of text; see `KVCache.rope_deltas`.
+        keys, values: [1, heads, P + n - 1, d] of each layer: for the prompt and the answer without its last token.
+        logits: [n, V] at the position before each token of the answer.
+        length: P, number of tokens of the prompt.
+        offset: number added to positions of text; see `KVCache.rope_deltas`.
     """
 
     keys: tuple[Tensor, ...]
@@ -70,7 +70,7 @@ class ReadAnswer:
 
 
 AnsweredOf = Callable[[int], Sequence[AnsweredPrompt]]
-"""step -> the answers it learns from."""
+"""Returns the answers that a step learns from."""
 
 
 def pass_loss(
@@ -81,14 +81,14 @@ def pass_loss(
     anchors: int = 12,
     seed: int = 0,
 ) -> LossFn:
-    """The loss of a step's micro-batch, for `core.trainer.Trainer`.
+    """Loss of a step's micro-batch, for `core.trainer.Trainer`.
 
     Args:
-        target: with plain layers, not packed ones (`load_target(…, packed=False)`), and sdpa attention.
-        head: the embeddings; the objective's step weight falls from the first of them to the last.
-        answered_of: a step's answers.
+        target: target with plain layers, not packed ones (`load_target(…, packed=False)`), and sdpa attention.
+        head: the embeddings; the objective's step weight falls from the first embedding to the last.
+        answered_of: returns a step's answers.
         objective: losses of labels or logits, over the whole vocabulary.
-        anchors: positions of each answer after which the embeddings stand, drawn from (seed, step).
+        anchors: number of positions in each answer after which the embeddings stand, drawn from (seed, step).
 
     Raises:
         CrossdraftError: the objective weighs a loss of features.
@@ -127,7 +127,7 @@ def read_answer(target: Target, answered: AnsweredPrompt) -> ReadAnswer:
 
 
 def lookahead_logits(target: Target, head: LookaheadEmbeddings, read: ReadAnswer, anchors: Sequence[int]) -> Tensor:
-    """[anchors, L, V] logits after the embeddings, which stand after `anchors[i]` tokens of the answer."""
+    """Compute logits [anchors, L, V] after the embeddings, which stand after `anchors[i]` tokens of the answer."""
     model, steps, past = target.model, head.config.steps, read.keys[0].shape[2]
     embeds = head.ahead.to(model.dtype).repeat(len(anchors), 1)[None]
     before = torch.tensor(anchors, device=target.device).repeat_interleave(steps)
@@ -162,7 +162,7 @@ def _draw_positions(length: int, anchors: int, rng: np.random.Generator) -> list
 def _loss_of_answer(
     target: Target, head: LookaheadEmbeddings, answered: AnsweredPrompt, anchors: Sequence[int], objective: Objective
 ) -> tuple[Tensor, int, Tensor]:
-    """Summed loss of an answer, its number of positions, and [anchors, L]: 1 for right, 0 for wrong, -1 for absent."""
+    """Return an answer's summed loss, its number of positions, and [anchors, L]: 1 right, 0 wrong, -1 absent."""
     read = read_answer(target, answered)
     logits, end = lookahead_logits(target, head, read, anchors), len(answered.answer)
     labels, teacher = torch.tensor(answered.answer, device=logits.device), read.logits.clone()
@@ -182,7 +182,7 @@ def _loss_of_answer(
 
 
 def _figures(right: Tensor) -> dict[str, float]:
-    """`right_j` of each embedding where there was a token to predict, and `tau` of their chains."""
+    """Figures: `right_j` of each embedding where there was a token to predict, and `tau` of the chains."""
     figures = {
         f"right_{step + 1}": float((column == 1).sum() / (column >= 0).sum())
         for step, column in enumerate(right.T)

@@ -1,7 +1,7 @@
-"""The recipe of a head: which network, of which shape, what it is trained for, and how.
+"""The recipe of a head: its network, shape, losses and training settings.
 
-A recipe states a method (how many steps are unrolled, which losses). Widths, attention heads and the layers that are
-read depend on the target, so a recipe leaves them out, or sets them to `null`, and `sizes_of` fills them in.
+A recipe states a method (number of unrolled steps, losses). Widths, attention heads and the layers that are read depend
+on the target, so a recipe leaves them out, or sets them to `null`, and `sizes_of` fills them in.
 """
 
 import math
@@ -26,12 +26,12 @@ from crossdraft.heads.networks.medusa import HydraConfig
 from crossdraft_lab.train.capture.plan import default_layers
 from crossdraft_lab.train.core.recipe import Optim, Section, read_section
 
-MAY_CHANGE = {"checkpoint_every", "watch", "patience", "accumulate", "parallel"}  # of `Optim`, in a run that is resumed
+MAY_CHANGE = {"checkpoint_every", "watch", "patience", "accumulate", "parallel"}  # in `Optim`, when resuming
 RECIPES = Path(__file__).parents[1] / "recipes" / "heads"
 
 
 class Vocabulary(Section):
-    """Ids that the head drafts: ids that occur in the captured answers."""
+    """Token ids that the head can draft: ids that occur in the captured answers."""
 
     most: int = Field(default=0, ge=0, description="only the most frequent of them; 0: all")
 
@@ -56,7 +56,7 @@ class TrainingRecipe(Section):
 
 
 class HeadRecipe(TrainingRecipe):
-    """Everything that `crossdraft train METHOD` does with a head."""
+    """All settings of `crossdraft train METHOD` for a head."""
 
     network: str
     config: dict[str, Any] = Field(
@@ -73,21 +73,21 @@ class HeadRecipe(TrainingRecipe):
 
 
 def recipe_names() -> list[str]:
-    """Heads that come with a recipe."""
+    """Names of the shipped recipes."""
     return sorted(path.stem for path in RECIPES.glob("*.yaml"))
 
 
 def load_head_recipe(source: str | Path, overrides: Sequence[str] = (), *, reference: bool = False) -> HeadRecipe:
-    """A shipped recipe by name, or one from a file, with `dotted.key=value` overrides.
+    """Load a shipped recipe by name, or one from a file, with `dotted.key=value` overrides.
 
     Args:
-        source: a shipped recipe's name, or a YAML file.
-        overrides: applied last.
-        reference: whether the head is for the shipped reference pair, which is smaller than any other: then the
-            recipe's section `reference` replaces what it names.
+        source: name of a shipped recipe, or path of a YAML file.
+        overrides: overrides, applied last.
+        reference: true if the head is for the shipped reference pair, which is smaller than any other: then its
+            recipe's section `reference` overrides the rest.
 
     Raises:
-        CrossdraftError: as `train.core.recipe.read_section`; or there is no such recipe.
+        CrossdraftError: as `train.core.recipe.read_section`, or there is no such recipe.
     """
     path = Path(source) if Path(source).suffix else RECIPES / f"{source}.yaml"
     if not Path(source).suffix and not path.is_file():
@@ -95,12 +95,12 @@ def load_head_recipe(source: str | Path, overrides: Sequence[str] = (), *, refer
     return read_section(HeadRecipe, path, overrides, ("reference", reference))
 
 
-SHALLOW = 8  # layers below which L - 3 is no high level
+SHALLOW = 8  # with fewer layers, L - 3 is no high level
 MASSV_SHARE = 2  # MASSV's own language model is this many times narrower than its target
 
 
 def sizes_of(kind: type[HeadConfig], host: Target) -> dict[str, Any]:
-    """Settings of a network that follow from the model it belongs to, by name.
+    """Settings of a network that follow from the model that it belongs to, by name.
 
     Args:
         kind: the network's configuration class.
@@ -110,7 +110,7 @@ def sizes_of(kind: type[HeadConfig], host: Target) -> dict[str, Any]:
     sizes: dict[str, Any] = {}
     if issubclass(kind, DecoderConfig):
         sizes |= _decoder_sizes(text)
-        # A draft may reach beyond the end of a short context; what it has too many of are rows of a table.
+        # A draft may reach beyond the end of a short context; too many positions only add rows to a table.
         sizes["max_positions"] = max(host.context, kind.max_positions)
     if issubclass(kind, MASSVConfig):
         sizes |= _own_model_sizes(text, sizes["head_dim"])
@@ -137,9 +137,9 @@ def levels_read(kind: type[HeadConfig], settings: Mapping[str, Any]) -> tuple[in
 
 
 def default_levels(depth: int) -> tuple[int, int, int]:
-    """EAGLE-3's low, middle and high hidden states: 2, L/2 and L - 3, all of which `crossdraft capture` keeps.
+    """Layers of EAGLE-3's low, middle and high hidden states: 2, L/2 and L - 3, all kept by `crossdraft capture`.
 
-    In a target of fewer than 8 layers L - 3 would be the middle; there the high level is what enters the last layer.
+    In a target of fewer than 8 layers L - 3 would be the middle; there the high level is the last layer's input.
 
     >>> default_levels(28), default_levels(12), default_levels(7)
     ((2, 14, 25), (2, 6, 9), (2, 3, 6))
@@ -148,7 +148,7 @@ def default_levels(depth: int) -> tuple[int, int, int]:
 
 
 def source_layers(depth: int, *, several: bool) -> tuple[int, ...]:
-    """The hidden states of a drafter of that depth that an adapter reads: the last, or several, it among them.
+    """Hidden states that an adapter reads of a drafter of that depth: the last one, or several including the last.
 
     >>> source_layers(32, several=False), source_layers(32, several=True), source_layers(2, several=True)
     ((32,), (2, 16, 32), (0, 1, 2))
@@ -159,12 +159,12 @@ def source_layers(depth: int, *, several: bool) -> tuple[int, ...]:
 
 
 def scales_of(hidden: Mapping[int, Tensor], lengths: Sequence[int], levels: Sequence[int]) -> list[float]:
-    """One over the root mean square of each level, to two digits; see `networks.layers.concat_layers`.
+    """Compute 1 / root mean square of each level, to two digits; see `networks.layers.concat_layers`.
 
     Args:
         hidden: features [B, T, H] by layer.
         lengths: tokens of each answer, B of them; features after an answer's end do not count.
-        levels: which of them.
+        levels: layers to compute it for.
     """
     scales = []
     for level in levels:
@@ -177,7 +177,7 @@ def scales_of(hidden: Mapping[int, Tensor], lengths: Sequence[int], levels: Sequ
 
 
 def _decoder_sizes(text: Any) -> dict[str, Any]:
-    """Attention and MLP as in one of the target's own layers."""
+    """Sizes of attention and MLP, equal to those of the target's own layers."""
     heads = text.num_attention_heads
     rope = getattr(text, "rope_parameters", None) or {}
     return {
@@ -191,7 +191,7 @@ def _decoder_sizes(text: Any) -> dict[str, Any]:
 
 
 def _own_model_sizes(text: Any, head_dim: int) -> dict[str, Any]:
-    """A language model of half the target's width, with heads as wide as the target's."""
+    """Sizes of a language model of half the target's width, with heads as wide as the target's."""
     heads = max(1, text.hidden_size // MASSV_SHARE // head_dim)
     return {
         "width": heads * head_dim,

@@ -1,7 +1,7 @@
-"""`crossdraft train METHOD`: a head from its recipe, trained by its task, saved as one folder at the end.
+"""`crossdraft train METHOD`: makes a head from its recipe, trains it by its task, and saves it as one folder.
 
 OUT/train.ckpt, train.log.jsonl    while it is trained; an interrupted run is resumed from there
-OUT/head/                          config.json, model.safetensors, provenance.json, README.md, and what drafting needs
+OUT/head/                          config.json, model.safetensors, provenance.json, README.md, and files for drafting
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ from crossdraft_lab.train.heads.recipe import MAY_CHANGE, HeadRecipe, sizes_of
 from crossdraft_lab.train.heads.task import Check, HeadTask, TaskData, TaskInputs, checked_on, refuse_shared_clips
 from crossdraft_lab.train.heads.vision_task import PackerTask, VisionTask
 
-# By what a network learns from; see `methods.Method.task`.
+# Task by what a network learns from; see `methods.Method.task`.
 TASKS: Mapping[str, type[HeadTask]] = {
     "features": FeatureTask,
     "events": EventTask,
@@ -54,7 +54,7 @@ license: apache-2.0
 
 
 def head_card(recipe: HeadRecipe, figures: Mapping[str, Any], about: str) -> str:
-    """The card's text; `about` says how it was measured."""
+    """Text of the head's card; `about` says how it was measured."""
     return CARD.format(
         network=recipe.network,
         parameters=f"{figures['parameters']:,}",
@@ -84,15 +84,15 @@ def train_recipe(
     online: int = 0,
     event: str = "event",
 ) -> dict[str, Any]:
-    """Train a head; see `run.train_head`.
+    """Train a head by `train_head`; return its figures.
 
     Args:
-        device: `None` = a GPU if there is one and what is trained can use it, else the CPU.
-        event: the event model of heads and adapters on one, `event` or a folder.
+        device: `None` = a GPU if there is one and the task can use it, else the CPU.
+        event: event model for heads and adapters on one, `event` or a folder.
 
     Raises:
-        CrossdraftError: neither capture nor scenes to ask about, a capture of another target, validation clips that
-            are learned from, `out` is another training's, and as `train_head`.
+        CrossdraftError: neither capture nor scenes to ask about, a capture of another target, training and validation
+            share clips, `out` is another training's, and as `train_head`.
     """
     if (capture is None) == (online == 0):
         raise CrossdraftError(
@@ -120,14 +120,14 @@ def train_recipe(
 
 @dataclass(frozen=True)
 class HeadRun:
-    """A training of a head.
+    """Training of one head: recipe, task and folder.
 
     Args:
-        recipe: what to do.
-        task: whose head it is, and how it is trained.
-        source: what it learns from, for the provenance.
-        out: where everything is written.
-        validation: answers that the weights are chosen by, if a figure is watched.
+        recipe: settings of the training.
+        task: the task, which knows the head's host and trains the head.
+        source: description of the training data, for the provenance.
+        out: folder for all files.
+        validation: answers that choose the weights, if a figure is watched.
     """
 
     recipe: HeadRecipe
@@ -143,10 +143,10 @@ class HeadRun:
 
 
 def train_head(run: HeadRun, ranks: Distributed = SINGLE) -> dict[str, Any]:
-    """Train a head and leave it in `run.folder`; returns its figures.
+    """Train a head and save it in `run.folder`; return its figures.
 
     Raises:
-        CrossdraftError: the recipe asks for what the network or the capture does not have, or the training stopped.
+        CrossdraftError: the recipe needs something that the network or the capture lacks, or the training stopped.
     """
     recipe, task = run.recipe, run.task
     use_threads(recipe.threads)
@@ -158,7 +158,7 @@ def train_head(run: HeadRun, ranks: Distributed = SINGLE) -> dict[str, Any]:
     trainer = Trainer(stage, head, data.loss_of, check=data.check, describe=data.describe, ranks=ranks)
     figures: dict[str, Any] = trainer.run()
     if ranks.count > 1 and recipe.optim.parallel == "fsdp":
-        head, data = _fresh(run, config)  # a whole one: each rank kept its part of that which learned
+        head, data = _fresh(run, config)  # a whole head: each rank kept only its part of the trained one
         load_weights(stage, head)
     figures["parameters"] = sum(value.numel() for value in head.stored().values())
     if ranks.first:
@@ -168,9 +168,9 @@ def train_head(run: HeadRun, ranks: Distributed = SINGLE) -> dict[str, Any]:
 
 
 def training_config(run: HeadRun, config: HeadConfig) -> dict[str, Any]:
-    """Settings that determine the weights: a checkpoint with others belongs to another training.
+    """Settings that determine the weights: a checkpoint with other settings belongs to another training.
 
-    The interval of checks, the processes and the number of passes are left out: they may change when it is resumed.
+    The interval of checks, the processes and the number of passes are left out: they may change in a resumed run.
     """
     recipe = run.recipe
     return {
@@ -187,18 +187,18 @@ def training_config(run: HeadRun, config: HeadConfig) -> dict[str, Any]:
 
 
 def _fresh(run: HeadRun, config: HeadConfig) -> tuple[Head, TaskData]:
-    """Make a fresh head and the data that it is trained on."""
+    """Make a new head and the data that it is trained on."""
     head = make(run.recipe.network, config, run.task.shared_weights()).to(run.task.host.device)
     return head, run.task.data(head)
 
 
 def head_config(recipe: HeadRecipe, task: HeadTask) -> HeadConfig:
-    """The network's configuration: settings from the recipe; sizes that it leaves open from the model.
+    """Configuration of the network: settings from the recipe; sizes that it leaves open from the model.
 
-    A setting that is `null` in the recipe, or not in it, is the model's own.
+    A setting that the recipe leaves out or sets to `null` takes the model's own value.
 
     Raises:
-        CrossdraftError: an unknown network or setting, or a value that fits neither.
+        CrossdraftError: an unknown network or setting, or a value that does not fit.
     """
     where, host = f"The recipe's config of {recipe.network}", task.host
     settings: dict[str, Any] = {
@@ -216,7 +216,7 @@ def head_config(recipe: HeadRecipe, task: HeadTask) -> HeadConfig:
 
 
 def save(run: HeadRun, head: Head, figures: dict[str, Any], check: Check | None) -> None:
-    """Measure the finished head as it ships, its stored weights in bf16, and put its folder in place."""
+    """Measure the finished head as shipped, with weights stored in bf16, and put its folder in place."""
     head.restore({name: value.detach().bfloat16().to(value) for name, value in head.stored().items()})
     if check is not None:
         figures["kept_back"] = dict(check(int(figures["steps"])))

@@ -1,7 +1,7 @@
-"""Adapters and packers at the size of any pair, with random weights: their sizes and their times.
+"""Adapters and packers at the size of any pair, with random weights: measures their sizes and times.
 
-Each is made from its recipe, run forwards and back over one answer, stored and loaded again, and timed; one after the
-other, so that no more than one is in memory.
+Each is made from its recipe, run forward and backward over one answer, saved, loaded again, and timed; one after the
+other, so that only one is in memory.
 """
 
 import tempfile
@@ -35,12 +35,12 @@ from crossdraft_lab.train.heads.recipe import load_head_recipe, recipe_names, si
 
 NAMES = (*ALIGNED, *VISION_ADAPTERS, *PACKERS)
 LM_HEAD = "the target's LM head"
-DRAFT_IDS = 32000  # at most
-FRAMES = 8  # of a clip
+DRAFT_IDS = 32000  # largest number of drafted ids
+FRAMES = 8  # frames of a clip
 LENGTH = 32  # tokens of the answer that is learned from
-PAST = 64  # positions in front of a token that is timed
-RUNS = 5  # at least, of what is timed
-SPARE = 1e9  # bytes for what a pass needs beside weights and gradients
+PAST = 64  # positions before a token that is timed
+RUNS = 5  # least number of timed runs
+SPARE = 1e9  # bytes of a pass besides weights and gradients
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class NetworkCost:
     """Size and processor time of one network.
 
     Args:
-        network: its name, or `LM_HEAD`, which turns what an adapter gives into logits.
-        parameters: its own, those frozen included; what it shares with the target is not counted.
-        stored_bytes: of its weights in a file.
-        seconds: processor time of a drafted token without its logits, or of a clip where a network reads a clip once.
-        per: `token` or `clip`.
+        network: name of the network, or `LM_HEAD`, which turns an adapter's features into logits.
+        parameters: number of its own parameters, frozen ones included; those shared with the target are not counted.
+        stored_bytes: bytes of its weights in a file.
+        seconds: processor time per drafted token without its logits, or per clip for a network that reads a clip once.
+        per: unit of `seconds`, `token` or `clip`.
     """
 
     network: str
@@ -76,14 +76,14 @@ class PairShapes:
 
     @property
     def per_frame(self) -> int:
-        """Visual tokens of a frame, its class token included."""
+        """Number of visual tokens of a frame, its class token included."""
         vision = self.target.vision_config
         return (vision.image_size // vision.patch_size) ** 2 + 1
 
     def config(self, network: str) -> HeadConfig:
-        """The network's configuration, by its recipe."""
+        """Configuration of the network by its recipe."""
         kind, text, vision = NETWORKS[network].config_class, self.target.text_config, self.drafter.vision_config
-        # What `sizes_of` reads of a target.
+        # The attributes of a target that `sizes_of` reads.
         host = SimpleNamespace(text_config=text, context=text.max_position_embeddings)
         recipe = load_head_recipe(network).config if network in recipe_names() else {}
         sizes: dict[str, Any] = {
@@ -111,13 +111,13 @@ class PairShapes:
 
 
 def network_costs(shapes: PairShapes, names: Sequence[str] = NAMES, budget_s: float = 3.0) -> Iterator[NetworkCost]:
-    """Measure one network after the other, and last the target's LM head, in float32, on the threads that torch has.
+    """Measure one network after the other, then the target's LM head, in float32, on the threads that torch has.
 
     Args:
-        budget_s: time for each measurement.
+        budget_s: seconds for each measurement.
 
     Raises:
-        CrossdraftError: an unknown name, one that does not fit into memory, or one that cannot learn.
+        CrossdraftError: an unknown name, or a network that does not fit into memory or has weights without a gradient.
     """
     for name in names:
         if name not in NAMES:
@@ -135,14 +135,14 @@ def network_costs(shapes: PairShapes, names: Sequence[str] = NAMES, budget_s: fl
 
 
 def parameters_of(name: str, config: HeadConfig) -> int:
-    """Number of a head's own parameters, counted without making them."""
+    """Number of a head's own parameters, counted without allocating them."""
     with torch.device("meta"):
         empty = torch.empty(config.vocab_size, config.hidden_size)
         return sum(value.numel() for value in make(name, config, SharedWeights(empty, empty)).stored().values())
 
 
 def _check_memory(name: str, config: HeadConfig) -> None:
-    """Refuse what cannot fit: weights, gradients and the loaded copy, the target's embeddings, and its head."""
+    """Refuse a network that does not fit: its weights, gradients and loaded copy, the target's embeddings and head."""
     numbers = 3 * parameters_of(name, config) + 2 * config.vocab_size * config.hidden_size
     needed, free = 4 * numbers + SPARE, free_memory(torch.device("cpu"))
     if needed > free:
@@ -168,7 +168,7 @@ def _cost(name: str, config: HeadConfig, shared: SharedWeights, budget_s: float)
 
 
 def _learn(name: str, head: Head) -> None:
-    """One pass forwards and back; every weight that may learn gets a gradient."""
+    """Run one pass forward and backward; check that every trainable weight gets a gradient."""
     if not any(weight.requires_grad for weight in head.parameters()):
         return
     if isinstance(head, Adapter):
@@ -186,7 +186,7 @@ def _learn(name: str, head: Head) -> None:
 
 
 def _batch(adapter: Adapter) -> TrainBatch:
-    """An answer of random features."""
+    """Batch of one answer with random features."""
     config = adapter.config
     hidden = {layer: torch.randn(1, LENGTH, config.source_size) for layer in config.source_layers}
     hidden[TARGET] = torch.randn(1, LENGTH, config.hidden_size)
@@ -200,7 +200,7 @@ def _batch(adapter: Adapter) -> TrainBatch:
 
 
 def _own_answer(adapter: OwnAnswerAdapter, count: int) -> OwnAnswer:
-    """Return `count` random tokens in place of a drafter's own answer."""
+    """Own answer of `count` random tokens, in place of a drafter's."""
     states = torch.randn(1, count, adapter.config.source_size)
     best = torch.randn(1, count, adapter.config.vocab_size).log_softmax(-1).topk(adapter.top)
     return OwnAnswer(best.indices[..., 0], states, best.indices, best.values, torch.tensor([count]))
@@ -220,7 +220,7 @@ def _clip(head: Head) -> Tensor:
 
 
 def _step(head: Head) -> Callable[[], object]:
-    """Build a call that drafts one token after `PAST` positions, or reads one clip if the network reads a clip once."""
+    """Build a call that drafts one token after `PAST` positions, or reads one clip, for networks that read once."""
     if not isinstance(head, Adapter):
         clip = _clip(head)
         return lambda: cast("VisionAdapter | TokenPacker", head).predict(clip)
@@ -241,7 +241,7 @@ def _step(head: Head) -> Callable[[], object]:
 
 
 def _least_s(run: Callable[[], object], budget_s: float) -> float:
-    """Least processor time of several calls: other programs on the machine only add to it."""
+    """Least processor time of several calls, in seconds: other programs on the machine only add to it."""
     times, begin = list[float](), time.perf_counter()
     while len(times) < RUNS or time.perf_counter() - begin < budget_s:
         start = time.process_time()

@@ -1,4 +1,4 @@
-"""A file of a frozen model's tensors per answer: memory holds what a step needs, and the system's file cache."""
+"""A file with a frozen model's tensors per answer: memory holds only a step's tensors and the system's file cache."""
 
 import os
 import tempfile
@@ -12,17 +12,17 @@ from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
 
-SPARE = 1 << 30  # bytes of a disk that are left to others
+SPARE = 1 << 30  # bytes of the disk that are left free
 
 
 class StateFile:
-    """Tensors by number in a file that has no name, so that nothing is left of it when the process ends.
+    """Tensors by number in a file without a name, which disappears when the process ends.
 
-    Without room, further tensors are not kept: `number in file` is then false, and the caller computes them anew.
+    If the disk is full, further tensors are not kept: `number in file` is then false, and the caller computes them.
 
     Args:
-        folder: where the file is; if none can be made there, it is where the system has its temporary files, as by
-            default.
+        folder: folder of the file; if no file can be made there, and by default, the system's folder for temporary
+            files.
         spare: bytes of the disk that are left free.
     """
 
@@ -31,13 +31,13 @@ class StateFile:
         self._spare = spare
         self._file: BinaryIO | None = None
         self._end = 0
-        self._spans: dict[int, tuple[int, int]] = {}  # by number: where its tensors begin; bytes
+        self._spans: dict[int, tuple[int, int]] = {}  # number -> start and size of its tensors in bytes
 
     def __contains__(self, number: int) -> bool:
         return number in self._spans
 
     def keep(self, number: int, tensors: Sequence[Tensor]) -> None:
-        """Write a number's tensors, if there is room."""
+        """Write a number's tensors, if there is space."""
         if number in self:
             return
         content = save({f"{place:04d}": one.detach().cpu().contiguous() for place, one in enumerate(tensors)})
@@ -45,16 +45,16 @@ class StateFile:
             if not self._has_room(len(content)):
                 return
             self._write(self._end, memoryview(content))
-        except OSError:  # somebody else took the room; what is there of it will be written over
+        except OSError:  # the disk is full; a partial record will be overwritten
             return
         self._spans[number] = self._end, len(content)
         self._end += len(content)
 
     def read(self, number: int) -> tuple[Tensor, ...]:
-        """Load the tensors of a number that is kept, on the CPU, in memory of their own.
+        """Load the tensors of a kept number, on the CPU, in memory of their own.
 
         Raises:
-            CrossdraftError: the disk does not give them back.
+            CrossdraftError: the file cannot be read.
         """
         begin, size = self._spans[number]
         file, content = cast("BinaryIO", self._file), b""
@@ -77,7 +77,7 @@ class StateFile:
         return disk.f_bavail * disk.f_frsize - size >= self._spare
 
     def _open(self) -> BinaryIO | None:
-        """A new file in the first folder that takes one, which is the first of them from then on."""
+        """Open a new file in the first folder that allows it; later calls try that folder first."""
         while self._folders:
             try:
                 self._folders[0].mkdir(parents=True, exist_ok=True)

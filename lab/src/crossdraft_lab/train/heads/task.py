@@ -34,17 +34,17 @@ Check = Callable[[int], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class TaskInputs:
-    """Inputs of a training.
+    """Inputs of the training of a head.
 
     Args:
-        recipe: what to do.
-        target: the model whose answers are learned.
-        source: where the target was loaded from.
-        fingerprint: of the target's weights.
-        event: the event model, for heads on one: `event`, or a folder.
-        store: a capture to learn from.
-        validation: a capture of other clips, for checks and the final measurement.
-        online: scenes to ask the target about, where there is no capture.
+        recipe: settings of the training.
+        target: model whose answers are learned.
+        source: name or folder that the target was loaded from.
+        fingerprint: fingerprint of the target's weights.
+        event: event model of heads that belong to one: `event`, or a folder.
+        store: capture to learn from.
+        validation: capture of other clips, for checks and the final measurement.
+        online: number of scenes to ask the target about, where there is no capture.
     """
 
     recipe: HeadRecipe
@@ -62,10 +62,10 @@ class TaskInputs:
         return 0 if self.validation is None else min(self.recipe.measure.pairs, len(self.validation))
 
     def captured(self, refusal: str) -> CaptureStore:
-        """The capture, for heads that can learn only from one.
+        """Return the capture, for heads that can learn only from one.
 
         Raises:
-            CrossdraftError: `refusal`, because there is none.
+            CrossdraftError: there is no capture; the message begins with `refusal`.
         """
         if self.store is None:
             raise CrossdraftError(f"{refusal}; give --capture FOLDER instead of --online.")
@@ -78,7 +78,7 @@ class TaskData:
 
     Args:
         loss_of: the loss of a step's micro-batch.
-        describe: the data of a step, in words.
+        describe: describes the data of a step in words.
         check: validation; `None` = there is no validation data.
     """
 
@@ -88,7 +88,7 @@ class TaskData:
 
 
 def load_event_model(inputs: TaskInputs, device: str = "cpu") -> Target:
-    """The event model that a head belongs to, in float32.
+    """Load the event model that a head belongs to, in float32.
 
     Raises:
         CrossdraftError: it cannot draft for the target, or one of its weights is NaN or infinite.
@@ -102,14 +102,14 @@ def load_event_model(inputs: TaskInputs, device: str = "cpu") -> Target:
 class HeadTask(ABC):
     """Training of one head; the base class trains heads on the target itself."""
 
-    in_one_piece = False  # whether a step's batch can be cut into no parts, for passes or processes
+    in_one_piece = False  # true if a step's batch cannot be divided among passes or processes
 
     def __init__(self, inputs: TaskInputs) -> None:
         self.inputs = inputs
 
     @property
     def host(self) -> Target:
-        """The model that the head belongs to: whose sizes it has, and whose weights it shares."""
+        """Model that the head belongs to: the head takes sizes and shared weights from it."""
         return self.inputs.target
 
     @property
@@ -119,10 +119,10 @@ class HeadTask(ABC):
 
     @property
     def draft_ids(self) -> Sequence[int]:
-        """The draft vocabulary: ids that the captured answers are made of, the most frequent if there is a limit.
+        """Draft vocabulary: ids in the captured answers, the most frequent ones if there is a limit.
 
         Raises:
-            CrossdraftError: there are none.
+            CrossdraftError: there are no answers.
         """
         store, target, most = self.inputs.store, self.inputs.target, self.inputs.recipe.vocabulary.most
         if store is None:
@@ -131,7 +131,7 @@ class HeadTask(ABC):
 
     @property
     def about(self) -> str:
-        """The way `measured_figures` measures, in a sentence."""
+        """Sentence on how `measured_figures` measures."""
         return (
             f"Tokens a verify pass under the engine, bonus included, on {self.inputs.questions} questions about "
             f"validation clips; {self.drafted}."
@@ -144,18 +144,18 @@ class HeadTask(ABC):
 
     @property
     def drafted(self) -> str:
-        """The drafts that the head is measured with, in words; by default hidden ones."""
+        """Name of the drafts that the head is measured with; by default hidden ones."""
         return (
             "`hidden` the pass that verifies the hidden draft, and the share of those drafts accepted up to each "
             f"position; `rounds` the passes after it, of at most {self.inputs.recipe.measure.nodes} nodes"
         )
 
     def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings of the head that are measured on data because the recipe leaves them out; none by default.
+        """Settings of the head that are measured on data if the recipe leaves them out; none by default.
 
         Args:
             kind: the network's configuration class.
-            settings: those that are known.
+            settings: settings that are known.
         """
         return {}
 
@@ -169,25 +169,25 @@ class HeadTask(ABC):
 
     @abstractmethod
     def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
-        """Tokens per pass of the finished head under the real engine, by the way of drafting.
+        """Figures of the finished head under the real engine, such as tokens per pass, for each way of drafting.
 
-        What drafters need beside the weights is left in `folder`. Empty if there is nothing to measure with.
+        Files that drafters need beside the weights are written to `folder`. Empty if there is no validation data.
         """
 
     def hidden_figures(self, drafter: Callable[[], Drafter[Any]]) -> dict[str, object]:
-        """Figures of hidden drafts; the drafter is made only if there is something to measure with."""
+        """Figures of hidden drafts; the drafter is made only if there is validation data."""
         inputs = self.inputs
         return hidden_figures(inputs.validation, inputs.recipe.measure, lambda: (inputs.target, drafter()))
 
 
 def answer_ids(store: CaptureStore, reserved: Collection[int], most: int = 0) -> list[int]:
-    """Ids that captured answers are made of, the most frequent first; only `most` of them, 0 = all.
+    """Ids in captured answers, the most frequent first; only `most` of them, 0 = all.
 
     Args:
-        reserved: ids of the target that are no text.
+        reserved: ids of the target that do not represent text.
 
     Raises:
-        CrossdraftError: there are none.
+        CrossdraftError: there are no such ids.
     """
     counts = Counter(token for tokens in store.answer_tokens() for token in tokens.tolist())
     ids = [token for token, _ in counts.most_common() if token not in reserved]
@@ -197,7 +197,7 @@ def answer_ids(store: CaptureStore, reserved: Collection[int], most: int = 0) ->
 
 
 def check_of(loss_of: LossFn, batches: int = CHECKED) -> Check:
-    """Validation: the figures of a loss, over some batches."""
+    """Make a validation check: figures of a loss over some batches."""
 
     @torch.no_grad()
     def check(step: int) -> Mapping[str, float]:
@@ -217,15 +217,15 @@ def capture_config(store: CaptureStore | None) -> dict[str, object] | None:
 
 
 def checked_on(optim: Optim, validation: CaptureStore | None) -> dict[str, object] | None:
-    """Data that weights are chosen by, for `core.trainer.Stage`: validation answers, where a figure is watched."""
+    """Data that chooses the weights, for `core.trainer.Stage`: validation answers, where a figure is watched."""
     return None if optim.watch is None or validation is None else {"validation": capture_config(validation)}
 
 
 def captured_source(store: CaptureStore) -> ClipSource:
-    """The clips that a capture is about.
+    """Source of the clips that a capture is about.
 
     Raises:
-        CrossdraftError: it holds none yet, or as `sources.source_of`.
+        CrossdraftError: the capture has no clips yet; also as `sources.source_of`.
     """
     if not store.index.done:
         raise CrossdraftError(
@@ -235,15 +235,15 @@ def captured_source(store: CaptureStore) -> ClipSource:
 
 
 def refuse_shared_clips(store: CaptureStore | None, validation: CaptureStore | None, online: int = 0) -> None:
-    """Refuse validation clips that something is learned from; no model is loaded for it.
+    """Refuse validation clips that are also trained on; no model is loaded for this check.
 
     Args:
         store: the capture to learn from; `None` = the first `online` training scenes.
-        validation: of other clips, or so it should be.
-        online: see `store`.
+        validation: capture that should be about other clips.
+        online: number of training scenes, if there is no `store`.
 
     Raises:
-        CrossdraftError: both hold the same clip (`train.capture.overlap`), or a list that one is of cannot be read.
+        CrossdraftError: both have a clip in common (`train.capture.overlap`), or a list of either cannot be read.
     """
     if validation is None:
         return
@@ -256,7 +256,7 @@ def refuse_shared_clips(store: CaptureStore | None, validation: CaptureStore | N
 
 
 def question_of(source: ClipSource, number: int) -> str:
-    """The question of the answer of that number."""
+    """Question of the answer of that number."""
     clip, question = source.locate(number)
     return source.questions(clip)[question]
 
@@ -271,10 +271,10 @@ def hidden_figures(
     """Measure a drafter by its hidden drafts for questions about validation clips; empty if there are none.
 
     Args:
-        store: of the clips.
-        settings: how many questions, and nodes of a draft.
-        load: called if there are any: the target, and its drafter.
-        events: whether the drafter reads the clips' events.
+        store: capture of the clips.
+        settings: numbers of questions, and of nodes of a draft.
+        load: loads the target and its drafter; called only if there are questions.
+        events: true if the drafter reads the clips' events.
     """
     questions = validation_questions(store, settings.pairs)
     if store is None or not questions:
@@ -286,7 +286,7 @@ def hidden_figures(
 
 
 def validation_questions(store: CaptureStore | None, pairs: int) -> Sequence[tuple[int, Request]]:
-    """Questions about validation clips with the number of their clip: the first about each clip, then the second, …."""
+    """Return questions about validation clips with their clip's number: the first of each clip, then the second, …."""
     if store is None or not pairs:
         return []
     source = captured_source(store)

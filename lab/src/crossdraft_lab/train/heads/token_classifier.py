@@ -1,12 +1,12 @@
-"""Training of a judge (judge decoding: Bachmann et al. 2025), on labels that scenes give: no human has to.
+"""Training of a judge (judge decoding: Bachmann et al. 2025), on labels computed from scenes, without human labels.
 
-The target answers questions about training scenes. Along each answer the event drafter draws tokens; where one is not
-the target's, the target goes on after it, greedily, to the end. The token is harmless if that answer gets at least as
-many of the facts right as the target's own (AutoJudge: Garipov et al. 2025 labels so, by the answer's correctness). A
-logistic regression on the target's last feature, at the token itself, learns that.
+The target answers questions about training scenes. Along each answer the event drafter draws tokens; where one differs
+from the target's, the target continues after it, greedily, to the end. The token is harmless if that answer gets at
+least as many of the facts right as the target's own (AutoJudge: Garipov et al. 2025 labels by correctness in the same
+way). A logistic regression on the target's last feature, at the token itself, learns these labels.
 
-Three splits of scenes that share none: most of the training scenes are fitted on, the last fifth of them decides on the
-penalty, and the figures are of scenes of the test split, asked about in held-out wordings.
+Three disjoint sets of scenes are used: most training scenes for the fit, the last fifth of them for choosing the
+penalty, and scenes of the test split, asked about in held-out wordings, for the figures.
 
 The rule sees logits. The target's LM head W [V, H] is injective, so a linear function of the feature h is one of the
 logits W h:  w · h = u · (W h)  with  u = W (WᵀW)⁻¹ w,  and u [V] is what is saved.
@@ -43,7 +43,7 @@ from crossdraft_lab.train.reference.packed import Prefix
 from crossdraft_lab.train.reference.tokenizer import EVENT, VIDEO, PromptCodec
 
 LONGEST = 112
-STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # of the L2 penalty
+STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # strengths of the L2 penalty
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class ClassifierRecipe:
     """Training settings of a judge.
 
     Args:
-        clips: scenes of the training split; the last fifth decides on the penalty, and as many scenes of the test
+        clips: number of scenes of the training split; the last fifth chooses the penalty, and as many of the test
             split give the figures.
-        questions: about each.
-        tokens: of an answer that are tried, at most.
-        batch: clips at a time.
-        seed: of questions and drawn tokens.
+        questions: number of questions about each scene.
+        tokens: largest number of tokens of an answer that are tried.
+        batch: number of clips at a time.
+        seed: seed of questions and drawn tokens.
     """
 
     clips: int = 120
@@ -77,23 +77,23 @@ class ClassifierRecipe:
 
     @property
     def decides(self) -> int:
-        """The first of the training scenes that decide on the penalty."""
+        """Index of the first training scene that is used to choose the penalty."""
         return self.clips - self.clips // 5
 
     @property
     def training(self) -> "SceneRange":
-        """Ranges of scenes: those that are fitted on, and those that decide on the penalty."""
+        """Training scenes: those for the fit, then those that choose the penalty."""
         return SceneRange("train", self.clips)
 
     @property
     def reported(self) -> "SceneRange":
-        """Scenes that give the figures."""
+        """Test scenes that give the figures."""
         return SceneRange("test", self.clips // 5, held_out=True)
 
 
 @dataclass(frozen=True)
 class SceneRange:
-    """The first so many scenes of a split; asked about in held-out wordings, or in those of training."""
+    """The first `count` scenes of a split, asked about in held-out wordings or in those of training."""
 
     split: str
     count: int
@@ -102,7 +102,7 @@ class SceneRange:
 
 @dataclass(frozen=True)
 class Labelled:
-    """[n, H] features of tokens, a label for each (harmless or not), and the clip of each."""
+    """Features [n, H] of tokens, a label for each (harmless or not), and the clip of each."""
 
     features: Tensor
     harmless: Tensor
@@ -115,10 +115,10 @@ class Labelled:
 
 @dataclass(frozen=True)
 class FittedClassifier:
-    """A fitted judge: of logits, σ(row · logits + bias) is the chance that a token is harmless.
+    """A fitted judge: σ(weight · feature + bias) is the probability that a token is harmless.
 
     Args:
-        weight, bias: of features.
+        weight, bias: coefficients of the features, and the constant.
         figures: the size of the data, and the penalty.
     """
 
@@ -127,15 +127,15 @@ class FittedClassifier:
     figures: dict[str, float]
 
     def scores(self, features: Tensor) -> Tensor:
-        """[n] logits of the chance that tokens are harmless, from their features [n, H]."""
+        """Logits [n] of the probability that tokens are harmless, from their features [n, H]."""
         return features.double() @ self.weight + self.bias
 
 
 def train_classifier(recipe: ClassifierRecipe, out: Path) -> dict[str, float]:
-    """Label, fit, and write `judge.safetensors` and its provenance into a folder; figures on the clips left out.
+    """Label, fit, and write `judge.safetensors` and its provenance into a folder; return figures on held-out clips.
 
     Raises:
-        CrossdraftError: the folder holds a judge, or is none; or the drafter says what the target says everywhere.
+        CrossdraftError: the folder holds a judge, or is no folder; or the drafter always agrees with the target.
     """
     make_folder(out)
     if (out / FILE).exists():
@@ -162,7 +162,7 @@ def train_classifier(recipe: ClassifierRecipe, out: Path) -> dict[str, float]:
 
 
 def as_logit_row(head: Tensor, weight: Tensor) -> Tensor:
-    """[V] u with u · (W h) = w · h for every h; see the module's text.
+    """Return u [V] with u · (W h) = w · h for every h; see the module's docstring.
 
     Args:
         head: W [V, H].
@@ -173,9 +173,9 @@ def as_logit_row(head: Tensor, weight: Tensor) -> Tensor:
 
 
 def fit(found: Labelled, first_left_out: int) -> FittedClassifier:
-    """Logistic regression, its penalty chosen by the AUC on the clips from `first_left_out` on.
+    """Fit a logistic regression, its penalty chosen by the AUC on the clips from `first_left_out` on.
 
-    How good that AUC is says nothing of others' clips: it was chosen for. See `measure`.
+    This AUC overestimates that on other clips, as the penalty was chosen by it; see `measure`.
     """
     chosen_on, fitted_on = found.where(found.clips >= first_left_out), found.where(found.clips < first_left_out)
     mean, spread = fitted_on.features.mean(0), fitted_on.features.std(0).clamp_min(1e-6)
@@ -194,11 +194,11 @@ def fit(found: Labelled, first_left_out: int) -> FittedClassifier:
 
 
 def measure(fitted: FittedClassifier, left_out: Labelled) -> dict[str, float]:
-    """Measure how well a judge recognises harmless tokens of clips that had no part in its training.
+    """Measure how well a judge recognises harmless tokens of clips that were not used in its training.
 
     Returns:
-        their number and the share that is harmless, the area under the ROC curve, and at a threshold of 0.5 the share
-        of right decisions, of harmful tokens that are kept, and of harmless ones.
+        Number of tokens and the share that is harmless, the area under the ROC curve, and at a threshold of 0.5 the
+        shares of right decisions, of harmful tokens that are kept, and of harmless tokens that are kept.
     """
     scores, harmless = fitted.scores(left_out.features), left_out.harmless
     kept = scores > 0
@@ -216,7 +216,7 @@ def measure(fitted: FittedClassifier, left_out: Labelled) -> dict[str, float]:
 
 
 def _regress(rows: Tensor, labels: Tensor, strength: float) -> Tensor:
-    """[H + 1] weights and bias that minimise the mean loss and the penalty of the weights."""
+    """Return [H + 1] weights and bias that minimise the mean loss plus the penalty of the weights."""
     weight = torch.zeros(rows.shape[1] + 1, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS([weight], max_iter=200, line_search_fn="strong_wolfe")
 
@@ -232,7 +232,7 @@ def _regress(rows: Tensor, labels: Tensor, strength: float) -> Tensor:
 
 
 def auc(scores: Tensor, labels: Tensor) -> float:
-    """Chance that a harmless token scores higher than a harmful one; a tie counts half.
+    """Probability that a harmless token scores higher than a harmful one; a tie counts half.
 
     >>> auc(torch.tensor([0.1, 0.9, 0.5]), torch.tensor([False, True, True]))
     1.0
@@ -265,7 +265,7 @@ def label_tokens(recipe: ClassifierRecipe, asked: SceneRange) -> Labelled:
 
 @dataclass(frozen=True)
 class _TriedToken:
-    """A question, followed by an answer's beginning and a token of the drafter; and the rest of the answer."""
+    """A question with the beginning of an answer, a token of the drafter after it, and the rest of the answer."""
 
     qa: QA
     question: list[int]
@@ -275,7 +275,7 @@ class _TriedToken:
 
 
 class _Pair:
-    """The reference pair, as training reads it."""
+    """The reference pair, loaded for training."""
 
     def __init__(self) -> None:
         tokenizer: Any = tokenizer_of("reference")
@@ -333,7 +333,7 @@ class _Pair:
         answers: Sequence[list[int]],
         generator: torch.Generator,
     ) -> list[list[int]]:
-        """Tokens that the event drafter draws along the answers, temperature 1, each after the answer's own."""
+        """Draw tokens from the event drafter along the answers, temperature 1, each after the answer's own tokens."""
         seen = [eventgpt_frames(scenes.simulate_events(scenes.make_scene(seed))) for seed in seeds]
         prefix = self.event.read_pixels(to_pixels(torch.from_numpy(np.stack(seen))))
         packed = pack(list(zip(questions, answers, strict=True)), self.codec.pad_id)

@@ -1,11 +1,11 @@
 """Training of networks whose visual tokens a frozen target reads: adapters on the vision side, and TokenPacker.
 
-An adapter makes a few of the target's visual tokens of what an event encoder sees; TokenPacker packs those that the
-target's own encoder makes. Losses of features (`mse`, `cosine`, `info_nce`) compare predicted tokens with those that
-the target's own encoder makes of the same frames (of a packer: pooled). Losses of logits and labels (`kl`,
-`cross_entropy`) compare what the target's frozen language model says after the predicted tokens with what it said after
-the whole clip: they tell which differences matter to a token, and cost a pass of it forwards and back. So the first
-steps may do without (`feature_steps`).
+An adapter predicts some of the target's visual tokens from an event encoder's features; TokenPacker packs those of the
+target's own encoder. Losses of features (`mse`, `cosine`, `info_nce`) compare predicted tokens with those of the
+target's own encoder for the same frames (for a packer: pooled). Losses of logits and labels (`kl`, `cross_entropy`)
+compare the output of the target's frozen language model after the predicted tokens with that after the whole clip: they
+weigh differences by their effect on answers, and cost a forward and backward pass of it. So the first steps may do
+without them (`feature_steps`).
 """
 
 from collections.abc import Callable, Mapping
@@ -42,12 +42,12 @@ from crossdraft_lab.train.heads.recipe import HeadRecipe
 from crossdraft_lab.train.heads.task import HeadTask, TaskData, TaskInputs, captured_source, check_of, load_event_model
 from crossdraft_lab.train.reference.packed import read_prefix, run_branches
 
-SCALED, SOME = 16, 64  # clips by which visual tokens are measured, and over which their mean is taken
+SCALED, SOME = 16, 64  # clips for the scale of visual tokens, and for their mean
 
 
 @torch.inference_mode()
 def clip_tokens(target: Target, source: ClipSource, clip: int) -> Tensor:
-    """[N, H] the target's visual tokens of a clip."""
+    """Visual tokens [N, H] that the target reads of a clip."""
     prompt = target.prepare(source.read(clip).requests(1)[0])
     rows = target.visual_features(target.encode(prompt))
     if rows is None:
@@ -56,20 +56,20 @@ def clip_tokens(target: Target, source: ClipSource, clip: int) -> Tensor:
 
 
 def deviation(tokens: Tensor) -> float:
-    """The standard deviation of visual tokens [clips, K, H] from their mean over clips; 1 where there is none."""
+    """Standard deviation of visual tokens [clips, K, H] from their mean over clips; 1 if it is 0."""
     return float((tokens - tokens.mean(0)).square().mean().sqrt()) or 1.0
 
 
 @dataclass(frozen=True)
 class FrozenDecoder:
-    """A target's language model, as networks are trained through it.
+    """A target's frozen language model, through which networks are trained.
 
     Args:
-        llama: its decoder.
-        before: [B] ids in front of the clip.
+        llama: decoder of the target.
+        before: [B] ids before the clip.
         places: [K] positions of the visual tokens among those of the whole clip.
-        length: N, how many those are.
-        rows: [D, H] of its LM head, of the draft vocabulary.
+        length: N, number of visual tokens of the whole clip.
+        rows: [D, H] rows of its LM head for the draft vocabulary.
     """
 
     llama: LlamaModel
@@ -79,7 +79,7 @@ class FrozenDecoder:
     rows: Tensor
 
     def logits(self, visual: Tensor, tokens: Tensor) -> Tensor:
-        """[rows, T, D] after each of the tokens [rows, T], clip-major, that follow visual tokens [clips, K, H]."""
+        """Compute logits [rows, T, D] after each token of [rows, T], clip-major, behind visual tokens [clips, K, H]."""
         first = len(self.before)
         text = self.llama.embed_tokens(self.before).expand(len(visual), -1, -1)
         positions = torch.cat((torch.arange(first), first + self.places))
@@ -92,9 +92,9 @@ class VisualExamples:
     """Training examples of each step: its clips, their visual input, and the answers about them.
 
     Args:
-        answers: which clips, what the network reads of them, and which answers about them.
-        shown: (step, what the network reads) -> [clips, K, H] visual tokens that its own are compared with.
-        scale: in which unit they are compared.
+        answers: clips of each step, the network's inputs, and the answers about them.
+        shown: computes, from the step and the network's input, the visual tokens [clips, K, H] to compare with.
+        scale: unit in which tokens are compared.
     """
 
     answers: ClipAnswers
@@ -102,8 +102,8 @@ class VisualExamples:
     scale: float = 1.0
 
     def visual(self, step: int) -> tuple[Tensor, Tensor]:
-        """[clips, …] what the network reads, and [clips, K, H] visual tokens that features are compared with."""
-        # Copies: what was made in inference mode cannot be learned through.
+        """Return the network's input [clips, …], and the visual tokens [clips, K, H] that its own are compared with."""
+        # Copies: tensors made in inference mode cannot take part in training.
         seen = self.answers.visual(step).clone().float()
         return seen, self.shown(step, seen).clone()
 
@@ -115,10 +115,10 @@ def vision_loss(
     loss: Mapping[str, float],
     feature_steps: int,
 ) -> LossFn:
-    """Loss of a network; see the module's text.
+    """Loss of a network; see the module's docstring.
 
     Tokens are compared in units of the examples' scale. Figures: every loss; `similarity`, the mean cosine of predicted
-    and true tokens; and, where the language model is asked, `prefix`, the mean accepted prefix of hidden drafts.
+    and true tokens; and, where the language model is used, `prefix`, the mean accepted prefix of hidden drafts.
 
     Args:
         feature_steps: steps in which only features are compared.
@@ -151,7 +151,7 @@ def vision_loss(
 
 @torch.no_grad()
 def agreements(adapter: VisionAdapter, answers: ClipAnswers, decoder: FrozenDecoder) -> Agreements:
-    """Measure the share of answer tokens about each clip that survive its predicted tokens; one epoch."""
+    """Measure the share of answer tokens about each clip that stay equal after its predicted tokens; one epoch."""
     lookup, depth = target_to_draft(adapter.draft_ids, adapter.config.vocab_size), answers.store.index.owner.depth
     pooled, shares, clips = [], [], list[int]()
     for step in range(answers.features.pool // answers.clips):
@@ -170,7 +170,7 @@ class FrozenTargetTask(HeadTask):
     """Training of a network whose visual tokens a frozen target reads, from a capture; see `task.HeadTask`.
 
     Raises:
-        CrossdraftError: there is no capture, an unknown loss, or the target cannot read such tokens or is no Llama.
+        CrossdraftError: there is no capture, a loss is unknown, or the target cannot read such tokens or is no Llama.
     """
 
     in_one_piece = True
@@ -199,7 +199,7 @@ class FrozenTargetTask(HeadTask):
 
     @property
     def length(self) -> int:
-        """Number of the visual tokens of a clip that the target reads by itself."""
+        """Number of visual tokens of a clip as the target reads it by itself."""
         visual_ids = self.inputs.target.traits.visual_ids
         return sum(token in visual_ids for token in self.prompt.input_ids.tolist())
 
@@ -226,7 +226,7 @@ class FrozenTargetTask(HeadTask):
     def target_features(
         self, kind: str, store: CaptureStore, which: object, encode: Callable[[ClipSource, int], Tensor]
     ) -> FeatureCache:
-        """A cache of the target's features of a capture's clips; `which` distinguishes caches of one kind."""
+        """Cache of the target's features of a capture's clips; `which` distinguishes caches of one kind."""
         inputs, source = self.inputs, captured_source(store)
         owner = f"{inputs.fingerprint} {store.index.asked_sha256} {which}"
         seed, folder = inputs.recipe.seed, store.folder
@@ -259,7 +259,7 @@ class VisionTask(FrozenTargetTask):
         }
 
     def _scale(self) -> float:
-        """The standard deviation of visual tokens from their mean over clips, to two digits."""
+        """Standard deviation of visual tokens from their mean over clips, to two digits."""
         source = captured_source(self.store)
         rows = [clip_tokens(self.inputs.target, source, clip) for clip in range(min(SCALED, len(source)))]
         if len({len(one) for one in rows}) > 1:
@@ -295,7 +295,7 @@ class VisionTask(FrozenTargetTask):
         return paired_answers(store, self.events, event, recipe.seed, recipe.optim.clips, "encoded", encoder_features)
 
     def _frames(self, store: CaptureStore, adapter: VisionAdapter) -> FeatureCache:
-        """The target's visual tokens [K, H] of those frames of each clip that the adapter predicts."""
+        """Cache of the target's visual tokens [K, H] of the frames of each clip that the adapter predicts."""
         target, config = self.inputs.target, adapter.config
 
         def encode(source: ClipSource, clip: int) -> Tensor:
@@ -320,10 +320,10 @@ class VisionTask(FrozenTargetTask):
 
 
 class PackerTask(FrozenTargetTask):
-    """Training of TokenPacker: with the packed tokens the target must say what it says after the whole clip.
+    """Training of TokenPacker: the target's answers after packed tokens must be those after the whole clip.
 
     Raises:
-        CrossdraftError: as `FrozenTargetTask`, or the target's clips do not go through a vision encoder of their own.
+        CrossdraftError: as `FrozenTargetTask`, or the target's clips do not go through a separate vision encoder.
     """
 
     def __init__(self, inputs: TaskInputs) -> None:
@@ -369,14 +369,14 @@ class PackerTask(FrozenTargetTask):
         return self.examples(packer, clips, others, decoder)
 
     def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
-        """Return no figures: `bench compression` measures what a packer costs in quality."""
+        """Return no figures: `bench compression` measures a packer's loss of quality."""
         return {}
 
     def _examples(self, store: CaptureStore, packer: TokenPacker) -> VisualExamples:
         recipe, levels = self.inputs.recipe, packer.config.levels
 
         def encode(source: ClipSource, clip: int) -> Tensor:
-            """[F, P, L·S] hidden states of the target's vision encoder, kept in bfloat16."""
+            """Hidden states [F, P, L·S] of the target's vision encoder, kept in bfloat16."""
             prompt = self.inputs.target.prepare(source.read(clip).requests(1)[0])
             return encoder_levels(self.inputs.target, prompt, levels).bfloat16()
 
@@ -386,7 +386,7 @@ class PackerTask(FrozenTargetTask):
 
     @torch.no_grad()
     def _pooled(self, packer: TokenPacker, seen: Tensor) -> Tensor:
-        """[clips, K, H] the target's own tokens, pooled, of features [clips, F, P, L·S]."""
+        """The target's own tokens [clips, K, H], pooled, from features [clips, F, P, L·S]."""
         config = packer.config
         tokens = self.projector(seen[..., -config.source_size :]).flatten(0, 2)
         return config.grid.pool(tokens, config.factor).unflatten(0, (len(seen), -1))

@@ -1,7 +1,7 @@
 """Answers of a trained model to questions about cached clips, and their quality.
 
-The target's answers are what the drafters learn; test answers give the held-out figures: facts right, and how far a
-drafter's greedy tokens agree with the target's.
+The target's answers are the drafters' training data; test answers give the held-out figures: facts right, and
+agreement of a drafter's greedy tokens with the target's.
 """
 
 import json
@@ -30,7 +30,7 @@ from crossdraft_lab.train.reference.tokenizer import PromptCodec
 
 @dataclass(frozen=True, slots=True)
 class ClipQuestion:
-    """A question about a clip, and the expected answer, which is the draft that speeds decoding up."""
+    """A question about a clip, and the expected answer, which also serves as the draft for faster decoding."""
 
     clip: int
     kind: str
@@ -41,7 +41,7 @@ class ClipQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ClipAnswer:
-    """A model's answer; `whole` when it ended by itself. A line of the answers' file."""
+    """A model's answer; `whole` if it ended by itself. A line of the answers' file."""
 
     clip: int
     kind: str
@@ -53,7 +53,7 @@ class ClipAnswer:
 def clip_questions(
     split: str, clip: int, count: int, rng: np.random.Generator, *, held_out: bool = False
 ) -> list[ClipQuestion]:
-    """`count` questions about a clip, as `draw_questions` draws them."""
+    """Draw `count` questions about a clip, as `draw_questions` does."""
     drawn = draw_questions(split, clip, count, rng, held_out=held_out)
     return [ClipQuestion(clip, qa.kind, qa.question, qa.answer, dict(qa.facts)) for qa in drawn]
 
@@ -61,10 +61,10 @@ def clip_questions(
 def evaluation_questions(
     split: str, clips: Sequence[int], questions: int, seed: int, *, held_out: bool
 ) -> list[list[ClipQuestion]]:
-    """`questions` about each clip, drawn from (seed, clip); `held_out` asks in wordings never trained on."""
-    # Not a stream of its own: numpy fills a seed up with zeros, so that [seed, clip, 0] draws as training's [seed,
-    # step] does (`losses.ground_truth_qa`), and [seed, clip, 1] as the tokenizer's texts do. Nothing leaks by it,
-    # because they draw about scenes of other splits; the shipped figures hang on it, so it stays.
+    """Draw `questions` about each clip from (seed, clip); `held_out` asks in wordings never trained on."""
+    # Not an independent stream: numpy pads a seed with zeros, so that [seed, clip, 0] draws as training's [seed,
+    # step] does (`losses.ground_truth_qa`), and [seed, clip, 1] as the tokenizer's texts do. This leaks nothing,
+    # because they draw about scenes of other splits; it stays, because the shipped figures depend on it.
     return [
         clip_questions(split, clip, questions, np.random.default_rng([seed, clip, int(held_out)]), held_out=held_out)
         for clip in clips
@@ -73,7 +73,7 @@ def evaluation_questions(
 
 @dataclass(frozen=True, slots=True)
 class AnsweringModel:
-    """A trained model with what it needs to answer about cached clips."""
+    """A trained model with its codec and its cache of clips, ready to answer."""
 
     vlm: TrainableVLM
     codec: PromptCodec
@@ -83,7 +83,7 @@ class AnsweringModel:
 
     @torch.inference_mode()
     def read(self, split: str, clips: Sequence[int]) -> Prefix:
-        """The clips' prefixes."""
+        """Read the prefixes of these clips."""
         if self.blank:
             pixels = blank_pixels(self.cache).expand(len(clips), -1, -1, -1, -1)
         else:
@@ -91,23 +91,23 @@ class AnsweringModel:
         return self.read_pixels(pixels)
 
     def read_pixels(self, pixels: Tensor) -> Prefix:
-        """The prefixes of clips with these pixels [clips, F, 3, h, w]."""
+        """Read the prefixes of clips with these pixels [clips, F, 3, h, w]."""
         visual = self.vlm.visual_tokens(self.vlm.patches(pixels.to(self.vlm.model.dtype)))
         return read_prefix(self.vlm.llama, self.vlm.prefix_embeds(self.codec.prefix_ids(), visual))
 
     def states(self, prefix: Prefix, rows: Branches) -> Tensor:
-        """[rows, length, d] last hidden states of rows after the prefixes of their clips."""
+        """Last hidden states [rows, length, d] of rows after the prefixes of their clips."""
         return run_branches(self.vlm.llama, prefix, self.vlm.llama.embed_tokens(rows.tokens))
 
     def decode(
         self, prefix: Prefix, questions: Sequence[Sequence[int]], drafts: Sequence[Sequence[int]], max_new_tokens: int
     ) -> list[list[int]]:
-        """Greedy continuations of the rows; see `greedy_decode`."""
+        """Decode greedy continuations of the rows; see `greedy_decode`."""
         llama, head, eos = self.vlm.llama, self.vlm.head, self.codec.eos_id
         return greedy_decode(llama, head, prefix, questions, drafts, eos_id=eos, max_new_tokens=max_new_tokens)[0]
 
     def answer(self, split: str, by_clip: Sequence[Sequence[ClipQuestion]], max_new_tokens: int) -> list[ClipAnswer]:
-        """Greedy answers to the same number of questions about each of some clips."""
+        """Answer the same number of questions about each of some clips, greedily."""
         rows = [question for questions in by_clip for question in questions]
         questions = [self.codec.question_ids(row.question) for row in rows]
         drafts = [self.codec.answer_ids(row.expected) for row in rows]
@@ -122,7 +122,7 @@ class AnsweringModel:
     def answer_batches(
         self, split: str, by_clip: Sequence[Sequence[ClipQuestion]], clips: int, max_new_tokens: int, note: str
     ) -> Iterator[list[ClipAnswer]]:
-        """Answers in batches of `clips` clips, with a progress bar."""
+        """Yield answers in batches of `clips` clips, with a progress bar."""
         remaining = iter(by_clip)
         with progress_bar() as bar:
             task = bar.add_task(note, total=len(by_clip))
@@ -140,7 +140,7 @@ def record_answers(
     max_new_tokens: int,
     note: str,
 ) -> list[ClipAnswer]:
-    """Answers to all questions, kept in `path`; an interrupted run is resumed after its last whole batch.
+    """Answer all questions and keep the answers in `path`; an interrupted run resumes after its last whole batch.
 
     Raises:
         CrossdraftError: the file holds answers to other questions.
@@ -157,7 +157,7 @@ def record_answers(
 def _finished_clips(path: Path, by_clip: Sequence[Sequence[ClipQuestion]], batch: int) -> int:
     """Count the clips whose answers are complete; those of a batch that was cut off are removed from the file.
 
-    Only whole batches count, not whole clips: in bf16 the other clips of a batch may tip a near-tie.
+    Only whole batches count, not whole clips: in bf16 the other clips of a batch may change a near-tie.
     """
     answers = read_answers(path)
     questions = len(by_clip[0])
@@ -175,13 +175,13 @@ def _finished_clips(path: Path, by_clip: Sequence[Sequence[ClipQuestion]], batch
 
 
 def append_answers(path: Path, answers: Sequence[ClipAnswer]) -> None:
-    """Add one JSON object a line."""
+    """Append answers, one JSON object a line."""
     with path.open("a", encoding="utf-8") as lines:
         lines.write("".join(json.dumps(asdict(a)) + "\n" for a in answers))
 
 
 def read_answers(path: Path) -> list[ClipAnswer]:
-    """Load the answers written so far; none if there is no file yet. A line cut off by an interruption is left out.
+    """Load the answers written so far; empty if there is no file yet. A line cut off by an interruption is left out.
 
     Raises:
         CrossdraftError: a line is no answer.
@@ -193,7 +193,7 @@ def read_answers(path: Path) -> list[ClipAnswer]:
 
 
 def answer_rows(codec: PromptCodec, answers: Sequence[ClipAnswer]) -> list[tuple[list[int], list[int]]]:
-    """Ids of each question and of its answer; `</s>` follows only where the answer ended by itself."""
+    """Ids of each question and of its answer, with `</s>` only where the answer ended by itself."""
     return [(codec.question_ids(a.question), codec.answer_ids(a.answer, whole=a.whole)) for a in answers]
 
 
@@ -212,13 +212,13 @@ def facts_right(by_clip: Sequence[Sequence[ClipQuestion]], answers: Sequence[Cli
 def agreement(
     drafter: AnsweringModel, split: str, answers: Sequence[ClipAnswer], questions: int, batch: int
 ) -> dict[str, float]:
-    """Measure how a drafter's argmax agrees with the target's answers when it is fed them, `batch` clips at a time.
+    """Measure how a drafter's argmax agrees with the target's answers when it reads them, `batch` clips at a time.
 
     `top1` is the share of tokens; `tau_8` and `tau_16` are the tokens a round would emit with chains of 8 and 16,
-    bonus included, counted over rounds laid end to end along each answer (what verification would keep).
+    bonus included, counted over successive rounds along each answer (as verification would accept them).
 
-    Answers are kept as text, so the tokens compared are those that the tokenizer makes of it: where the target wrote
-    a word in other pieces, the figures are about the tokenizer's pieces, not the target's.
+    Answers are kept as text, so tokens are those that the tokenizer makes of it: where the target generated a word in
+    other pieces, the figures are about the tokenizer's pieces, not the target's.
     """
     clips = [answers[i].clip for i in range(0, len(answers), questions)]
     rows = answer_rows(drafter.codec, answers)
@@ -236,14 +236,14 @@ def agreement(
 
 
 def agreement_figures(matches: Sequence[Sequence[bool]], chains: Sequence[int]) -> dict[str, float]:
-    """`top1`, and `tau_N` for chains of N, of answers whose token `i` a greedy drafter would (not) have predicted."""
+    """`top1`, and `tau_N` for chains of N; `matches` says for each answer which tokens a greedy drafter predicts."""
     flat = [hit for row in matches for hit in row]
     taus = {f"tau_{chain}": round(mean_acceptance_length(matches, chain), 3) for chain in chains}
     return {"top1": round(float(np.mean(flat)), 4), **taus}
 
 
 def mean_acceptance_length(matches: Sequence[Sequence[bool]], chain: int) -> float:
-    """τ: tokens a round over answers whose token `i` a greedy drafter would (not) have predicted.
+    """τ: tokens a round; `matches` says for each answer which tokens a greedy drafter predicts.
 
     Example: [True, True, False, True] with chains of 8 takes two rounds (2 accepted + bonus; 1 accepted) = 2.0.
     """

@@ -36,12 +36,12 @@ class BatchSpec:
     jitter: Jitter
     seed: int
     first: int = 0
-    """The clip that step 0 starts at: a later phase continues where the last one stopped."""
+    """Clip at which step 0 starts: a later phase continues where the last one stopped."""
     blank: bool = False
-    """A blind model's view: white frames, whatever happened."""
+    """True for a blind model, whose frames are always white."""
 
     def clips(self, step: int, count: int) -> list[int]:
-        """The clips of a step: in order, round and round the pool."""
+        """Clips of a step: in order, cyclically through the pool."""
         return [(self.first + step * count + i) % self.pool for i in range(count)]
 
     def pixels(self, step: int, clips: Sequence[int]) -> Tensor:
@@ -54,7 +54,7 @@ class BatchSpec:
 
 
 def blank_pixels(cache: ClipCache) -> Tensor:
-    """Pixels that a blind drafter sees of any clip, and so of all: event frames without events, [1, n, 3, h, w]."""
+    """Pixels that a blind drafter sees, the same for all clips: event frames without events, [1, n, 3, h, w]."""
     return to_pixels(
         torch.full((1, cache.event_frames, scenes.SENSOR_SIZE, scenes.SENSOR_SIZE, 3), 255, dtype=torch.uint8)
     )
@@ -78,7 +78,7 @@ def draw_questions(
     held_out: bool = False,
     answers: AnswerTable = ANSWERS,
 ) -> list[QA]:
-    """`count` questions about a clip, any wording, kinds without repetition while there are enough.
+    """Draw `count` questions about a clip, in any wording, kinds without repetition while there are enough.
 
     `answers`: as in `scenes.ask`.
     """
@@ -93,7 +93,7 @@ def draw_questions(
 
 @dataclass(frozen=True, slots=True)
 class QAPair:
-    """A question and the answer to learn; `whole` if the answer ends there."""
+    """A question and the answer to learn; `whole` if the answer is complete there."""
 
     question: str
     answer: str
@@ -103,7 +103,7 @@ class QAPair:
 def augment_question(question: str, most: float, words: Sequence[str], rng: np.random.Generator) -> str:
     """Word dropout: drop some words of a question, and replace some by other questions' words.
 
-    A hundred fixed wordings can be memorised; noisy ones must be understood by what is left of them. Each
+    A hundred fixed wordings can be memorised; noisy ones must be understood from the words that are left. Each
     question draws its own strength up to `most`; three changed words in four are dropped, the fourth is replaced.
     """
     strength = most * rng.random()
@@ -117,14 +117,14 @@ def augment_question(question: str, most: float, words: Sequence[str], rng: np.r
 
 
 def augment_questions(pairs: Sequence[QAPair], most: float, seed: int, step: int) -> list[QAPair]:
-    """The pairs with their questions augmented, as drawn from (seed, step)."""
+    """Augment the questions of the pairs, as drawn from (seed, step)."""
     words, rng = question_words(), np.random.default_rng([seed, step, 3])
     return [replace(pair, question=augment_question(pair.question, most, words, rng)) for pair in pairs]
 
 
 @cache
 def question_words() -> tuple[str, ...]:
-    """Every word of the training wordings."""
+    """All words of the training wordings."""
     wordings = (wording for kind in scenes.KINDS for wording in scenes.wordings(kind))
     return tuple(sorted({word for question in wordings for word in question.split()}))
 
@@ -141,7 +141,7 @@ class Branches:
     """int64 [rows], column of the last question token: its logits give the first answer token."""
 
     def to(self, device: torch.device) -> "Branches":
-        """The rows on another device."""
+        """Copy the rows to another device."""
         return Branches(self.tokens.to(device), self.targets.to(device), self.answer_start.to(device))
 
 
@@ -163,6 +163,6 @@ def pack(pairs: Sequence[tuple[Sequence[int], Sequence[int]]], pad_id: int, mult
 
 
 def pack_pairs(codec: PromptCodec, pairs: Sequence[QAPair]) -> Branches:
-    """Questions and answers as packed rows."""
+    """Pack questions and answers as rows."""
     rows = [(codec.question_ids(pair.question), codec.answer_ids(pair.answer, whole=pair.whole)) for pair in pairs]
     return pack(rows, codec.pad_id)

@@ -2,7 +2,7 @@
 
 Chunk `c` of a split holds its clips `c*CHUNK …`; clip `i` is the scene of the split's `i`-th seed. Training
 reads the clips in order, so it may start while later chunks are still being rendered: it waits for a chunk
-that is not there yet, and what a step sees depends on nothing but the step.
+that is not there yet, and a step's clips depend on nothing but the step.
 """
 
 import time
@@ -30,7 +30,7 @@ from crossdraft_lab.train.reference.recipe import Jitter
 CHUNK = 64
 Kind = Literal["rgb", "events"]
 PALETTE = np.array([[255, 255, 255], [0, 0, 255], [255, 0, 0]], dtype=np.uint8)
-"""Colours of an EventGPT frame: nothing, negative, positive."""
+"""Colours of an EventGPT frame: no event, negative, positive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class ClipCache:
     video_frames: int = 8
     event_frames: int = 5
     timeout_s: float = 900.0
-    """How long a reader waits for a chunk before it gives up."""
+    """Seconds that a reader waits for a chunk before it gives up."""
 
     def path(self, kind: Kind, split: str, chunk: int) -> Path:
         """File of one chunk, named after its clips' shape: a recipe of another shape renders its own."""
@@ -50,11 +50,11 @@ class ClipCache:
         return self.folder / f"{split}-{kind}-{frames}x{size}-{chunk:05d}.npy"
 
     def missing(self, kind: Kind, split: str, clips: int) -> list[int]:
-        """Chunks that hold the first `clips` clips and are not rendered yet."""
+        """Numbers of the chunks of the first `clips` clips that are not rendered yet."""
         return [c for c in range(-(-clips // CHUNK)) if not self.path(kind, split, c).exists()]
 
     def read(self, kind: Kind, split: str, indices: Sequence[int]) -> Tensor:
-        """RGB uint8 [n, F, h, w, 3] of the clips; event frames are coloured from their palette indices.
+        """Read clips as RGB uint8 [n, F, h, w, 3]; event frames are coloured from their palette indices.
 
         Raises:
             CrossdraftError: a chunk did not appear in time.
@@ -91,10 +91,10 @@ def clip_seed(split: str, index: int) -> int:
 
 
 def render_rgb(seed: int, cache: ClipCache) -> NDArray[np.uint8]:
-    """Frames of a scene as the target will see them, [F, h, w, 3], except for the video codec's changes.
+    """Render a scene's frames as the target sees them, [F, h, w, 3], but without the video codec.
 
-    They come straight from the renderer, while the clips of a user come through H.264: the same moments and the same
-    resize, and pixels that differ by what compression did to them.
+    They come straight from the renderer, while a user's clips come through H.264: moments and resize are equal, and
+    pixels differ by the effects of compression.
     """
     frames = scenes.render(scenes.make_scene(seed), sample_times(cache.video_frames), scenes.VIDEO_SIZE)
     square = (cache.size, cache.size)  # resized exactly as inference does
@@ -102,7 +102,7 @@ def render_rgb(seed: int, cache: ClipCache) -> NDArray[np.uint8]:
 
 
 def render_events(seed: int, cache: ClipCache) -> NDArray[np.uint8]:
-    """The event frames that the drafter will see, as palette indices [n, h, w]."""
+    """Render the event frames that the drafter sees, as palette indices [n, h, w]."""
     events = scenes.simulate_events(scenes.make_scene(seed))
     frames = eventgpt_frames(events, cache.event_frames)
     blue, red = frames[..., 0] == 0, frames[..., 2] == 0
@@ -110,7 +110,7 @@ def render_events(seed: int, cache: ClipCache) -> NDArray[np.uint8]:
 
 
 def render_chunk(cache: ClipCache, kind: Kind, split: str, chunk: int) -> None:
-    """Render one chunk and put it in place whole."""
+    """Render one chunk into its file, whole or not at all."""
     render = render_rgb if kind == "rgb" else render_events
     clips = [render(clip_seed(split, chunk * CHUNK + i), cache) for i in range(CHUNK)]
     with atomic_path(cache.path(kind, split, chunk)) as path:
@@ -118,7 +118,7 @@ def render_chunk(cache: ClipCache, kind: Kind, split: str, chunk: int) -> None:
 
 
 def render_clips(cache: ClipCache, jobs: Sequence[tuple[Kind, str, int]], workers: int) -> None:
-    """Render what is missing of each (kind, split, clips) job, in order, on `workers` processes."""
+    """Render the missing chunks of each (kind, split, clips) job, in order, on `workers` processes."""
     cache.folder.mkdir(parents=True, exist_ok=True)
     work: list[tuple[Kind, str, int]] = [
         (kind, split, chunk) for kind, split, clips in jobs for chunk in cache.missing(kind, split, clips)
@@ -130,7 +130,7 @@ def render_clips(cache: ClipCache, jobs: Sequence[tuple[Kind, str, int]], worker
 
 
 def _rendered(cache: ClipCache, work: Sequence[tuple[Kind, str, int]], workers: int) -> Iterator[None]:
-    """Render the chunks; yield once a chunk is done."""
+    """Render the chunks; yield after each chunk."""
     if workers == 1:
         for kind, split, chunk in work:
             render_chunk(cache, kind, split, chunk)
@@ -149,10 +149,10 @@ def to_pixels(frames: Tensor) -> Tensor:
 
 
 def augment_frames(frames: Tensor, jitter: Jitter, generator: torch.Generator) -> Tensor:
-    """Augmentation: what codecs, cameras and sensors may do to clips, uint8 [n, F, h, w, 3] -> the same.
+    """Augment clips uint8 [n, F, h, w, 3] by effects of codecs, cameras and sensors; the shape stays.
 
     Every clip draws its own strengths. Half of the clips get no pixel noise, so that clean pictures stay in the
-    training set; what a translation uncovers repeats the border.
+    training set; pixels uncovered by a translation repeat the border.
     """
     if jitter.noise or jitter.brightness:
         frames = _noisy(frames, jitter, generator)
@@ -175,7 +175,7 @@ def _noisy(frames: Tensor, jitter: Jitter, generator: torch.Generator) -> Tensor
 
 
 def _shifted(clip: Tensor, most: int, generator: torch.Generator) -> Tensor:
-    """[F, h, w, 3] moved by up to `most` pixels each way."""
+    """Move frames [F, h, w, 3] by up to `most` pixels each way."""
     down, right = torch.randint(-most, most + 1, (2,), generator=generator).tolist()
     rows = (torch.arange(clip.shape[1]) - down).clamp_(0, clip.shape[1] - 1)
     columns = (torch.arange(clip.shape[2]) - right).clamp_(0, clip.shape[2] - 1)

@@ -1,7 +1,7 @@
-"""The stage `foreign`: an event model with wordings unlike the target's, like an EventGPT that nobody aligned.
+"""The stage `foreign`: an event model whose wordings differ from the target's, like an EventGPT that is not aligned.
 
-It has the event drafter's shape and pre-trained vision encoder. Everything else of it starts anew, from weights of its
-own, and learns captions (`scenes.captions`), never an answer of the target's.
+It has the event drafter's shape and pre-trained vision encoder. Everything else starts from other random weights, and
+learns captions (`scenes.captions`), never an answer of the target's.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ NAME = "foreign"
 
 
 def run_foreign(run: ReferenceRun) -> None:
-    """Train the model, measure it against the target, and leave it as it ships in `<out>/foreign/model`.
+    """Train the model, measure it against the target, and save it for shipping in `<out>/foreign/model`.
 
     The target is the run's own, or the shipped one where the run has trained none.
     """
@@ -61,7 +61,7 @@ def run_foreign(run: ReferenceRun) -> None:
 
 
 def train_foreign(run: ReferenceRun) -> tuple[TrainableEventGPT, dict[str, float]]:
-    """The model, trained on the captions of training scenes, and the trainer's closing figures."""
+    """Train the model on the captions of training scenes; return it and the trainer's closing figures."""
     other = run.recipe.model_copy(update={"seed": run.recipe.seed + 1})  # not the weights that `event` began with
     vlm = TrainableEventGPT(build_drafter(other, run.tokenizer))
     figures = train_vlm(run, NAME, vlm, lambda questions, seed: ground_truth_qa(questions, seed, CAPTIONS))
@@ -69,10 +69,10 @@ def train_foreign(run: ReferenceRun) -> tuple[TrainableEventGPT, dict[str, float
 
 
 def _target_folder(run: ReferenceRun) -> Path:
-    """The target to be measured against: the run's own, or the shipped one if it has this run's tokenizer.
+    """Folder of the target for the comparison: the run's own, or the shipped one if it has this run's tokenizer.
 
     Raises:
-        CrossdraftError: there is neither.
+        CrossdraftError: there is neither target.
     """
     own, shipped, file = run.out / "target" / "model" / WEIGHTS, REFERENCE / "target", "tokenizer.json"
     ours = run.out / "tokenizer" / file
@@ -82,7 +82,7 @@ def _target_folder(run: ReferenceRun) -> Path:
 
 
 def caption_vocabulary(run: ReferenceRun, codec: PromptCodec) -> list[int]:
-    """Every token id of captions of the training scenes, the end's among them."""
+    """All token ids of captions of the training scenes, including the end token's."""
     texts = dict.fromkeys(run.texts(run.training_clips(NAME), "{answer}", answers=CAPTIONS))
     return sorted({token for text in texts for token in codec.answer_ids(text)})
 
@@ -101,7 +101,7 @@ def measure(run: ReferenceRun, wordings: str, model: AnsweringModel, answers: Se
 
 
 def target_answers(run: ReferenceRun, wordings: str, folder: Path) -> list[ClipAnswer]:
-    """Answers of a target to the test questions; they are kept, and shared with the stage `evaluate`."""
+    """Answer the test questions with a target; the answers are kept, and shared with the stage `evaluate`."""
     target, limit = run.trained("target", folder), run.recipe.answers.max_new_tokens
     to_bf16(target.vlm.model)
     path = answers_path(run, "target", sha256(folder / WEIGHTS), wordings)
@@ -115,7 +115,7 @@ def _questions(run: ReferenceRun, wordings: str) -> list[list[ClipQuestion]]:
 
 
 def hidden_draft(codec: PromptCodec, drafted: Sequence[ClipAnswer], answers: Sequence[ClipAnswer]) -> dict[str, float]:
-    """Measure what a target accepts of drafts that were written before its first token.
+    """Measure how many tokens a target accepts of drafts that were generated before its first token.
 
     `first_token` is the share of drafts with its first token, `hidden_prefix` the mean number of tokens accepted.
     """

@@ -1,8 +1,8 @@
 """The two losses of the reference pair: attributes from a vision encoder's features, and answers from a whole VLM.
 
-Next-token loss alone leaves a small VLM on a long plateau, in which it writes likely answers without looking.
-Classifying the scene's categorical ground truth gives vision encoder and prefix something to learn from the first
-minute. The attribute heads that do so make the rest converge and are thrown away.
+With next-token loss alone a small VLM stays on a long plateau, in which it writes likely answers without looking.
+Classification of the scene's attributes gives vision encoder and prefix a gradient from the first minute. The attribute
+heads for it are thrown away after training.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -63,9 +63,9 @@ class VisionAttributeHead(nn.Module):
 
 
 class PrefixAttributeHead(nn.Module):
-    """A linear read-out of the language model's own stream over the last visual tokens.
+    """Linear read-out of the language model's hidden states over the last visual tokens.
 
-    It reads where the branches attend: whatever it can read, a question token can attend to.
+    It reads the states that the branches attend to: whatever it can read, a question token can attend to.
     """
 
     def __init__(self, dim: int, vocabulary: Mapping[str, Sequence[str]], last: int) -> None:
@@ -82,7 +82,7 @@ class PrefixAttributeHead(nn.Module):
 
 
 def attribute_heads(vlm: TrainableVLM, frames: int, last: int) -> tuple[VisionAttributeHead, PrefixAttributeHead]:
-    """Fresh attribute heads for a VLM's vision encoder and prefix."""
+    """New attribute heads for a VLM's vision encoder and prefix."""
     return (
         VisionAttributeHead(vlm.vision_encoder.config.hidden_size, frames, scenes.ATTRIBUTES),
         PrefixAttributeHead(vlm.llama.config.hidden_size, scenes.ATTRIBUTES, last),
@@ -136,7 +136,7 @@ def answer_loss(
 
 
 def token_loss(vlm: TrainableVLM, prefix: Prefix, rows: Branches) -> tuple[Tensor, float]:
-    """Mean cross-entropy over answer tokens, and the share whose argmax is right; the head runs there only."""
+    """Return mean cross-entropy over answer tokens, and the share whose argmax is right; the head runs there only."""
     hidden = run_branches(vlm.llama, prefix, vlm.llama.embed_tokens(rows.tokens))
     wanted = rows.targets != IGNORE
     logits = vlm.head(hidden[wanted]).float()
@@ -145,7 +145,7 @@ def token_loss(vlm: TrainableVLM, prefix: Prefix, rows: Branches) -> tuple[Tenso
 
 
 def ground_truth_qa(questions: int, seed: int, answers: AnswerTable = ANSWERS) -> QASource:
-    """Ground truth: questions and answers drawn from (seed, step), in the words of `answers`."""
+    """Source of questions and true answers, drawn from (seed, step), in the words of `answers`."""
 
     def qa_of(step: int, clips: Sequence[int]) -> list[QAPair]:
         rng = np.random.default_rng([seed, step])
@@ -159,7 +159,7 @@ def ground_truth_qa(questions: int, seed: int, answers: AnswerTable = ANSWERS) -
 
 
 def recorded_qa(answers: Mapping[int, Sequence[QAPair]], questions: int, seed: int) -> QASource:
-    """The target's own answers: `questions` of those recorded for each clip, drawn from (seed, step)."""
+    """Source of the target's own answers: `questions` of those recorded for each clip, drawn from (seed, step)."""
 
     def qa_of(step: int, clips: Sequence[int]) -> list[QAPair]:
         rng = np.random.default_rng([seed, step])
@@ -173,5 +173,5 @@ def recorded_qa(answers: Mapping[int, Sequence[QAPair]], questions: int, seed: i
 
 
 def autocast() -> torch.autocast:
-    """bf16 products over fp32 weights, on a processor that has them."""
+    """Context for bf16 products over fp32 weights, on a processor that has them."""
     return torch.autocast("cpu", torch.bfloat16, enabled=has_bf16())

@@ -1,7 +1,7 @@
 """The networks of the reference pair: built from a recipe's shapes, and wrapped for training.
 
-Training needs the same parts of every VLM: an encoder from pixels to prefix embeddings, a Llama and a head. The wrapped
-model is unmodified; layers that the features never pass through (the vision encoder's last one) are skipped.
+Training uses the same parts of every VLM: an encoder from pixels to prefix embeddings, a Llama and a head. The wrapped
+model is unmodified; layers whose output is not used (the vision encoder's last one) are skipped.
 """
 
 from abc import ABC, abstractmethod
@@ -27,11 +27,11 @@ from crossdraft_lab.train.reference.tokenizer import BOS, EOS, EVENT, IMAGE, PAD
 
 @dataclass(frozen=True, slots=True)
 class TrainableVLM(ABC):
-    """A VLM in the parts that the packed forward runs: a vision encoder, a Llama and its head."""
+    """A VLM's parts for the packed forward: a vision encoder, a Llama and its head."""
 
     model: VideoLlavaForConditionalGeneration | EventGPTForConditionalGeneration
     skipped_layers: ClassVar[int] = 0
-    """Last layers of the vision encoder that the features do not pass through."""
+    """Number of last layers of the vision encoder whose output is not used."""
 
     def __post_init__(self) -> None:
         # Over so few tokens plain products beat CPU flash attention, backwards threefold.
@@ -59,10 +59,10 @@ class TrainableVLM(ABC):
 
     @abstractmethod
     def visual_tokens(self, patches: Tensor) -> Tensor:
-        """Patch features -> the embeddings that replace the placeholders, [clips, n, text d]."""
+        """Convert patch features to the embeddings that replace the placeholders, [clips, n, text d]."""
 
     def prefix_embeds(self, prefix_ids: list[int], visual: Tensor) -> Tensor:
-        """Text in front of the clip, then the clip: [clips, P, d]."""
+        """Embeddings of the text before the clip, then of the clip: [clips, P, d]."""
         text = self.llama.embed_tokens(torch.tensor([prefix_ids], device=visual.device))
         return torch.cat((text.expand(visual.shape[0], -1, -1), visual), 1)
 
@@ -99,12 +99,12 @@ class TrainableEventGPT(TrainableVLM):
 
 
 def to_bf16(model: nn.Module) -> None:
-    """Convert a model to bf16, in place: as it ships, and as it is measured."""
+    """Convert a model to bf16, in place, for measurement and shipping."""
     model.to(torch.bfloat16)
 
 
 def build_target(recipe: ReferenceRecipe, tokenizer: PreTrainedTokenizerFast) -> VideoLlavaForConditionalGeneration:
-    """A freshly initialised Video-LLaVA of the recipe's shape, seeded."""
+    """Build a seeded, untrained Video-LLaVA of the recipe's shape."""
     shape = recipe.target
     config = VideoLlavaConfig(
         vision_config=_vision_config(shape.vision),
@@ -121,7 +121,7 @@ def build_target(recipe: ReferenceRecipe, tokenizer: PreTrainedTokenizerFast) ->
 
 
 def build_drafter(recipe: ReferenceRecipe, tokenizer: PreTrainedTokenizerFast) -> EventGPTForConditionalGeneration:
-    """A freshly initialised EventGPT of the recipe's shape, seeded."""
+    """Build a seeded, untrained EventGPT of the recipe's shape."""
     shape = recipe.drafter
     config = EventGPTConfig(
         vision_config=_vision_config(shape.vision),
@@ -148,7 +148,7 @@ def _vision_config(shape: VisionShape) -> CLIPVisionConfig:
 
 
 def text_config(shape: TextShape, tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
-    """A Llama config with the tokenizer's vocabulary."""
+    """Build a Llama config with the tokenizer's vocabulary."""
     return LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=shape.hidden_size,

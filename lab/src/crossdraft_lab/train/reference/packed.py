@@ -1,6 +1,6 @@
 """A Llama decoder over packed branches: its forward for training, and greedy decoding of many rows at once.
 
-It runs the modules of an unmodified `transformers` model. Why not the model's own forward with a block mask: the dense
+It runs the modules of an unmodified `transformers` model. Its own forward with a block mask is not used: a dense
 mask over prefix and all branches costs the product of their lengths, and CPU flash attention is slow backwards. Here
 the prefix attends to itself, every branch attends to prefix and self, and all scores are plain matrix products.
 `tests/train/reference/test_packed.py` holds this equal to the model's forward on each unpacked row.
@@ -17,12 +17,12 @@ from transformers import LlamaModel
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
 
 SEARCH_WINDOW = 12
-"""How many next draft tokens a row searches for the token that the model chose instead."""
+"""Number of next draft tokens that a row searches for the token that the model chose instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """State of a prefix that has been read, as branches need it."""
+    """State of a prefix that has been read, for the branches after it."""
 
     keys: tuple[Tensor, ...]
     """One [clips, key heads, P, head_dim] a layer, rotated."""
@@ -30,16 +30,16 @@ class Prefix:
     hidden: Tensor
     """[clips, P, d], the stream that enters the last layer (nothing beyond it is ever needed)."""
     end: int
-    """The position after it, where branches start."""
+    """Position after the prefix, where branches start."""
 
     def of_clips(self, clips: Tensor) -> "Prefix":
-        """The prefixes of these clips."""
+        """Select the prefixes of these clips."""
         keys, values = (tuple(part[clips] for part in parts) for parts in (self.keys, self.values))
         return Prefix(keys, values, self.hidden[clips], self.end)
 
 
 def read_prefix(llama: LlamaModel, embeds: Tensor, positions: Tensor | None = None, end: int | None = None) -> Prefix:
-    """Run the prefix [clips, P, d] causally; the last layer only gives keys and values.
+    """Run the prefix [clips, P, d] causally; of the last layer only keys and values are computed.
 
     Args:
         positions: [P], 0…P-1 by default.
@@ -62,7 +62,7 @@ def read_prefix(llama: LlamaModel, embeds: Tensor, positions: Tensor | None = No
 
 
 def run_branches(llama: LlamaModel, prefix: Prefix, embeds: Tensor) -> Tensor:
-    """Hidden states [rows, length, d] after the final norm of branches [rows, length, d] after `prefix`.
+    """Run branches [rows, length, d] after `prefix`; return hidden states [rows, length, d] after the final norm.
 
     Rows are clip-major; every branch starts at the position after the prefix.
     """
@@ -70,7 +70,7 @@ def run_branches(llama: LlamaModel, prefix: Prefix, embeds: Tensor) -> Tensor:
 
 
 def branch_states(llama: LlamaModel, prefix: Prefix, embeds: Tensor) -> list[Tensor]:
-    """All hidden states of `run_branches`: embeddings, outputs of each layer but the last, states after the norm."""
+    """Return all hidden states of branches: embeddings, outputs of each layer but the last, states after the norm."""
     length = embeds.shape[1]
     causal = _causal_bias(length, embeds.device)
 
@@ -86,9 +86,9 @@ class JoinedInput:
     """Prefixes and their branches as one stream of positions, [clips · P + rows · length, d].
 
     Args:
-        clips, rows: (clips, P) and (rows, length).
-        cos, sin: [1, 1, P + length, head_dim] of their positions.
-        wide, narrow: [P, P] and [length, length], what hides later positions.
+        clips, rows: shapes (clips, P) and (rows, length).
+        cos, sin: rotary values [1, 1, P + length, head_dim] of their positions.
+        wide, narrow: masks [P, P] and [length, length] that hide later positions.
     """
 
     clips: tuple[int, int]
@@ -100,19 +100,19 @@ class JoinedInput:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Positions of all prefixes, and of all branches."""
+        """Number of positions of all prefixes, and of all branches."""
         return self.clips[0] * self.clips[1], self.rows[0] * self.rows[1]
 
 
 class JoinedLayer(nn.Module):
-    """A decoder layer over a `JoinedInput`: a module, because FSDP takes hold of weights where a module is called."""
+    """A decoder layer over a `JoinedInput`, as a module, because FSDP gathers weights when a module is called."""
 
     def __init__(self, layer: LlamaDecoderLayer) -> None:
         super().__init__()
         self.layer = layer
 
     def forward(self, stream: Tensor, joined: JoinedInput, last: bool) -> Tensor:
-        """The stream after the layer; after the last one, of the branches alone."""
+        """Return the stream after the layer; after the last layer, that of the branches alone."""
         layer, clips, rows, sizes = self.layer, joined.clips, joined.rows, joined.sizes
         heads = [part.split(sizes) for part in _heads(layer, stream)]
         query, key, value = (part.unflatten(0, clips).transpose(1, 2) for part, _ in heads)
@@ -131,7 +131,7 @@ class JoinedLayer(nn.Module):
 
 
 def joined_layers(llama: LlamaModel) -> list[JoinedLayer]:
-    """A decoder's layers as `read_together` calls them."""
+    """Wrap a decoder's layers for `read_together`."""
     return [JoinedLayer(layer) for layer in _layers(llama)]
 
 
@@ -143,7 +143,7 @@ def read_together(
     Every layer's products are computed once, over the positions of both, so that a packed weight is unpacked once.
 
     Args:
-        layers: the decoder's, as `joined_layers` gives them; they are made here if there are none yet.
+        layers: the decoder's layers as `joined_layers` wraps them; `None` wraps them here.
     """
     clips, rows = ((part.shape[0], part.shape[1]) for part in (prefix, branches))
     cos, sin = _rotations(llama, torch.arange(clips[1] + rows[1], device=prefix.device)[None])
@@ -172,7 +172,7 @@ class BranchCache:
         self.values = [torch.zeros(shape, dtype=key.dtype) for key in prefix.keys]
 
     def narrow(self, rows: Tensor) -> None:
-        """Keep `rows` only, each from now on with a prefix of its own."""
+        """Keep only `rows`, each with a copy of its prefix from then on."""
         self.prefix = self.prefix.of_clips(rows // (self.rows // self.prefix.keys[0].shape[0]))
         self.keys = [key[rows] for key in self.keys]
         self.values = [value[rows] for value in self.values]
@@ -182,8 +182,8 @@ class BranchCache:
 def step_branches(llama: LlamaModel, cache: BranchCache, embeds: Tensor, start: Tensor) -> Tensor:
     """Run `embeds` [rows, m, d] at branch positions `start[row]`…`start[row]+m-1`; return hidden [rows, m, d].
 
-    Whatever the cache held at those positions and after is overwritten or unseen: a rejected token is undone
-    by starting again in front of it.
+    Earlier cache entries at those positions are overwritten and later ones are not seen: a rejected token is undone
+    by starting again before it.
     """
     rows, width, _ = embeds.shape
     columns = start[:, None] + torch.arange(width)
@@ -216,7 +216,7 @@ def _forward(
 def attend_behind(
     query: Tensor, prefix_key: Tensor, prefix_value: Tensor, key: Tensor, value: Tensor, bias: Tensor
 ) -> Tensor:
-    """Attention of rows [R, H, m, D] over their clip's prefix [C, K, P, D] and their own [R, K, S, D].
+    """Compute attention of rows [R, H, m, D] over their clip's prefix [C, K, P, D] and their own [R, K, S, D].
 
     `bias` ([m, S] or [R, 1, m, S]) hides own positions; the prefix is always visible. Rows of one clip, and query heads
     of one key head (`_grouped`), are folded into one query block, so that no key is copied.
@@ -239,7 +239,7 @@ def attend_behind(
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-    """Attention of [R, H, m, D] over [R, K, S, D]; bias as in `attend_behind`."""
+    """Compute attention of [R, H, m, D] over [R, K, S, D]; bias as in `attend_behind`."""
     query, bias, shape = *_grouped(query, key, bias), query.shape
     with torch.autocast(query.device.type, enabled=False):
         scores = torch.matmul(query * query.shape[-1] ** -0.5, key.transpose(-1, -2)) + bias.to(query.dtype)
@@ -247,7 +247,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
 
 
 def _grouped(query: Tensor, key: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Grouped-query attention (Ainslie et al. 2023): queries [R, H, m, D] as [R, K, G·m, D], and their bias.
+    """Group queries (Ainslie et al. 2023): [R, H, m, D] as [R, K, G·m, D], with their bias.
 
     Query head h reads key head h // G, where G = H / K.
     """
@@ -268,7 +268,7 @@ def _layers(llama: LlamaModel) -> Sequence[LlamaDecoderLayer]:
 
 
 def _project(layer: LlamaDecoderLayer, stream: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rotated queries and keys, and values, each [rows, heads, n, head_dim]; of keys and values there may be fewer."""
+    """Rotated queries and keys, and values, each [rows, heads, n, head_dim]; keys and values may have fewer heads."""
     query, key, value = (heads.transpose(1, 2) for heads in _heads(layer, stream))
     return _rotate(query, cos, sin), _rotate(key, cos, sin), value
 
@@ -322,12 +322,12 @@ def greedy_decode(
     max_new_tokens: int,
     window: int = 6,
 ) -> tuple[list[list[int]], int]:
-    """Speculative greedy decoding: continuations (with `</s>` if reached) of `questions`, and the passes they took.
+    """Decode greedily with drafts; return continuations of `questions` (with `</s>` if reached) and number of passes.
 
     All questions of a clip share its prefix. Each pass feeds every unfinished row its last token and the next
-    `window - 1` tokens of its draft, keeps what the argmax confirms, and continues from the first disagreement.
-    Whatever the drafts (they may be empty), the result is the model's greedy answer. Finished rows idle until they are
-    half of the batch, then they leave it.
+    `window - 1` tokens of its draft, keeps the tokens that the argmax confirms, and continues after the first other
+    one. Whatever the drafts (they may be empty), the result is the model's greedy answer. Finished rows stay idle until
+    they are half of the batch, then they are removed.
 
     Args:
         questions: token ids, clip-major.
@@ -357,7 +357,7 @@ def greedy_decode(
 
 
 class _Row:
-    """One answer being decoded: its tokens so far, and what is left of its draft."""
+    """One answer being decoded: its tokens so far, and the rest of its draft."""
 
     def __init__(self, first: int, draft: list[int], eos_id: int, limit: int) -> None:
         self.tokens: list[int] = []
@@ -371,12 +371,12 @@ class _Row:
         return self.tokens[-1] == self.eos_id or len(self.tokens) >= self.limit
 
     def propose(self, window: int) -> list[int]:
-        """The last token, then the next tokens of its draft, padded with `</s>`."""
+        """Return the last token, then the next tokens of its draft, padded with `</s>`."""
         draft = self.draft[: window - 1]
         return [self.tokens[-1], *draft, *[self.eos_id] * (window - 1 - len(draft))]
 
     def accept(self, inputs: list[int], choices: list[int]) -> None:
-        """Keep the model's choices up to and including the first that the inputs did not predict."""
+        """Keep the model's choices up to and including the first one that differs from the inputs."""
         for position, choice in enumerate(choices):
             if self.done:
                 return
@@ -385,7 +385,7 @@ class _Row:
                 return
 
     def _append(self, token: int) -> None:
-        """Add a token and move the draft along: after the same token if it comes soon, else by one."""
+        """Append a token and advance the draft: past the same token if it comes soon, else by one."""
         self.tokens.append(token)
         soon = self.draft[:SEARCH_WINDOW]
         self.draft = self.draft[soon.index(token) + 1 if token in soon else 1 :]

@@ -145,7 +145,7 @@ class EvaluateRecipe(Section):
 
 
 class ReferenceRecipe(Section):
-    """Everything that `crossdraft train reference` does."""
+    """All settings of `crossdraft train reference`."""
 
     seed: int = 0
     threads: int = Field(default=2, gt=0)
@@ -160,5 +160,5 @@ class ReferenceRecipe(Section):
 
 
 def load_recipe(path: str | Path = REFERENCE_RECIPE, overrides: Sequence[str] = ()) -> ReferenceRecipe:
-    """The recipe of the reference pair; see `read_section`."""
+    """Load the recipe of the reference pair; see `read_section`."""
     return read_section(ReferenceRecipe, path, overrides)

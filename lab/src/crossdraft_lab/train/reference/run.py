@@ -1,4 +1,4 @@
-"""A run of the reference recipe: places of its artifacts, results of earlier stages, training of its VLMs."""
+"""A run of the reference recipe: paths of its artifacts, results of earlier stages, training of its VLMs."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -38,7 +38,7 @@ from crossdraft_lab.train.reference.tokenizer import EVENT, VIDEO, PromptCodec, 
 MODELS = ("target", "event", "blind")
 WEIGHTS = "model.safetensors"
 WORDINGS = {"train_wordings": False, "held_out_wordings": True}
-"""What test questions are asked in, and whether those wordings were held out of training."""
+"""Wordings of test questions -> true if they were held out of training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ class ReferenceRun:
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        """The vocabulary that the stage `tokenizer` learned.
+        """Load the vocabulary that the stage `tokenizer` learned.
 
         Raises:
-            CrossdraftError: it has not been run, or for a recipe of another size.
+            CrossdraftError: the stage has not been run, or for a recipe of another size.
         """
         return load_tokenizer(self.out / "tokenizer", self.recipe.tokenizer.vocab_size)
 
@@ -79,10 +79,10 @@ class ReferenceRun:
         return self.out / "answers" / f"target-{self.weights_sha256('target')[:12]}.jsonl"
 
     def target_answers(self) -> list[ClipAnswer]:
-        """The target's answers about every clip that the drafters learn from.
+        """Read the target's answers about every clip that the drafters learn from.
 
         Raises:
-            CrossdraftError: some are missing.
+            CrossdraftError: some answers are missing.
         """
         answers, clips = read_answers(self.answers), self.recipe.cache.event_clips
         counts = Counter(answer.clip for answer in answers)
@@ -94,7 +94,7 @@ class ReferenceRun:
         return answers
 
     def shape(self, name: str) -> VlmRecipe:
-        """The recipe's section of a model."""
+        """Section of the recipe for a model."""
         return self.recipe.target if name == "target" else self.recipe.drafter
 
     def phases(self, name: str) -> tuple[AnswerPhase, ...]:
@@ -102,10 +102,10 @@ class ReferenceRun:
         return self.recipe.foreign.train if name == "foreign" else self.shape(name).train
 
     def sight(self, name: str) -> Path:
-        """Path of a model's pre-trained vision encoder; `foreign` takes that of `event`, if need be the shipped one.
+        """Path of a model's pre-trained vision encoder; `foreign` takes that of `event`, or else the shipped one.
 
         Raises:
-            CrossdraftError: its stage has not been run.
+            CrossdraftError: the model's stage has not been run.
         """
         of = "event" if name == "foreign" else name
         path = self.out / of / "sight.ckpt"
@@ -122,14 +122,14 @@ class ReferenceRun:
         return self.recipe.cache.train_clips if name == "target" else self.recipe.cache.event_clips
 
     def training_data(self, **more: Any) -> dict[str, Any]:
-        """A provenance's account of the training scenes."""
+        """Description of the training scenes for a provenance."""
         return {"split": "train", "first_seed": clip_seed("train", 0), **more}
 
     def weights_sha256(self, name: str) -> str:
         """Digest of a finished model's weights.
 
         Raises:
-            CrossdraftError: its stage has not been run.
+            CrossdraftError: the model's stage has not been run.
         """
         return sha256(self.model_folder(name) / WEIGHTS)
 
@@ -137,7 +137,7 @@ class ReferenceRun:
         """Folder of a finished model.
 
         Raises:
-            CrossdraftError: its stage has not been run.
+            CrossdraftError: the model's stage has not been run.
         """
         folder = self.out / name / "model"
         if not (folder / WEIGHTS).is_file():
@@ -145,15 +145,15 @@ class ReferenceRun:
         return folder
 
     def answering(self, name: str, vlm: TrainableVLM) -> AnsweringModel:
-        """A model with its prompts and its view of the cached clips."""
+        """Join a model with its prompts and its view of the cached clips."""
         placeholder, kind = (VIDEO, "rgb") if name == "target" else (EVENT, "events")
         return AnsweringModel(vlm, PromptCodec(self.tokenizer, placeholder), self.cache, kind, blank=name == "blind")
 
     def trained(self, name: str, folder: Path | None = None) -> AnsweringModel:
-        """A finished model, ready to answer about cached clips; `folder` where it is not the run's own.
+        """Load a finished model, ready to answer about cached clips; `folder` if it is not the run's own.
 
         Raises:
-            CrossdraftError: its stage has not been run.
+            CrossdraftError: the model's stage has not been run.
         """
         folder = folder or self.model_folder(name)
         if name == "target":
@@ -182,7 +182,7 @@ def train_vision_encoder(run: ReferenceRun, name: str, vlm: TrainableVLM) -> Non
 
 
 def load_vision_encoder(encoder: nn.Module, path: Path) -> None:
-    """Load a vision encoder's weights: from a sight stage, or from a shipped model, which was frozen after its stage.
+    """Load a vision encoder's weights from a sight stage, or from a shipped model, which kept them frozen.
 
     Raises:
         CrossdraftError: the file is damaged, or of another shape than the recipe's.
@@ -197,8 +197,8 @@ def train_vlm(
 ) -> dict[str, float]:
     """Train a whole VLM from its pre-trained vision encoder (the blind twin has none), checking validation facts.
 
-    `qa_of(questions, seed)` gives a phase its questions and answers; each phase continues with the clips where the last
-    one stopped.
+    `qa_of(questions, seed)` gives a phase its questions and answers; each phase continues with the clips after those of
+    the last one.
     """
     model = run.answering(name, vlm)
     if not model.blank:
@@ -235,7 +235,7 @@ def _check_facts(run: ReferenceRun, name: str, model: AnsweringModel, step: int)
 
 
 def save_model(run: ReferenceRun, name: str, vlm: TrainableVLM, figures: dict[str, float]) -> None:
-    """Full-precision weights, config and tokenizer under `<out>/<name>/model`, whole or absent."""
+    """Write full-precision weights, config and tokenizer to `<out>/<name>/model`, whole or not at all."""
     folder = run.out / name / "model"
     vlm.model.eval()
     with atomic_folder(folder) as new:

@@ -1,4 +1,4 @@
-"""The last two stages: held-out figures, and the models as they ship, each with a card made of those figures."""
+"""The last two stages: held-out figures, and the shipped models, each with a card that states these figures."""
 
 import json
 import shutil
@@ -34,9 +34,9 @@ from crossdraft_lab.train.reference.run import MODELS, WEIGHTS, WORDINGS, Refere
 from crossdraft_lab.train.reference.tokenizer import PromptCodec
 
 EVENT_PROMPT = "USER: {event}\n{question} ASSISTANT:"
-LIMIT_MB = 48.0  # four models; with the heads the package stays below the 100 MB that PyPI takes
+LIMIT_MB = 48.0  # for four models; with the heads the package stays below PyPI's limit of 100 MB
 MADE_BY_THEIR_STAGE = ("text", "foreign")
-"""Models whose own stage measures them and leaves them as they ship."""
+"""Models that their own stage measures and saves for shipping."""
 _TITLES = {
     "target": "crossdraft reference target",
     "event": "crossdraft reference drafter",
@@ -99,7 +99,7 @@ that its own answer begins with, too."""
 
 
 def run_evaluate(run: ReferenceRun) -> None:
-    """Facts right on test scenes, in training wordings and in held-out ones; agreement with the target."""
+    """Measure facts right on test scenes, in training wordings and in held-out ones, and agreement with the target."""
     size = run.recipe.evaluate
     figures: dict[str, Any] = {
         "scenes": size.scenes,
@@ -113,7 +113,7 @@ def run_evaluate(run: ReferenceRun) -> None:
 
 
 def evaluate_model(run: ReferenceRun, name: str, wordings: str) -> dict[str, Any]:
-    """Figures of one model; its answers are kept under `evaluation/` and only generated when not there."""
+    """Measure one model; its answers are kept under `evaluation/` and generated only if they are missing."""
     size, limit = run.recipe.evaluate, run.recipe.answers.max_new_tokens
     by_clip = evaluation_questions(
         "test", range(size.scenes), size.questions, run.recipe.seed, held_out=WORDINGS[wordings]
@@ -138,14 +138,14 @@ def answers_path(run: ReferenceRun, name: str, weights: str, wordings: str) -> P
 def run_ship(run: ReferenceRun, folder: Path | None = None) -> None:
     """Write bf16 weights, config, tokenizer, frame spec, card and provenance of all models.
 
-    What was shipped before is replaced only once the new models are whole and within the limit.
+    Models shipped before are replaced only once the new models are whole and within the limit.
 
     Args:
-        run: all stages before.
-        folder: for all models; default where each is shipped.
+        run: run whose earlier stages are complete.
+        folder: folder for all models; default each model's shipped place.
 
     Raises:
-        CrossdraftError: an earlier stage is missing or saw other weights, or the models together exceed the limit.
+        CrossdraftError: an earlier stage is missing or used other weights, or the models together exceed the limit.
     """
     figures = _figures(run)
     with temporary_folder(folder or REFERENCE) as new:
@@ -166,7 +166,7 @@ def run_ship(run: ReferenceRun, folder: Path | None = None) -> None:
 
 
 def _figures(run: ReferenceRun) -> dict[str, Any]:
-    """Load the figures of the stage `evaluate`, which must be of the very weights that are to be shipped."""
+    """Load the figures of the stage `evaluate`, which must belong to the weights that are shipped."""
     path = run.out / "evaluation.json"
     if not path.is_file():
         raise CrossdraftError(f"No {path}; run the stage 'evaluate' first.")
@@ -182,7 +182,7 @@ def _figures(run: ReferenceRun) -> dict[str, Any]:
 
 
 def answer_vocabulary(codec: PromptCodec, answers: Sequence[ClipAnswer]) -> list[int]:
-    """Every token id of the answers that the drafters learned; the end token's too if an answer ended by itself."""
+    """All token ids in the answers that the drafters learned; the end token's too if an answer ended by itself."""
     return sorted({token for _, ids in answer_rows(codec, answers) for token in ids})
 
 
@@ -204,13 +204,13 @@ def write_model(
     training_figures: Mapping[str, Any],
     data: Mapping[str, Any],
 ) -> None:
-    """Write a model as it ships: weights, config, tokenizer, frame spec, card and provenance.
+    """Write a model for shipping: weights, config, tokenizer, frame spec, card and provenance.
 
     Args:
         trained: the model, in bf16.
-        ids: what an event model may draft; `None` = all that it has.
+        ids: ids that an event model may draft; `None` = all of its vocabulary.
         figures: `scenes`, `questions`, `first_seed`, and the model's own under its name.
-        training_figures, data: what its provenance says of its training.
+        training_figures, data: figures and data of its training, for the provenance.
     """
     model = trained.vlm.model
     model.save_pretrained(folder)
@@ -221,7 +221,7 @@ def write_model(
         image_mean=list(spec.mean), image_std=list(spec.std),
     ).save_pretrained(folder)  # fmt: skip
     if isinstance(model, EventGPTForConditionalGeneration):
-        window_us = round(DURATION_S * 1e6)  # it was trained on whole clips
+        window_us = round(DURATION_S * 1e6)  # the model was trained on whole clips
         options = ProcessorOptions(template=EVENT_PROMPT, blind=trained.blank, window_us=window_us)
         EventGPTProcessor(model.config, run.tokenizer, options).save_pretrained(folder)
     if ids is not None:

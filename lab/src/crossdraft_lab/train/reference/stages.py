@@ -49,7 +49,7 @@ def run_tokenizer(run: ReferenceRun) -> None:
 
 
 def run_cache(run: ReferenceRun) -> None:
-    """Render every clip that is still missing."""
+    """Render every missing clip."""
     sizes = run.recipe.cache
     test = run.recipe.evaluate.scenes
     render_clips(
@@ -82,7 +82,7 @@ def run_target(run: ReferenceRun) -> None:
 
 
 def run_answers(run: ReferenceRun) -> None:
-    """Let the target answer questions about the drafter's training clips; resumes after what is already there."""
+    """Let the target answer questions about the drafter's training clips; resume after the answers that exist."""
     recipe, path, section = run.recipe, run.answers, run.recipe.answers
     model = run.trained("target")
     to_bf16(model.vlm.model)  # the shipped precision; it is also twice as fast

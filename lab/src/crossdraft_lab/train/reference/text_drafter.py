@@ -1,7 +1,7 @@
-"""The stage `text`: a text model with a vocabulary of its own, which drafts for targets that share none of it.
+"""The stage `text`: a text model with a vocabulary of its own, which drafts for targets with other vocabularies.
 
-It sees no picture. It learns from the questions and the ground-truth answers of training scenes, which cost nothing to
-draw: neither clips nor a target are needed.
+It sees no picture. It learns from the questions and the true answers of training scenes, which are cheap to draw:
+neither clips nor a target are needed.
 """
 
 import json
@@ -55,13 +55,13 @@ crossdraft's synthetic road world and sees no picture. It drafts for targets of 
 
 
 def run_text(run: ReferenceRun) -> None:
-    """Learn the vocabulary, train the model, and leave both as they ship in `<out>/text/model`."""
+    """Learn the vocabulary, train the model, and save both for shipping in `<out>/text/model`."""
     tokenizer = _tokenizer(run)
     torch.manual_seed(run.recipe.seed)
     model = LlamaForCausalLM(text_config(run.recipe.text_drafter.text, tokenizer))
     stage = Stage(run.out / "text", "train", run.recipe.text_drafter.optim)
     figures = Trainer(stage, model, text_loss(run, model, tokenizer)).run()
-    to_bf16(model.eval())  # as it ships, and as it is measured
+    to_bf16(model.eval())  # for measurement and shipping
     measured = {key: measure(run, model, tokenizer, held_out=held_out) for key, held_out in WORDINGS.items()}
     say(f"text: {measured}")
     _save(run, model, tokenizer, figures, measured)
@@ -87,7 +87,7 @@ def text_loss(run: ReferenceRun, model: LlamaForCausalLM, tokenizer: PreTrainedT
 def measure(
     run: ReferenceRun, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, *, held_out: bool
 ) -> dict[str, float]:
-    """Teacher-forced on test scenes: share of next tokens right, and tokens a round of chains of 8."""
+    """Measure, teacher-forced on test scenes, the share of next tokens right, and tokens a round with chains of 8."""
     size, hits = run.recipe.evaluate, []
     by_clip = evaluation_questions("test", range(size.scenes), size.questions, run.recipe.seed, held_out=held_out)
     for question in (question for questions in by_clip for question in questions):
@@ -99,14 +99,14 @@ def measure(
 def _teacher_forced(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, pairs: Sequence[QAPair]
 ) -> tuple[Tensor, Tensor]:
-    """Logits [n, V] and ids [n] at every token of the answers, the ends among them; the head runs nowhere else."""
+    """Logits [n, V] and ids [n] at every token of the answers, end tokens included; the head runs nowhere else."""
     rows, wanted = [], []
     for pair in pairs:
         prompt = token_ids(tokenizer, PROMPT.format(question=pair.question), bos=True)
         answer = [*token_ids(tokenizer, f" {pair.answer}"), token_id(tokenizer, EOS)]
         rows.append(torch.tensor([*prompt, *answer[:-1]]))
         wanted.append(torch.tensor([IGNORE] * (len(prompt) - 1) + answer))
-    # Rows are padded after their end, where a causal model does not look.
+    # Rows are padded at the end, where a causal model does not look.
     ids = pad_sequence(rows, batch_first=True, padding_value=token_id(tokenizer, PAD))
     targets = pad_sequence(wanted, batch_first=True, padding_value=IGNORE)
     states: Tensor = model.model(input_ids=ids, use_cache=False).last_hidden_state
@@ -115,10 +115,10 @@ def _teacher_forced(
 
 
 def _tokenizer(run: ReferenceRun) -> PreTrainedTokenizerFast:
-    """Vocabulary of the training scenes' texts; it is learned once and kept.
+    """Learn the vocabulary of the training scenes' texts once, or load the kept one.
 
     Raises:
-        CrossdraftError: it was learned for a recipe of another size.
+        CrossdraftError: the kept one was learned for a recipe of another size.
     """
     folder, section = run.out / "text" / "tokenizer", run.recipe.text_drafter
     if not (folder / "tokenizer.json").is_file():

@@ -1,7 +1,7 @@
 r"""Vocabularies of the reference pair, and its prompt in token ids.
 
 Both VLMs share one byte-level BPE whose special tokens take the *last* ids, so that "may be drafted" is one comparison.
-The text drafter has a small vocabulary of its own. The prompt is cut where a clip's questions part:
+The text drafter has a small vocabulary of its own. The prompt is split where the questions about a clip begin:
 
 <s>USER: <video>*400 \n{question} ASSISTANT: {answer}</s>
 |---- prefix -------|----------- branch -----------------|
@@ -31,7 +31,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
     that both models keep the shape of the recipe.
 
     Raises:
-        CrossdraftError: `vocab_size` cannot hold the 256 bytes and the specials.
+        CrossdraftError: `vocab_size` is too small for the 256 bytes and the specials.
     """
     ordinary = vocab_size - len(SPECIALS)
     if ordinary < 256:
@@ -60,7 +60,7 @@ def train_text_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTok
     """Learn the text drafter's byte-level BPE of `vocab_size` ids over ASCII; encoding adds `<s>` in front.
 
     The road world's texts are ASCII. Rows for the other 160 bytes would be a tenth of the model and never be trained;
-    such a byte of a user's question is read as `<unk>`.
+    such a byte in a user's question becomes `<unk>`.
 
     Raises:
         CrossdraftError: the texts hold too few merges.
@@ -101,7 +101,7 @@ def _byte_level(model: models.BPE) -> Tokenizer:
 
 
 def _padded(tokenizer: Tokenizer, size: int) -> models.BPE:
-    """Fill the learned model up to `size` ids with entries that no merge makes."""
+    """Fill the learned model up to `size` ids with unused entries."""
     learned = json.loads(tokenizer.to_str())["model"]
     vocab: dict[str, int] = learned["vocab"]
     vocab |= {f"<unused_{i}>": len(vocab) + i for i in range(size - len(vocab))}
@@ -118,7 +118,7 @@ def load_tokenizer(folder: Path, size: int | None = None) -> PreTrainedTokenizer
     """Read the tokenizer that an earlier stage saved.
 
     Raises:
-        CrossdraftError: the folder holds none, or one of another size than the recipe's `size`.
+        CrossdraftError: the folder holds no tokenizer, or one of another size than the recipe's `size`.
     """
     if not (folder / "tokenizer.json").is_file():
         raise CrossdraftError(f"No tokenizer.json in {folder}; run the stage 'tokenizer' first.")
@@ -132,18 +132,18 @@ def load_tokenizer(folder: Path, size: int | None = None) -> PreTrainedTokenizer
 
 
 def token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
-    """The id of one token of the vocabulary, such as `</s>`."""
+    """Id of one token of the vocabulary, such as `</s>`."""
     return cast("int", tokenizer.convert_tokens_to_ids(token))
 
 
 def token_ids(tokenizer: PreTrainedTokenizerFast, text: str, *, bos: bool = False) -> list[int]:
-    """Ids of a text, with `<s>` in front if asked."""
+    """Ids of a text, with `<s>` in front if `bos`."""
     return cast("list[int]", tokenizer(text, add_special_tokens=bos)["input_ids"])
 
 
 @dataclass(frozen=True, slots=True)
 class PromptCodec:
-    """Token ids of prefix and branches for one model's placeholder (`<video>` or `<event>`)."""
+    """Converts prefix and branches to token ids, for one model's placeholder (`<video>` or `<event>`)."""
 
     tokenizer: PreTrainedTokenizerFast
     placeholder: str
@@ -170,5 +170,5 @@ class PromptCodec:
         return [*ids, self.eos_id] if whole else ids
 
     def text(self, ids: list[int]) -> str:
-        """The answer's text: up to `</s>`, stripped."""
+        """Decode the answer's text: up to `</s>`, stripped."""
         return cast("str", self.tokenizer.decode(ids, skip_special_tokens=True)).strip()
