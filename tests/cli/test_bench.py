@@ -223,7 +223,7 @@ def test_a_drafter_of_ones_own_races_under_its_spec(models, capsys):
 def test_all_methods_race_and_lose_nothing(models, tmp_path, pairs):
     out = tmp_path / "bench.json"
     names = [name for name in ALL_METHODS if name != "glance"]  # made for the shipped pair
-    sizes = [f"--pairs={pairs}", "--repeats=1", "--warm-ups=0", "--max-new-tokens=16", "--dtype=float32"]
+    sizes = [*QUICK, f"--pairs={pairs}", "--max-new-tokens=16", "--dtype=float32"]
     assert main(["bench", f"--methods={','.join(names)}", *sizes, *models, f"--json-out={out}"]) == 0
     found = json.loads(out.read_text())
     assert [method["name"] for method in found["methods"]] == names
