@@ -96,6 +96,12 @@ def _packs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.fixture(autouse=True)
+def _short_measured_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers by which a training measures its drafter end early: of random models they would never end."""
+    monkeypatch.setattr("crossdraft_lab.train.heads.task.LONGEST", 16)
+
+
+@pytest.fixture(autouse=True)
 def _threads() -> Iterator[None]:
     """What a test, such as one that trains, computes with is no matter of the next one: on a busy core it is slow."""
     before = torch.get_num_threads()

@@ -262,7 +262,7 @@ def test_the_shipped_recording_is_made_by_its_command(tmp_path):
     page = (SHIPPED.parents[1] / "docs" / "real_pair.md").read_text()
     (line,) = re.findall(r"^crossdraft (bench .*--record) examples/reference_answers.jsonl ", page, re.MULTILINE)
     again = tmp_path / "again.jsonl"
-    options = ["--pairs=2", "--warm-ups=0", "--in-memory", "--dtype=float32", "--device=cpu"]
+    options = ["--pairs=2", "--warm-ups=0", "--in-memory", "--no-memory", "--dtype=float32", "--device=cpu"]
     assert main([*line.split(), str(again), *options]) == 0
     for made, shipped in zip(read_traces(again), read_traces(SHIPPED)[:2], strict=True):
         assert replace(made, target_stage_ms=None) == replace(shipped, target_stage_ms=None)

@@ -58,7 +58,7 @@ def some_inputs(pair, captured, validation: Path, out: Path, *more: str) -> Tune
 
 def accepted_on_learned(pair, captured, folder: Path) -> float:
     """Tokens of the pass that a hidden draft of the drafter rides along with, on clips that were learned from."""
-    found: Any = _measured(some_inputs(pair, captured, captured, folder, "measure.pairs=8"), folder)
+    found: Any = _measured(some_inputs(pair, captured, captured, folder, "measure.pairs=4"), folder)
     return found["hidden"]["tau"]
 
 
