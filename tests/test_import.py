@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 
@@ -13,6 +14,7 @@ EXTRAS = {
 }  # fmt: skip
 
 
+@cache
 def loaded_by(statement: str) -> set[str]:
     """Top-level modules that a fresh interpreter holds after `statement`."""
     code = f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"

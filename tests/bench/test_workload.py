@@ -14,7 +14,12 @@ from crossdraft_lab.bench.suite import cores_in_words
 from crossdraft_lab.bench.workload import Item, Workload, describe, items, workload_in_words
 
 
-def test_scenes_and_wordings_are_held_out():
+@pytest.fixture
+def not_rendered(monkeypatch):
+    monkeypatch.setattr("crossdraft_lab.bench.workload._clip", lambda scene, work: (None, None))
+
+
+def test_scenes_and_wordings_are_held_out(not_rendered):
     found = list(items(Workload(pairs=4, answers="any")))
     assert [pair.seed for pair in found] == list(scenes.split_seeds("test")[:4])
     for pair in found:
@@ -34,7 +39,7 @@ def test_the_same_workload_is_the_same_on_any_machine():
     assert first.video.shape == (8, scenes.VIDEO_SIZE, scenes.VIDEO_SIZE, 3)
 
 
-def test_long_answers_are_the_longest_of_their_scene():
+def test_long_answers_are_the_longest_of_their_scene(not_rendered):
     for pair in items(Workload(pairs=3, answers="long")):
         scene = scenes.make_scene(pair.seed)
         longest = sorted(
@@ -51,7 +56,7 @@ def test_long_answers_are_the_longest_of_their_scene():
         assert len(scenes.ask(scene, pair.kind, wording, held_out=True).answer) in longest[:3]
 
 
-def test_any_answers_take_the_kinds_in_turn():
+def test_any_answers_take_the_kinds_in_turn(not_rendered):
     chosen = ("count", "colour")
     assert [pair.kind for pair in items(Workload(4, "any", chosen))] == ["count", "colour", "count", "colour"]
 
@@ -85,7 +90,7 @@ def test_scenes_beyond_the_split_are_refused(first, pairs):
         Workload(pairs=pairs, first=first)
 
 
-def test_the_last_scene_of_the_split_can_be_used():
+def test_the_last_scene_of_the_split_can_be_used(not_rendered):
     assert next(items(Workload(pairs=1, first=999_999))).seed == scenes.split_seeds("test")[-1]
 
 

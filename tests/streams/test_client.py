@@ -27,6 +27,7 @@ def hanging_up():
             lines = ("HTTP/1.1 101 Switching Protocols", "Upgrade: websocket", "Connection: Upgrade")
             accepted = "\r\n".join((*lines, f"Sec-WebSocket-Accept: {accept_key(key)}", "", ""))
             connection.sendall(accepted.encode() + CLOSE)
+            connection.shutdown(socket.SHUT_WR)  # else the client waits seconds for it
             while connection.recv(4096):
                 pass
 

@@ -135,8 +135,7 @@ def run_and_wait(out: Path) -> None:
     run_experiment(replace(SQUARES, measure=wait_at_three), SQUARES.full, out, None)
 
 
-@pytest.mark.parametrize("more", [[], ["--force"], ["--quick"]])
-def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path, monkeypatch, capsys, more):
+def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path, monkeypatch, capsys):
     """Its lines would be among those of the first; with --force it would take away the file that the first writes."""
     monkeypatch.setattr(registry, "EXPERIMENTS", {"squares": SQUARES})
     folder, again = tmp_path / "squares", ["experiment", "squares", "--out", str(tmp_path)]
@@ -149,12 +148,13 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path, monkeypat
             assert time.monotonic() < end
             time.sleep(0.01)
         before = (folder / RUNS).read_bytes()
-        assert main([*again, *more]) == 2
-        assert capsys.readouterr().err == (
-            f"crossdraft: Another process fills {folder}; wait for it, or name another folder.\n"
-        )
-        assert (folder / RUNS).read_bytes() == before
-        assert RAN == []
+        for more in ([], ["--force"], ["--quick"]):
+            assert main([*again, *more]) == 2
+            assert capsys.readouterr().err == (
+                f"crossdraft: Another process fills {folder}; wait for it, or name another folder.\n"
+            )
+            assert (folder / RUNS).read_bytes() == before
+            assert RAN == []
     finally:
         first.kill()
         first.join()
