@@ -18,7 +18,9 @@ READY := .venv/.crossdraft-ready
 SOURCES := src:lab/src:plugins/vllm/src:plugins/ray/src
 # Small tensors on few cores: more threads than one cost time. Tests run side by side instead, a process a core, four at most.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+# Bytecode is kept, even where the environment says otherwise: to compile everything takes every process seconds.
 SIDE_BY_SIDE := -n logical --maxprocesses 4 --dist worksteal
+TESTS := $(ONE_THREAD) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve test test-all check dist format docs site interop interop-vllm interop-ray gpu bench
@@ -56,10 +58,10 @@ bench: setup
 test: setup
 	@for part in $(ARGS); do case $$part in tests/*) test -e "$${part%%::*}" || \
 	  { echo "There is no $${part%%::*}; check the path in ARGS." >&2; exit 2; };; esac; done
-	$(ONE_THREAD) $(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
+	$(TESTS) $(ARGS)
 
 test-all: setup
-	$(ONE_THREAD) $(BIN)/python -m pytest -m '' $(SIDE_BY_SIDE) $(ARGS)
+	$(TESTS) -m '' $(ARGS)
 
 check: setup
 	$(BIN)/ruff check .

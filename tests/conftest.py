@@ -6,6 +6,7 @@ import random
 import shutil
 import sys
 from collections.abc import Iterator
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +51,25 @@ def _forks() -> None:
     if sys.platform == "linux" and not torch.cuda.is_available():
         get_context("forkserver").set_forkserver_preload(["crossdraft.api", "crossdraft.engine.runner.worker"])
         START.set(fork)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_tls_context() -> Iterator[None]:
+    """Every httpx client shares one TLS context: each would read all certificates anew, which takes 20 to 60 ms."""
+    with pytest.MonkeyPatch.context() as patch:
+        if (module := sys.modules.get("httpx._transports.default")) is not None:
+            patch.setattr(module, "create_ssl_context", cache(module.create_ssl_context))
+        yield
+
+
+@pytest.fixture(scope="module")
+def one_target() -> Iterator[None]:
+    """Engines of a module share the target that the first one with the same arguments has loaded."""
+    from crossdraft.load import load_target
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("crossdraft.api.load_target", cache(load_target))
+        yield
 
 
 @pytest.fixture

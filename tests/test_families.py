@@ -15,6 +15,7 @@ from tests.tiny_families import CHAT, IDS, MODELS, PATCHED, PROCESSORS, save_fam
 from tests.video.test_image import FILES, turned
 
 PER_FRAME = 9
+DRAFTERS = ("union:memory,ngram", "model", "patched", "kin", "view")
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +51,19 @@ def generated(folder, request):
     return tuple(out[0, len(prompt) :].tolist())
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("drafter", [None, "union:memory,ngram", "view", "model", "kin", "patched"])
+def with_drafters():
+    """Each model with each drafter: in the fast suite alone and with two or three of them."""
+    found = []
+    for number, name in enumerate(MODELS):
+        quick = {None, "view", DRAFTERS[number % 5], {"smolvlm": "kin", "qwen3_vl": "patched"}.get(name)}
+        found += [
+            pytest.param(name, drafter, marks=[] if drafter in quick else pytest.mark.slow)
+            for drafter in (None, *DRAFTERS)
+        ]
+    return found
+
+
+@pytest.mark.parametrize(("name", "drafter"), with_drafters())
 def test_answers_are_those_of_generate(name, drafter, folders, requests, expected):
     """The third question is the first again, so that the clip and the question are known."""
     dirs = {"model": "smolvlm", "kin": "kin", "patched": "qwen3_vl"}

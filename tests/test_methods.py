@@ -6,14 +6,12 @@ import os
 import re
 import sys
 from dataclasses import fields, replace
-from functools import cache
 
 import pytest
 
 from crossdraft.api import Engine, Options
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import load_target
 from crossdraft.methods import METHODS, build, check_spec, drafts_trees, method_in, method_of, read_spec, register
 from crossdraft.records import DrafterContext
 from crossdraft.specs import NoSettings
@@ -61,20 +59,24 @@ SPECS = [
     "guided:dir=TARGET,layers=0+1,mass=0.3",
     "union:guided,memory",
 ]
+pytestmark = pytest.mark.usefixtures("one_target")
 OPTIONS = Options(placement="inline", device="cpu", dtype="float64", max_batch=3, nodes=6)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_target():
-    """Every engine here shares the target that the first one has loaded."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("crossdraft.api.load_target", cache(load_target))
-        yield
+def either(specs):
+    """Each spec with fixed drafts and, but for every sixth only in the slow suite, with those that the policy allows.
 
-
-def marked(specs):
-    """The specs; those that look at the clip's features by themselves with what they need."""
-    return [pytest.param(spec, marks=encodes_clips) if re.search("guided|glance", spec) else spec for spec in specs]
+    Those that look at the clip's features by themselves are marked with what they need.
+    """
+    found = []
+    for number, spec in enumerate(specs):
+        marks = [encodes_clips] if re.search("guided|glance", spec) else []
+        slow = [pytest.mark.slow] if number % 6 else []
+        found += [
+            pytest.param(spec, False, marks=marks, id=f"fixed-{spec}"),
+            pytest.param(spec, True, marks=[*marks, *slow], id=f"adaptive-{spec}"),
+        ]
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +98,7 @@ def alone(pair, requests):
         return [answer.tokens for answer in engine.generate(requests)]
 
 
-@pytest.mark.parametrize("spec", marked(SPECS))
-@pytest.mark.parametrize("adaptive", [True, False], ids=["adaptive", "fixed"])
+@pytest.mark.parametrize(("spec", "adaptive"), either(SPECS))
 def test_every_method_gives_the_targets_own_tokens(pair, decoded, alone, spec, adaptive):
     spec = spec.replace("event", str(pair.event)).replace("TARGET", str(pair.target))
     with Engine.load(str(pair.target), spec, replace(OPTIONS, adaptive=adaptive)) as engine:
@@ -129,8 +130,7 @@ def owned(spec, pair, heads) -> str:
     return spec.replace("HEADS", str(heads)).replace("EVENT", str(pair.event))
 
 
-@pytest.mark.parametrize("spec", marked(OWN))
-@pytest.mark.parametrize("adaptive", [True, False], ids=["adaptive", "fixed"])
+@pytest.mark.parametrize(("spec", "adaptive"), either(OWN))
 def test_heads_of_this_pair_give_the_targets_own_tokens(pair, heads, decoded, alone, spec, adaptive):
     with Engine.load(str(pair.target), owned(spec, pair, heads), replace(OPTIONS, adaptive=adaptive)) as engine:
         found = engine.generate(decoded)

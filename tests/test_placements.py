@@ -4,7 +4,6 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +30,7 @@ from tests.support import encodes_clips, tiny_clip
 
 PHRASE = "the car in front is turning left near the red light."
 MOST = 12  # tokens of an answer
+pytestmark = pytest.mark.usefixtures("one_target")
 KINDS = ("one clip", "two clips", "image and clip", "conversation", "system", "sampled")
 SEEING = ("aligned:frames=all",)  # an adapter that looks at the clip, which is not at an edge
 # Of records without an example: they need a folder.
@@ -59,14 +59,6 @@ def compared() -> list[object]:
         return pytest.param(spec, marks=marks if spec in QUICK else [*marks, pytest.mark.slow])
 
     return [marked(spec) for spec in SPECS if spec in MIXED or not needs_target(read_spec(spec))]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_target():
-    """Every engine here shares the target that the first one has loaded."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("crossdraft.api.load_target", cache(load_target))
-        yield
 
 
 @pytest.fixture(scope="module")

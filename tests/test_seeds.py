@@ -13,29 +13,17 @@ from crossdraft.engine.rules import RULES
 
 SEEDS = (7, 8)
 INLINE = {"placement": "inline", "adaptive": False}
-# Deterministic proposals, tokens drawn one by one, drawn trees, drafters of several, drafters with another vocabulary.
+# Deterministic proposals, tokens drawn one by one, drawn trees, drafters of several, drafters with another vocabulary;
+# then more of each kind, for the slow suite.
 DRAFTERS = (
-    "event",
-    "glance",
-    "fast",
-    "ngram",
-    "lookahead",
-    "union:memory,ngram",
-    "union:event,memory,eagle2",
-    "phased:fast,eagle3",
-    "cascade:event,memory",
-    "pyramid:event,blind",
-    "text:how=tli",
-    "text:how=slem",
-    "eagle1",
-    "eagle3",
-    "medusa",
-    "hydra",
-    "dflash",
-    "redrafter",
-    "pass",
-    "view:frames=2",
-)
+    "event", "glance", "ngram", "union:event,memory,eagle2", "cascade:event,memory", "text:how=slem", "eagle3",
+    "dflash", "pass", "view:frames=2",
+)  # fmt: skip
+MORE = (
+    "fast", "lookahead", "union:memory,ngram", "phased:fast,eagle3", "pyramid:event,blind", "text:how=tli", "eagle1",
+    "medusa", "hydra", "redrafter",
+)  # fmt: skip
+pytestmark = pytest.mark.usefixtures("one_target")
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +48,7 @@ def alone(requests):
     return texts
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("drafter", [*DRAFTERS, *(pytest.param(spec, marks=pytest.mark.slow) for spec in MORE)])
 def test_a_seed_repeats_whatever_drafts(drafter, requests, alone):
     """Asked twice: the second time with what was learned from the first."""
     with cd.Engine.load("reference", drafter, cd.Options(**INLINE)) as engine:
@@ -87,8 +75,8 @@ def test_a_memory_that_has_learned_the_answer_drafts_it(requests, alone):
         {"placement": "inline", "hidden": "off"},
         {"placement": "inline", "nodes": 3},
         {"placement": "process", "parallel": "pearl", "adaptive": False},
-        {"placement": "process", "parallel": "ssd", "adaptive": False},
-        {"placement": "process", "parallel": "pipespec", "adaptive": False},
+        pytest.param({"placement": "process", "parallel": "ssd", "adaptive": False}, marks=pytest.mark.slow),
+        pytest.param({"placement": "process", "parallel": "pipespec", "adaptive": False}, marks=pytest.mark.slow),
     ],
     ids=lambda options: ",".join(f"{name}={value}" for name, value in options.items()),
 )

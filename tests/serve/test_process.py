@@ -92,7 +92,7 @@ def test_a_websocket_that_is_refused_is_no_error_in_the_log(process):
         assert connection.recv(65536).startswith(b"HTTP/1.1 404")
 
 
-@pytest.mark.parametrize("when", ["while it loads", "at its first line"])
+@pytest.mark.parametrize("when", ["while it loads", pytest.param("at its first line", marks=pytest.mark.slow)])
 def test_sigterm_ends_a_server_in_order_from_the_start(when, tmp_path):
     command = [sys.executable, "-m", "crossdraft", "serve", "--port", "0"]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
