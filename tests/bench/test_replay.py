@@ -195,23 +195,8 @@ def test_a_bad_line_is_named(tmp_path, line, message):
 def test_the_command_says_what_is_simulated(tmp_path, capsys):
     path, out = tmp_path / "a.jsonl", tmp_path / "out.json"
     write_traces([Trace(str(scene), "?", ANSWER, ANSWER) for scene in range(3)], path)
-    status = main(
-        [
-            "replay",
-            str(path),
-            "--drafter",
-            "union:trace,memory",
-            "--prefill",
-            "100",
-            "--step",
-            "10",
-            "--draft-ms",
-            "1",
-            "--shared-clip",
-            "--json-out",
-            str(out),
-        ]
-    )
+    settings = "--drafter union:trace,memory --prefill 100 --step 10 --draft-ms 1 --shared-clip"
+    status = main(["replay", str(path), *settings.split(), "--json-out", str(out)])
     shown = capsys.readouterr().out
     assert status == 0
     assert all(

@@ -281,18 +281,10 @@ def test_a_drafter_whose_head_was_its_embeddings_gets_a_head_of_its_own(pair, ca
     else:
         del weights["lm_head.weight"]
     save_file(weights, tied / "model.safetensors", {"format": "pt"})
-    where = [
-        "--capture",
-        str(captured),
-        "--target",
-        str(pair.target),
-        "--event",
-        str(tied),
-        "--out",
-        str(tmp_path / "out"),
-    ]
+    out = tmp_path / "out"
+    where = ["--capture", str(captured), "--target", str(pair.target), "--event", str(tied), "--out", str(out)]
     assert main(["train", "l6", *where, *SMALL, rank, "head=target", "loss={mse: 1.0, cross_entropy: 0.5}"]) == 0
-    folder = tmp_path / "out" / "drafter"
+    folder = out / "drafter"
     written = load_file(folder / "model.safetensors")
     assert torch.equal(
         written["lm_head.weight"], load_output_head(str(pair.target), "cpu", "float32").weight.bfloat16()
