@@ -86,8 +86,15 @@ def test_a_model_of_another_vocabulary_learns_and_loads(pair, tmp_path, capsys):
     tokenizer.save_pretrained(own)
     capsys.readouterr()
     where = [*both_captures(captured), "--target", str(pair.target)]
-    small = "optim.steps=30 optim.decay_steps=0 optim.warmup_steps=1 optim.clips=8 optim.ema=0 threads=1".split()
-    small += "optim.checkpoint_every=15 optim.learning_rate=0.01 optim.bf16=false measure.pairs=2".split()
+    small = [
+        "optim.steps=30",
+        "optim.decay_steps=0",
+        "optim.warmup_steps=1",
+        "optim.clips=8",
+        "optim.ema=0",
+        "threads=1",
+    ]
+    small += ["optim.checkpoint_every=15", "optim.learning_rate=0.01", "optim.bf16=false", "measure.pairs=2"]
     out = ["--model", str(own), "--out", str(tmp_path / "out"), "--json"]
     assert main(["train", "ctpd", *where, "--validation", str(captured), *out, *small]) == 2
     assert "is named for training and validation; give another" in capsys.readouterr().err
