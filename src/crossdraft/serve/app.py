@@ -21,8 +21,8 @@ ROUTERS = (chat.router, edge.router, files.router, status.router, watch.router, 
 
 
 def create_app(service: Service) -> ASGIApp:
-    """The application of a service."""
-    # No pages that list the routes: they load scripts from elsewhere.
+    """Build the application of a service."""
+    # No pages that list the routes: such pages load scripts from other hosts.
     routes = FastAPI(title="crossdraft", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     routes.state.service = service
     routes.state.edges = edge.EdgeSessions(service.settings)
@@ -38,37 +38,37 @@ def create_app(service: Service) -> ASGIApp:
 
 
 def guarded(app: ASGIApp, service: Guarded) -> ASGIApp:
-    """An application behind the gate, and behind CORS where origins are named."""
+    """Put an application behind the gate, and behind CORS if origins are configured."""
     app = Gate(app, service)
-    if service.settings.cors_origins:  # outside the gate: a browser's preflight has no key
+    if service.settings.cors_origins:  # outside the gate, as a browser's preflight request has no key
         app = CORSMiddleware(
             app,
             allow_origins=list(service.settings.cors_origins),
             allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["*"],  # clients send many of their own (OpenAI's: x-stainless-…); none is trusted
+            allow_headers=["*"],  # clients send many headers of their own (OpenAI's: x-stainless-…); none is trusted
             expose_headers=["x-request-id", "retry-after"],
         )
     return app
 
 
 async def refused(request: Request, error: Exception) -> Response:
-    """The handler of whatever a route raises."""
+    """Handle any exception that a route raises."""
     return refused_as(request, as_api_error(error))
 
 
 def refused_as(request: Request, error: ApiError) -> Response:
-    """The response to a refused request; the reason is noted for the log."""
+    """Return the response to a refused request; the reason is noted for the log."""
     asked_by(request).refused(error)
     return error.response()
 
 
 async def left(request: Request, error: Exception) -> Response:
-    """The handler of clients that went away before their body was whole, which is no failure."""
+    """Handle a client that went away before its body was whole, which is no failure."""
     return gone()
 
 
 async def unrouted(request: Request, error: Exception) -> Response:
-    """The handler of requests that no route takes."""
+    """Handle a request that no route takes."""
     code = error.status_code if isinstance(error, HTTPException) else 500
     if code == 404:
         return refused_as(request, no_route(request.scope["path"]))
@@ -78,12 +78,12 @@ async def unrouted(request: Request, error: Exception) -> Response:
 
 
 async def no_websocket(socket: WebSocket) -> None:
-    """The route of WebSockets that no other route takes; starlette by itself would refuse them with an empty 403."""
+    """Refuse a WebSocket that no other route takes; starlette by itself would answer with an empty 403."""
     raise no_route(socket.scope["path"])
 
 
 async def misnamed(request: Request, error: Exception) -> Response:
-    """The handler of wrong parameters of a route."""
+    """Handle wrong parameters of a route."""
     first = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": ["request"], "msg": "is wrong"}
     name = str(first["loc"][-1])
     return refused_as(request, bad_request(f"{name}: {first['msg']}.", name, "invalid_value"))

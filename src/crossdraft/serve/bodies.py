@@ -1,7 +1,7 @@
-"""Bodies of requests: how many values one may hold before it is validated, and how much each client may send at a time.
+"""Bodies of requests: limits on the number of values in one, and on the bytes that each client sends at a time.
 
-Validation, of small bodies on the event loop, costs microseconds and a kilobyte for each value that is wrong. So
-values are counted first, which is a hundred times cheaper.
+Validation, of small bodies on the event loop, costs microseconds and a kilobyte for each wrong value. So values are
+counted first, which is a hundred times cheaper.
 """
 
 import asyncio
@@ -17,22 +17,22 @@ from crossdraft.serve.schema import ChatRequest
 
 T = TypeVar("T")
 
-MOST_VALUES = 1 << 12  # of a body: members of objects, elements of arrays; one of 64 MiB could hold 32 million
+MOST_VALUES = 1 << 12  # values in a body: members of objects, elements of arrays; 64 MiB could hold 32 million
 FEW_COMMAS = 1 << 10  # values are not counted where there are fewer
-MOST_QUOTES = 4 * MOST_VALUES + 2  # as many as MOST_VALUES members have whose names and values are strings
-MOST_MEMBERS = 1 << 10  # of one object; `logit_bias` may have as many
-INLINE = 1 << 20  # bytes of a body that are parsed on the event loop; more are in a thread
-SHARE = 4  # one client sends at most this part of what all may
+MOST_QUOTES = 4 * MOST_VALUES + 2  # quotes of MOST_VALUES members whose names and values are strings
+MOST_MEMBERS = 1 << 10  # members of one object; `logit_bias` may have as many
+INLINE = 1 << 20  # bytes of a body that is parsed on the event loop; larger ones are parsed in a thread
+SHARE = 4  # one client may send one part in so many of what all may send
 
 
 def closing(error: ApiError) -> ApiError:
-    """An error about a body that is not read to its end: nothing can follow on the connection."""
+    """Mark an error about a body that is not read to its end: the connection must be closed."""
     error.headers["Connection"] = "close"
     return error
 
 
 def too_large(what: str) -> ApiError:
-    """The error 413: a body has more than `what`."""
+    """Error 413: a body has more than `what`."""
     return closing(ApiError(413, f"The body has more than {what}, the limit; send less.", "body_too_large"))
 
 
@@ -40,38 +40,38 @@ TOO_MANY = f"{MOST_VALUES:,} values, or {MOST_MEMBERS:,} in one object or array"
 
 
 class ValueCounter:
-    """Counts the values of a JSON body while it arrives, by its commas outside of texts.
+    """Counts the values of a JSON body while it arrives, by the commas outside its strings.
 
-    Each value but a container's first has a comma in front. A part is scanned a few times, at the speed of memory.
+    Each value except a container's first follows a comma. Each part is scanned a few times, at memory speed.
     """
 
     def __init__(self) -> None:
         self._commas = self._quotes = 0
-        self._escape = b""  # a backslash that ended the last part: what it escapes is still to come
+        self._escape = b""  # a backslash at the end of the last part; the character that it escapes is still to come
 
     def push(self, part: bytes) -> None:
-        """Count the values in the body's next part.
+        """Count the values in the next part of the body.
 
         Raises:
-            ApiError: 413, there are too many values.
+            ApiError: 413, the body has too many values.
         """
         bare = (self._escape + part).replace(rb"\\", b"")
         self._escape = b"\\" if bare.endswith(b"\\") else b""
         bare = bare.removesuffix(b"\\").replace(rb"\"", b"")
         inside, quotes = self._quotes % 2, bare.count(b'"')
         self._quotes += quotes
-        if self._quotes <= MOST_QUOTES:  # else it is not split: there may be millions
+        if self._quotes <= MOST_QUOTES:  # otherwise it is not split: there may be millions
             self._commas += sum(outside.count(b",") for outside in bare.split(b'"')[inside::2])
         if self._quotes > MOST_QUOTES or self._commas > MOST_VALUES:
             raise too_large(TOO_MANY)
 
 
 def checked_json(body: bytes) -> object:
-    """The value of a JSON body.
+    """Parse a JSON body after a check of its number of values.
 
     Raises:
-        ApiError: 413, it has too many values.
-        ValueError: it is no JSON.
+        ApiError: 413, the body has too many values.
+        ValueError: the body is no JSON.
     """
     commas = body.count(b",")
     if commas > MOST_VALUES:
@@ -83,10 +83,10 @@ def checked_json(body: bytes) -> object:
 
 
 def _check_values(value: object) -> None:
-    """Refuse what would be dear to validate.
+    """Refuse a value that would be expensive to validate.
 
     Raises:
-        ApiError: 413, it has too many values.
+        ApiError: 413, the value holds too many values.
     """
     left, count = [value], 0
     while left:
@@ -98,7 +98,7 @@ def _check_values(value: object) -> None:
 
 
 def _inner(value: object) -> list[Any]:
-    """The members or elements of a value."""
+    """Members or elements of a value; empty if it is no container."""
     if isinstance(value, dict):
         return list(cast(dict[str, Any], value).values())
     return cast(list[Any], value) if isinstance(value, list) else []
@@ -111,21 +111,21 @@ def chat_of(body: bytes) -> ChatRequest:
     it twice as long as the two steps here: it copies the values that the validators of parts are to see.
 
     Raises:
-        ApiError: it has too many values, or is in another encoding than UTF-8.
-        ValidationError: it is none.
+        ApiError: the body has too many values, or is in an encoding other than UTF-8.
+        ValidationError: the body is no chat request.
     """
     try:
         return ChatRequest.model_validate(checked_json(body))
     except ValueError:
         check_encoding(body)
-        return ChatRequest.model_validate_json(body)  # which says what is wrong in words of JSON, not of Python
+        return ChatRequest.model_validate_json(body)  # its errors use words of JSON, not of Python
 
 
 def check_encoding(body: bytes) -> None:
-    """Refuse a body that is no UTF-8.
+    """Refuse a body that is not UTF-8.
 
     Raises:
-        ApiError: 400.
+        ApiError: 400, the body is not UTF-8.
     """
     try:
         body.decode()
@@ -138,22 +138,22 @@ def check_encoding(body: bytes) -> None:
 
 
 async def parsed(body: bytes, parse: Callable[[bytes], T]) -> T:
-    """Parse a body with `parse`, in a thread if it is large; a small one is parsed sooner than a thread begins."""
+    """Parse a body with `parse`, in a thread if it is large; for a small one starting a thread would take longer."""
     return parse(body) if len(body) < INLINE else await asyncio.to_thread(parse, body)
 
 
 class BodyLimits:
-    """Bounds the bytes of the bodies that are held, of all requests and of each client that has a key.
+    """Limits the bytes of the bodies that are held, over all requests and for each client that has a key.
 
     Args:
-        most: bytes of all.
-        largest: bytes of one body; a client may always send one.
+        most: largest number of bytes over all clients.
+        largest: largest number of bytes of one body; a client may always send one body.
     """
 
     def __init__(self, most: int, largest: int) -> None:
         self.held, self._most, self._share = 0, most, max(most // SHARE, largest)
-        self._clients = Counter[str]()  # bytes of each
-        self._arriving = Counter[tuple[str, str]]()  # bodies of each client that are not whole, by kind
+        self._clients = Counter[str]()  # bytes of each client
+        self._arriving = Counter[tuple[str, str]]()  # incomplete bodies of each client, by kind
 
     def hold(self, client: Client, size: int) -> None:
         """Count `size` more bytes of a client."""
@@ -164,7 +164,7 @@ class BodyLimits:
         """Refuse if more bytes are held than allowed.
 
         Raises:
-            ApiError: 429, this client sends too much; 503, all clients together do.
+            ApiError: 429, this client holds too many bytes; 503, all clients together do.
         """
         if client.name and self._clients[client.name] > self._share:
             raise closing(
@@ -186,14 +186,14 @@ class BodyLimits:
         """Note that a body begins to arrive. Of each kind a client may send as many at a time as it may run requests.
 
         Raises:
-            ApiError: 429, it is sending as many.
+            ApiError: 429, the client is sending that many already.
         """
         if client.concurrent is not None and self._arriving[client.name, kind] >= client.concurrent:
             raise closing(too_many(f"You are sending {client.concurrent} requests, the limit; wait for one to end.", 1))
         self._arriving[client.name, kind] += 1
 
     def end(self, client: Client, kind: str) -> None:
-        """Note that a body is whole, or will never be."""
+        """Note that a body is complete, or will never be."""
         self._arriving[client.name, kind] -= 1
         if not self._arriving[client.name, kind]:
             del self._arriving[client.name, kind]

@@ -1,4 +1,4 @@
-"""One bound on the bytes of media that all requests hold at a time: sent in them, fetched for them, decoded."""
+"""A limit on the bytes of media that all requests hold at a time: sent in them, fetched for them, decoded."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable
@@ -7,10 +7,10 @@ from crossdraft.serve.errors import ApiError, overloaded
 
 
 class MediaBudget:
-    """The bytes of media that all requests hold.
+    """Bytes of media that all requests together hold.
 
     Args:
-        most: that they may hold.
+        most: largest number of bytes that they may hold.
     """
 
     def __init__(self, most: int) -> None:
@@ -19,18 +19,18 @@ class MediaBudget:
 
 
 class MediaShare:
-    """The bytes of media that one request holds of a budget. Close it."""
+    """Bytes of media that one request holds of a budget. Close it after the request."""
 
     def __init__(self, budget: MediaBudget) -> None:
         self._budget = budget
         self._sizes: dict[Hashable, int] = {}
-        self._size = 0  # their sum
+        self._size = 0  # sum of the bytes
 
     def hold(self, size: int, key: Hashable | None = None) -> None:
         """Hold `size` more bytes; `key` names a value that other requests may hold, too.
 
         Raises:
-            ApiError: 413, the request alone has too many; 503, all requests have.
+            ApiError: 413, this request alone holds too many bytes; 503, all requests together do.
         """
         key = object() if key is None else key
         if key in self._sizes:
@@ -40,7 +40,7 @@ class MediaShare:
         self._budget.holders[key] += 1
 
     def growing(self) -> Callable[[int], None]:
-        """A function that holds more bytes of one value as they arrive; errors as `hold`."""
+        """Return a function that holds more bytes of one value as they arrive; errors as `hold`."""
         key = object()
         self.hold(0, key)
 
@@ -51,7 +51,7 @@ class MediaShare:
         return grow
 
     def _take(self, size: int, more: int) -> None:
-        """Count bytes of this request, and how many they add to those of all requests."""
+        """Add bytes to this request's count, and `more` to that of all requests."""
         budget = self._budget
         if self._size + size > budget.most:
             raise ApiError(

@@ -32,13 +32,13 @@ async def read_chat(service: Service, body: bytes, client: Client | None = None)
     """Read a request's body.
 
     Args:
-        service: that is asked.
-        body: JSON, of any length; what it costs is bounded.
-        client: who asks. A body that is refused counts as one of its requests, a good one once it is admitted.
+        service: the service that is asked.
+        body: JSON of any length; the cost of reading it is bounded.
+        client: client that sent it. A refused body counts as one of its requests, a valid one once it is admitted.
 
     Raises:
-        ValidationError: it is none.
-        ApiError: it has too many values, or asks another model; 429, the client asks too often.
+        ValidationError: the body is no chat request.
+        ApiError: it has too many values, or names another model; 429, the client asks too often.
     """
     if client is not None:
         service.rates.check(client)
@@ -51,7 +51,7 @@ async def read_chat(service: Service, body: bytes, client: Client | None = None)
 
 
 def _of_model(service: Service, chat: ChatRequest) -> ChatRequest:
-    """The request, if it asks the model that is here."""
+    """Return the request if it names the model that is served; otherwise raise the error 404."""
     if chat.model == service.settings.model:
         return chat
     raise ApiError(
@@ -88,11 +88,11 @@ class Answering:
 
     def __init__(self, service: Service, chat: ChatRequest, asked: RequestInfo) -> None:
         self.service, self._chat, self._asked = service, chat, asked
-        self._over = False  # counted, however it ended
+        self._over = False  # true once the answer is counted, however it ended
         self._id, self._created = f"chatcmpl-{asked.request_id}", int(time.time())
 
     async def whole(self) -> dict[str, object]:
-        """The whole answer."""
+        """Generate the whole answer as OpenAI's JSON."""
         async with AsyncExitStack() as held:
             question = await self.question(held)
             answer = await self.service.engine.agenerate(question)
@@ -107,7 +107,7 @@ class Answering:
         return found | self._metrics(answer) | self._extras(answer)
 
     async def stream(self, request: Request) -> Response:
-        """The answer as a stream. It begins with the first piece, so that an earlier refusal has its own status."""
+        """Send the answer as a stream. It starts with the first piece: an earlier refusal has its own status."""
         held = AsyncExitStack()
         try:
             begun = await sse.unless_gone(request.receive, self._begin(held))
@@ -124,7 +124,7 @@ class Answering:
         return sse.EventStream(self._chunks(*begun), held, {})
 
     async def _begin(self, held: AsyncExitStack) -> tuple[AsyncStream, AsyncIterator[Piece], Piece | None]:
-        """A stream and its first piece."""
+        """Start a stream and wait for its first piece."""
         question = await self.question(held)
         stream = self.service.engine.astream(question, final_only=not self._chat.crossdraft.provisional)
         pieces = await held.enter_async_context(aclosing(aiter(stream)))
@@ -140,7 +140,7 @@ class Answering:
             self._left()
 
     async def loaded(self, held: AsyncExitStack) -> Question:
-        """A question for the engine, once it is admitted and its media are there."""
+        """Convert the request into a question for the engine, once it is admitted and its media are loaded."""
         service, client = self.service, self._asked.client
         held.enter_context(service.limits.admitted(client))
         began = time.perf_counter()
@@ -182,7 +182,7 @@ class Answering:
         yield sse.DONE
 
     def _piece(self, piece: Piece) -> bytes:
-        """A piece as it goes to the client; provisional ones as a comment."""
+        """Encode a piece for the client; provisional pieces as a comment."""
         ms = round((time.perf_counter() - self._asked.since) * 1e3, 3)
         if piece.origin is Origin.PROVISIONAL:
             return sse.comment({"provisional": piece.text, "ms": ms})
@@ -212,7 +212,7 @@ class Answering:
         return {"crossdraft": {"timeline": convert.timeline(answer)}} if self._chat.crossdraft.timeline else {}
 
     def count(self, answer: Answer) -> None:
-        """Count an answer, and note it for the log."""
+        """Count an answer, and note its figures for the log."""
         self._over, stats = True, answer.stats
         self.service.metrics.answered(stats, answer.finish)
         self._asked.answer = answer
@@ -226,15 +226,15 @@ class Answering:
         }
 
     def _left(self) -> None:
-        """Count an answer that nobody waits for any more, unless it was over before."""
+        """Count an answer whose client has gone, unless it was over before."""
         if not self._over:
             self._over = True
             self.service.metrics.ended(FinishedReason.ABORT)
 
     def _broken(self, error: Exception) -> bytes:
-        """The error of an answer that is being sent already, as an event of the stream.
+        """Encode an error in the midst of a stream as an event of the stream.
 
-        The gate does not see it, so it is counted here.
+        The gate does not see such an error, so it is counted here.
         """
         found = self.failed(error)
         self.service.metrics.failed(found.status)
@@ -243,7 +243,7 @@ class Answering:
     def failed(self, error: Exception) -> ApiError:
         """Count an error, and map it to the error that the client gets in place of an answer."""
         found = as_api_error(error)
-        if self.service.engine.closed:  # whatever the error says, another server may answer
+        if self.service.engine.closed:  # the server is closing: another one may answer
             found = overloaded("The server is shutting down; ask another one.", "shutting_down")
         if found.code == "queue_full":
             self.service.metrics.refused()

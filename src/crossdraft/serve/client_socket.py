@@ -1,4 +1,4 @@
-"""A client's WebSocket: a client that is gone, or does not read, is no error of ours; limits on what it may send."""
+"""A client's WebSocket: a client that goes away, or does not read, is no server error; limits on its messages."""
 
 import asyncio
 import time
@@ -9,29 +9,29 @@ from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 NORMAL, GOING_AWAY, POLICY_VIOLATION, TRY_AGAIN = 1000, 1001, 1008, 1013  # codes of WebSocket
-UNREAD_S = 60.0  # after which a client that does not read is gone
-CLOSE_S = 5.0  # for the closing frame, which such a client does not read either
+UNREAD_S = 60.0  # seconds after which a client that does not read counts as gone
+CLOSE_S = 5.0  # seconds for the closing frame, which such a client does not read either
 
 
 class ClientSocket:
-    """A client's WebSocket.
+    """WebSocket of a client.
 
-    A client that is gone always raises `WebSocketDisconnect`: on a send or receive that comes too late, starlette and
-    uvicorn raise a `RuntimeError` instead, which elsewhere is an error of ours.
+    A client that is gone always raises `WebSocketDisconnect`: for a send or receive that comes too late, starlette and
+    uvicorn raise a `RuntimeError` instead, which elsewhere is a server error.
 
     Args:
-        socket: starlette's.
+        socket: starlette's WebSocket.
     """
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
 
     async def accept(self) -> None:
-        """Take the connection."""
+        """Accept the connection."""
         await self._socket.accept()
 
     async def receive(self) -> Message:
-        """The next message.
+        """Receive the next message.
 
         Raises:
             WebSocketDisconnect: the client is gone.
@@ -65,7 +65,7 @@ class ClientSocket:
 
 @dataclass
 class FrameRate:
-    """A rate limit: at most `most` frames, or bytes, a second, and as many at once."""
+    """A rate limit: at most `most` frames, or bytes, a second, and as many in one burst."""
 
     most: int
     left: float = field(init=False)

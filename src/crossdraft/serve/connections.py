@@ -1,7 +1,7 @@
-"""Connections: how many, and deadlines for slow heads, handshakes and clients that do not read.
+"""Connections: a limit on their number, and deadlines for slow heads, handshakes and clients that do not read.
 
-uvicorn has no deadlines, and its limit counts WebSockets, too, but no TLS handshakes; beyond it nobody is answered, not
-even `/health`.
+uvicorn has no deadlines, and its own limit counts WebSockets but no TLS handshakes; beyond it no request is answered,
+not even `/health`.
 """
 
 import asyncio
@@ -18,15 +18,15 @@ from crossdraft.serve.gate import BEYOND
 from crossdraft.serve.settings import ServerSettings
 
 RESERVE = 16  # connections beyond the limit, for health checks alone
-RESERVE_S = 1.0  # in which the head must arrive on these
-UNREAD_S = 60  # after which a client that does not read what it asked for is hung up on
+RESERVE_S = 1.0  # seconds in which the head must arrive on such a connection
+UNREAD_S = 60  # seconds after which a client that does not read its response is disconnected
 
 
 class JoinedWrites:
     """A transport that joins what is written within one turn of the event loop, and sends it at once.
 
-    uvicorn writes the head and the body of a response apart, and each packet wakes the client, which on a busy machine
-    takes the core from whoever has more to send.
+    uvicorn writes the head and the body of a response separately, and each packet wakes the client, which on a busy
+    machine takes the core from a task that has more to send.
 
     Args:
         transport: to write to.
@@ -51,8 +51,8 @@ class JoinedWrites:
             self._transport.write(b"".join(parts))
 
     def close(self) -> None:
-        """Send what is queued, then close; abort after a while if the client does not read it."""
-        if self._closed:  # asyncio's TLS transport cannot be asked for anything once it was closed twice
+        """Send queued bytes, then close; abort after a while if the client does not read them."""
+        if self._closed:  # asyncio's TLS transport fails on any call once it was closed twice
             return
         self._closed = True
         self.flush()
@@ -62,19 +62,19 @@ class JoinedWrites:
             self._loop.call_later(UNREAD_S, self._transport.abort)
 
     def __getattr__(self, name: str) -> Any:
-        """Any other attribute, from the transport itself."""
+        """Look up any other attribute on the transport."""
         return getattr(self._transport, name)
 
 
 class DeadlineProtocol(H11Protocol):
     """uvicorn's HTTP/1.1 with deadlines: for the head, and for a client that does not read.
 
-    Connections beyond `most` are marked in the scope's state, for the gate to refuse; beyond these and the reserve they
-    are closed.
+    Connections beyond `most` are marked in the scope's state, for the gate to refuse; those beyond `most` and the
+    reserve are closed.
 
     Args:
-        header_seconds: for the head.
-        most: connections at a time, WebSockets excepted.
+        header_seconds: seconds in which the head must arrive.
+        most: largest number of connections at a time, without WebSockets.
     """
 
     header_seconds: float
@@ -98,7 +98,7 @@ class DeadlineProtocol(H11Protocol):
         super().data_received(data)
         if self._upgraded:
             return
-        if self.cycle is None or self.cycle.response_complete:  # the head is not whole
+        if self.cycle is None or self.cycle.response_complete:  # the head is incomplete
             self._expect()
         else:
             self._relax()
@@ -137,13 +137,13 @@ class DeadlineProtocol(H11Protocol):
 
 
 class HandshakeProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's WebSockets, with a deadline for the handshake and an answer to one that cannot be read.
+    """uvicorn's WebSockets, with a deadline for the handshake and an answer to an unreadable one.
 
-    websockets' parser has limits of its own. uvicorn is not told of a head that h11 took and this parser refuses: it
-    would neither answer nor hang up, and would fail when it shuts down.
+    websockets' parser has limits of its own. uvicorn is not told of a head that h11 accepted and this parser refuses:
+    it would neither answer nor close the connection, and would fail at shutdown.
 
     Args:
-        header_seconds: until it is open.
+        header_seconds: seconds until the handshake must be complete.
     """
 
     header_seconds: float
@@ -156,7 +156,7 @@ class HandshakeProtocol(WebSocketsSansIOProtocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
-            answer = b"".join(self.conn.data_to_send())  # there is one only if the head is too long
+            answer = b"".join(self.conn.data_to_send())  # empty unless the head is too long
             self.transport.write(answer or self.conn.reject(400, "The handshake cannot be read.\n").serialize())
             self.transport.close()
 
@@ -168,7 +168,7 @@ class HandshakeProtocol(WebSocketsSansIOProtocol):
     def shutdown(self) -> None:
         if self.handshake_initiated:
             super().shutdown()
-        else:  # it was refused, and the client has not read that
+        else:  # the handshake was refused, and the client has not read the refusal
             self.transport.abort()
 
     def _check_open(self) -> None:
@@ -177,17 +177,17 @@ class HandshakeProtocol(WebSocketsSansIOProtocol):
 
 
 def protocols(settings: ServerSettings) -> tuple[type[DeadlineProtocol], type[HandshakeProtocol]]:
-    """The protocols of HTTP and of WebSockets, with the settings' deadlines and number of connections."""
+    """Make the protocol classes of HTTP and of WebSockets, with the settings' deadlines and number of connections."""
     bounds = {"header_seconds": settings.header_seconds, "most": settings.connections}
     return type("HttpProtocol", (DeadlineProtocol,), bounds), type("WebSocketProtocol", (HandshakeProtocol,), bounds)
 
 
 class BoundedListener(socket.socket):
-    """A listening socket that counts connections from when they are accepted, and closes those beyond a limit.
+    """A listening socket that counts connections from their acceptance, and closes those beyond a limit.
 
     Args:
-        listener: that is bound, and which it shares.
-        most: connections that are open at a time, of all kinds, TLS handshakes included.
+        listener: a bound socket, which is shared.
+        most: largest number of open connections of all kinds, TLS handshakes included.
     """
 
     def __init__(self, listener: socket.socket, most: int) -> None:
@@ -195,10 +195,10 @@ class BoundedListener(socket.socket):
         self._most, self._accepted = most, WeakSet[socket.socket]()
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection.
+        """Accept the next connection.
 
         Raises:
-            ConnectionAbortedError: it was closed at once; asyncio goes on to others.
+            ConnectionAbortedError: the connection was closed at once; asyncio goes on to others.
         """
         found, address = super().accept()
         if sum(one.fileno() >= 0 for one in self._accepted) >= self._most:
@@ -209,12 +209,12 @@ class BoundedListener(socket.socket):
 
 
 class ServerLoop(asyncio.SelectorEventLoop):
-    """An event loop whose servers count connections when they are accepted, and end a TLS handshake that takes long.
+    """An event loop whose servers count connections when they are accepted, and limit the time of a TLS handshake.
 
-    asyncio gives a handshake a minute, and uvicorn hears of a connection only after it.
+    asyncio allows a handshake a minute, and uvicorn learns of a connection only after it.
 
     Args:
-        settings: of the server.
+        settings: settings of the server.
     """
 
     def __init__(self, settings: ServerSettings) -> None:

@@ -17,24 +17,24 @@ FINISH_REASONS = {
 
 
 def to_request(chat: ChatRequest, media: LoadedMedia, owner: str, longest: int, seconds: float) -> Request:
-    """Convert a chat request to one for the engine.
+    """Convert a chat request to a request for the engine.
 
     Args:
-        chat: the body.
-        media: its messages and recording.
-        owner: the client; what is kept of its prompts and answers is for itself.
-        longest: tokens that its answer may have.
-        seconds: that it may take.
+        chat: body of the request.
+        media: loaded messages and recording of the request.
+        owner: name of the client; cached prompts and answers are used for this client alone.
+        longest: largest number of tokens of its answer.
+        seconds: largest time for its answer.
 
     Raises:
-        ApiError: the answer would be longer than the client's may be.
+        ApiError: the request asks for a longer answer than the client may have.
         CrossdraftError: as `Request` and `Sampling`.
     """
     if chat.longest is not None and chat.longest > longest:
         raise bad_request(f"Answers have at most {longest} tokens here; ask for fewer.", "max_tokens")
     sampling = Sampling(
         temperature=chat.temperature,
-        top_k=None if chat.top_k is None else max(chat.top_k, 0),  # vLLM writes -1 for all
+        top_k=None if chat.top_k is None else max(chat.top_k, 0),  # -1 means all tokens in vLLM
         top_p=chat.top_p,
         min_p=chat.min_p,
         repetition_penalty=chat.repetition_penalty,
@@ -56,7 +56,7 @@ def to_request(chat: ChatRequest, media: LoadedMedia, owner: str, longest: int, 
 
 
 def usage(stats: Stats) -> dict[str, object]:
-    """OpenAI's `usage`."""
+    """OpenAI's `usage` object."""
     return {
         "prompt_tokens": stats.prompt_tokens,
         "completion_tokens": stats.new_tokens,
@@ -66,7 +66,7 @@ def usage(stats: Stats) -> dict[str, object]:
 
 
 def metrics(stats: Stats) -> dict[str, object]:
-    """vLLM's per-request `metrics` (`--enable-per-request-metrics`), and what hidden drafting adds."""
+    """vLLM's per-request `metrics` (`--enable-per-request-metrics`), with figures of hidden drafting added."""
     decode_s = max(0.0, stats.total_s - stats.ttft_s)
     later = max(stats.new_tokens - 1, 1)
     return {
@@ -85,11 +85,11 @@ def metrics(stats: Stats) -> dict[str, object]:
 
 
 def speculative_decoding(stats: Stats) -> dict[str, object] | None:
-    """vLLM's shape, word for word; `None` if nothing was drafted.
+    """vLLM's object of the same name; `None` if nothing was drafted.
 
     A step is a verify pass with a draft. `acceptance_histogram[k]`: steps that accepted k tokens; `num_spec_tokens`:
-    the deepest draft that was offered. The mean acceptance length counts the bonus token. Of a draft tree all nodes
-    count as draft tokens, of which one path can be accepted.
+    the largest depth that was offered. The mean acceptance length counts the bonus token. All nodes of a draft tree
+    count as draft tokens, though only one path can be accepted.
     """
     if not stats.drafted_at:
         return None
@@ -107,10 +107,10 @@ def speculative_decoding(stats: Stats) -> dict[str, object] | None:
 
 
 def logprobs(said: Answer | Piece, target: Target) -> dict[str, object] | None:
-    """OpenAI's `logprobs` of an answer, or of a piece of it: the target's own, before any warping.
+    """OpenAI's `logprobs` of an answer, or of a piece of it: the target's own, before any sampling settings.
 
-    The `bytes` of all tokens, joined, are those of the text and of what it leaves out: a space in front, a stop string
-    that ended it and the rest of its last token, half a character at the end. A token may be a part of a character.
+    The joined `bytes` of all tokens are those of the text plus those that the text leaves out: a leading space, the
+    stop string with the rest of its last token, a partial character at the end. A token may be a part of a character.
     """
     if said.logprobs is None:
         return None
@@ -128,7 +128,7 @@ def logprobs(said: Answer | Piece, target: Target) -> dict[str, object] | None:
 
 
 def timeline(answer: Answer) -> dict[str, object]:
-    """Spans of both models in milliseconds since the request was taken up, all figures, and notes for people."""
+    """Spans of both models in milliseconds since the engine took the request, all figures, and notes for people."""
     start = answer.timeline.start
     spans = [
         {"lane": span.lane, "name": span.name, "start_ms": _ms(span.start - start), "end_ms": _ms(span.end - start)}

@@ -1,7 +1,7 @@
 """Decoding of media in separate processes, whose memory and CPU time are limited, each job under a deadline.
 
-FFmpeg never sees a stranger's bytes in the server's process. A worker that dies, hangs or answers nonsense costs that
-one job and is replaced. What it sends back is JSON and plain arrays, checked here: nothing of it is unpickled.
+FFmpeg never reads a client's bytes in the server's process. A worker that dies, hangs or sends an invalid reply costs
+one job and is replaced. A reply is JSON and plain arrays, which are checked here: nothing is unpickled.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ from crossdraft.video.read import FrameArrays
 
 log = logging.getLogger("crossdraft.serve")
 
-UNWANTED_S = 1.0  # for a job whose client has gone: to start a worker takes longer than most jobs
-MOST_JOBS = 1000  # after which a worker is replaced: what decoders leak goes with it
+UNWANTED_S = 1.0  # seconds for a job whose client has gone: a new worker starts more slowly than most jobs end
+MOST_JOBS = 1000  # jobs after which a worker is replaced, as decoders leak memory
 
 
 class DecodeError(CrossdraftError):
@@ -39,7 +39,7 @@ class DecodeError(CrossdraftError):
 
 @dataclass(frozen=True, slots=True)
 class DecodedVideo:
-    """A clip's frames, and its length in seconds, 0 where the file does not say."""
+    """A clip's frames, and its length in seconds, which is 0 if the file does not state it."""
 
     frames: ClipFrames
     seconds: float = 0.0
@@ -52,12 +52,12 @@ class DecodedVideo:
 
 @dataclass(frozen=True, slots=True)
 class EventColumns:
-    """A recording's events, or those of a part of it, in a file (`npy.column_header`).
+    """Description of a recording's events, or of a part of them, in a file (`npy.column_header`).
 
     Args:
         first_us: time of the first event; 0 if there is none.
-        sensor: width and height.
-        count: how many events; `None` = too many, and nothing was written.
+        sensor: width and height of the sensor.
+        count: number of events; `None` = too many, and nothing was written.
     """
 
     first_us: int
@@ -69,20 +69,20 @@ class MediaDecoder:
     """A pool of workers. May be used from any task of one event loop.
 
     Args:
-        workers: processes.
-        memory: bytes of address space of each.
+        workers: number of processes.
+        memory: bytes of address space of each process.
         seconds: CPU time, and deadline, of each job.
     """
 
     def __init__(self, workers: int, memory: int, seconds: float) -> None:
         self._workers, self._memory, self._seconds = workers, memory, seconds
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="decode")
-        # Starting has a pool of its own: jobs that wait for a worker may hold all threads of the first one.
+        # Starting uses a pool of its own: jobs that wait for a worker may hold all threads of the first pool.
         self._starters = ThreadPoolExecutor(workers, thread_name_prefix="decode-start")
-        self._idle: LifoQueue[DecodeProcess | None] = LifoQueue()  # last in, first out: not all wear out at a time
+        self._idle: LifoQueue[DecodeProcess | None] = LifoQueue()  # last in, first out: not all wear out at once
         for _ in range(workers):
             self._idle.put(None)
-        self._lock, self._failing = threading.Lock(), False  # the last worker that was to start did not, as is logged
+        self._lock, self._failing = threading.Lock(), False  # true if the last start of a worker failed, as is logged
 
     def warm_up(self) -> None:
         """Start the workers now."""
@@ -90,10 +90,10 @@ class MediaDecoder:
             self._threads.submit(self._ask, DecodeJob({"kind": "nothing"}))
 
     async def clip(self, path: Path, sampling: FrameSampling, name: str) -> DecodedVideo:
-        """Frames of a clip; `name` is what complaints call it.
+        """Decode frames of a clip; `name` is its name in error messages.
 
         Raises:
-            DecodeError: it cannot be decoded.
+            DecodeError: the clip cannot be decoded.
             ApiError: 503, no worker starts.
         """
         wanted = {key: getattr(sampling, key) for key in FrameSampling.__slots__}
@@ -101,18 +101,18 @@ class MediaDecoder:
         return DecodedVideo(_frames(header, arrays, name), float(header.get("seconds", 0)))
 
     async def grid(self, path: Path, grid: WindowGrid, name: str) -> DecodedVideo:
-        """The frames that sliding windows of a clip show, its last one, and when it ends; errors as `clip`."""
+        """Decode the frames that sliding windows of a clip show, with its last frame and its end; errors as `clip`."""
         wanted = {key: getattr(grid, key) for key in WindowGrid.__slots__}
         header, arrays = await self._run({"kind": "grid", "path": str(path), "grid": wanted}, name, path)
         return DecodedVideo(_frames(header, arrays, name), float(header.get("seconds", 0)))
 
     async def image(self, path: Path, name: str) -> ClipFrames:
-        """An image as a clip of one frame; errors as `clip`."""
+        """Decode an image as a clip of one frame; errors as `clip`."""
         header, arrays = await self._run({"kind": "image", "path": str(path)}, name, path)
         return _frames(header, arrays, name)
 
     async def stills(self, paths: list[Path], name: str) -> DecodedVideo:
-        """Frames that the client has sampled, an image each; errors as `clip`."""
+        """Decode frames that the client has sampled, an image each; errors as `clip`."""
         header, arrays = await self._run({"kind": "stills", "paths": [str(path) for path in paths]}, name, *paths)
         return DecodedVideo(_frames(header, arrays, name))
 
@@ -126,8 +126,8 @@ class MediaDecoder:
             name: name of the recording in error messages.
 
         Raises:
-            DecodeError: it cannot be read, or the whole of it holds no events.
-            ApiError: 503, there is no room for the file, or no worker starts.
+            DecodeError: the recording cannot be read, or holds no events at all.
+            ApiError: 503, the disk is full, or no worker starts.
         """
         job = {"kind": "events", "path": str(part.path), "format": part.format, "sensor": part.sensor}
         header, _ = await self._run(
@@ -141,7 +141,7 @@ class MediaDecoder:
         return EventColumns(found[0], (found[1], found[2]), header.get("count"))
 
     async def strip(self, path: Path, seconds: float, frames: int, name: str) -> np.ndarray:
-        """Frames of a recording in one picture, uint8 [H, W, 3]; see `page.strip`; errors as `clip`."""
+        """Decode frames of a recording into one picture, uint8 [H, W, 3]; see `page.strip`; errors as `clip`."""
         job = {"kind": "strip", "path": str(path), "seconds": seconds, "frames": frames}
         _, arrays = await self._run(job, name, path)
         if len(arrays) != 1 or arrays[0].dtype != np.uint8 or arrays[0].ndim != 3 or arrays[0].shape[2] != 3:
@@ -149,16 +149,16 @@ class MediaDecoder:
         return arrays[0]
 
     async def kind_of(self, path: Path, name: str) -> str:
-        """`image`, `video` or `event`, by a file's bytes; errors as `clip`."""
+        """Return `image`, `video` or `event`, by a file's content; errors as `clip`."""
         header, _ = await self._run({"kind": "kind", "path": str(path)}, name, path)
         return str(header.get("found"))
 
     async def _run(
         self, job: Mapping[str, object], name: str, *paths: Path, into: Path | None = None
     ) -> tuple[dict[str, Any], list[np.ndarray]]:
-        """A reply to a job about files, which a complaint calls by `name`; its arrays may be written `into` a file.
+        """Run a job about files, called `name` in errors; return its reply. Arrays may be written to the file `into`.
 
-        A cancelled caller waits until the worker is free or ended: a client's job counts as its own till then.
+        A cancelled caller waits until the worker is free or has ended: a client's job counts as its own till then.
         """
         asked = DecodeJob(job, into)
         running = self._threads.submit(self._ask, asked)
@@ -182,13 +182,13 @@ class MediaDecoder:
         return {**header, "notes": [*dict.fromkeys(said)]}, arrays
 
     def _ask(self, job: DecodeJob) -> tuple[dict[str, Any], list[np.ndarray]]:
-        """Run a job in a thread of the pool, of which there are as many as workers."""
+        """Run a job in a thread of the pool, which has as many threads as workers."""
         worker, whole = self._idle.get(), False
-        if job.stopped:  # while it waited for the worker
+        if job.stopped:  # stopped while it waited for the worker
             self._idle.put(worker)
             raise DecoderLost
         try:
-            if worker is not None and not worker.alive:  # ended while it was idle, by lack of memory for one
+            if worker is not None and not worker.alive:  # a worker may end while idle, such as for lack of memory
                 worker.close()
                 worker = None
             worker = worker or self._new()
@@ -199,10 +199,10 @@ class MediaDecoder:
             self._give_back(worker, whole=whole)
 
     def _give_back(self, worker: DecodeProcess | None, *, whole: bool) -> None:
-        """Take a worker back as idle; of one that is broken or worn out only the place is idle.
+        """Return a worker to the idle ones; in place of a broken or worn-out worker, return an empty place.
 
-        A worn-out worker is replaced while others work, so that the next job, above all a stream's frame, does not
-        wait for the new one.
+        A worn-out worker is replaced while others work, so that the next job, in particular a stream's frame, does not
+        wait for the start of a new one.
         """
         if whole and worker is not None and worker.jobs < MOST_JOBS:
             self._idle.put(worker)
@@ -218,7 +218,7 @@ class MediaDecoder:
         """Start a worker, in a thread of the starters."""
         worker: DecodeProcess | None = None
         try:
-            with suppress(ApiError):  # logged already; the next job tries again
+            with suppress(ApiError):  # the error is logged already; the next job tries again
                 worker = self._new()
         finally:
             self._idle.put(worker)
@@ -227,7 +227,7 @@ class MediaDecoder:
         """Start a worker.
 
         Raises:
-            ApiError: 503, it was not.
+            ApiError: 503, the worker did not start.
         """
         try:
             found = DecodeProcess(self._memory, self._seconds)
@@ -237,7 +237,7 @@ class MediaDecoder:
         return found
 
     def _not_started(self, error: DecoderNotStarted) -> ApiError:
-        """The error 503; the log says why, once until a worker starts."""
+        """Error 503; the reason is logged once until a worker starts again."""
         with self._lock:
             known, self._failing = self._failing, True
         if not known:
@@ -245,9 +245,9 @@ class MediaDecoder:
         return overloaded("The server cannot start a process that decodes media; ask again later.", "no_decoder")
 
     def close(self) -> None:
-        """End all workers; a job that runs ends with its worker's deadline."""
+        """End all workers; a running job ends at its worker's deadline."""
         self._threads.shutdown(wait=True, cancel_futures=True)
-        self._starters.shutdown(wait=True)  # now: a job that ran may have waited for one of theirs
+        self._starters.shutdown(wait=True)  # last, as a running job may have waited for one of theirs
         while not self._idle.empty():
             worker = self._idle.get()
             if worker is not None:
@@ -255,8 +255,8 @@ class MediaDecoder:
 
 
 async def _ended(reply: "asyncio.Future[Any]", job: DecodeJob) -> None:
-    """Wait for the end of a job that nobody wants: a short one ends by itself, and keeps its worker."""
-    reply.add_done_callback(lambda done: done.cancelled() or done.exception())  # else asyncio warns of it
+    """Wait for the end of a job whose client has gone: a short job ends by itself, and keeps its worker."""
+    reply.add_done_callback(lambda done: done.cancelled() or done.exception())  # else asyncio warns of an unread error
     try:
         if job.runs:
             await asyncio.wait([reply], timeout=UNWANTED_S)
@@ -267,7 +267,7 @@ async def _ended(reply: "asyncio.Future[Any]", job: DecodeJob) -> None:
 
 
 def _frames(header: Mapping[str, Any], arrays: list[np.ndarray], name: str) -> ClipFrames:
-    """The frames of a reply, whose shapes are checked: it comes from a process that a stranger's bytes went through."""
+    """Frames of a reply, with checked shapes: the reply comes from a process that read a client's bytes."""
     if len(arrays) < 2 or not _fit(*arrays[:3]):
         raise DecodeError(f"{name} broke the decoder; re-encode it.")
     pixels, times = arrays[:2]
@@ -277,7 +277,7 @@ def _frames(header: Mapping[str, Any], arrays: list[np.ndarray], name: str) -> C
 
 
 def _fit(pixels: np.ndarray, times: np.ndarray, indices: np.ndarray | None = None) -> bool:
-    """True if these are frames [U, H, W, 3], times [F], and the index of the frame at each time [F]."""
+    """True if the arrays are frames [U, H, W, 3], times [F], and the frame index at each time [F]."""
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[-1] != 3 or not min(pixels.shape):
         return False
     if times.dtype != np.float64 or times.ndim != 1 or not len(times) or not np.isfinite(times).all():

@@ -1,4 +1,4 @@
-"""One decoding process, and the jobs that it is given; `serve.decode` has a pool of such processes."""
+"""One decoding process, and its jobs; `serve.decode` has a pool of such processes."""
 
 import json
 import math
@@ -26,10 +26,10 @@ from crossdraft.video.limits import DEFAULT_LIMITS
 DTYPES = {"uint8": np.uint8, "uint16": np.uint16, "int64": np.int64, "float64": np.float64}
 MOST_HEADER = 1 << 20  # bytes of a reply's JSON
 MOST_ARRAY = 3 * DEFAULT_LIMITS.held  # bytes
-MOST_COLUMN = 1 << 25  # events
+MOST_COLUMN = 1 << 25  # events in a column
 EVENT_BYTES = sum(np.dtype(dtype).itemsize for dtype in COLUMNS.values())
 AT_ONCE = 1 << 18  # bytes of columns that are written to a file at once
-START_S = 60.0  # for a worker to be there
+START_S = 60.0  # seconds for a worker to start
 MOST_SAID = 1 << 16  # bytes of a failed worker's output that are read; a pipe holds as many
 
 
@@ -45,7 +45,7 @@ class DecodeProcess:
     """One process and the socket to it.
 
     Raises:
-        DecoderNotStarted: it is not there.
+        DecoderNotStarted: the process did not start.
     """
 
     def __init__(self, memory: int, seconds: float) -> None:
@@ -61,10 +61,10 @@ class DecodeProcess:
                 self._process = subprocess.Popen(
                     [*command, *map(str, numbers)],
                     pass_fds=(theirs.fileno(),),
-                    process_group=0,  # to be killed with a decoder's own child
+                    process_group=0,  # so that it is killed with a decoder's own child
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,  # until it is there
+                    stderr=subprocess.PIPE,  # until it has started
                     env={**kept, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
                 )
         except OSError as error:
@@ -73,9 +73,9 @@ class DecodeProcess:
         with cast(IO[bytes], self._process.stderr) as said:
             try:
                 self._until = time.monotonic() + START_S
-                self._receive(1)  # it is there
+                self._receive(1)  # it has started
             except (DecoderLost, OSError) as error:
-                self.close()  # so that its output has an end
+                self.close()  # so that its output ends
                 text = os.read(said.fileno(), MOST_SAID).decode(errors="replace")
                 why = f"{type(error).__name__}, status {self._process.returncode}; {text.strip()}"
                 raise DecoderNotStarted(why) from None
@@ -88,8 +88,8 @@ class DecodeProcess:
         """Send a job and return its reply; with a `file`, the arrays are columns of events and are written to it.
 
         Raises:
-            DecoderLost: no reply came; the worker is of no use any more.
-            ApiError: there is no room for the file, and the worker is of no use any more.
+            DecoderLost: no reply came; the worker cannot be used any more.
+            ApiError: the disk is full, and the worker cannot be used any more.
         """
         self.jobs += 1
         self._until = time.monotonic() + self._seconds  # one deadline for all of the job's reply
@@ -137,7 +137,7 @@ class DecodeProcess:
         return found
 
     def _receive_some(self, view: memoryview) -> int:
-        """Receive at least one byte; returns their number."""
+        """Receive at least one byte; return the number of bytes."""
         self._wait()
         count = self.socket.recv_into(view)
         if not count:
@@ -145,7 +145,7 @@ class DecodeProcess:
         return count
 
     def _wait(self) -> None:
-        """Give the socket's next operation the time that is left."""
+        """Set the socket's timeout to the time that is left."""
         left = self._until - time.monotonic()
         if left <= 0:
             raise TimeoutError
@@ -157,16 +157,16 @@ class DecodeProcess:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """End the process and its child, whatever they do; whoever waits for the reply learns that it is lost.
+        """Kill the process and its child; a caller that waits for the reply gets `DecoderLost`.
 
         May be called from any thread.
         """
-        if self._process.returncode is None:  # else its number may be another's
-            with suppress(ProcessLookupError, PermissionError):  # it and its child have ended already
+        if self._process.returncode is None:  # otherwise its id may belong to another process
+            with suppress(ProcessLookupError, PermissionError):  # process and child have ended already
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process and close its socket."""
         with suppress(OSError):
             self.socket.close()
         self.kill()
@@ -174,10 +174,10 @@ class DecodeProcess:
 
 
 class DecodeJob:
-    """A job for a worker; the request that made it may be over before the reply is there.
+    """A job for a worker; its request may be over before the reply comes.
 
     Args:
-        asked: as `decode_worker` takes it.
+        asked: the job as `decode_worker` takes it.
         into: an empty file for a reply of columns.
     """
 
@@ -188,7 +188,7 @@ class DecodeJob:
         self.stopped = False
 
     def done_by(self, worker: DecodeProcess) -> tuple[dict[str, Any], list[np.ndarray]]:
-        """The reply; errors as `DecodeProcess.ask`, and of opening the file."""
+        """Let a worker do the job; return the reply. Errors as `DecodeProcess.ask`, and of opening the file."""
         if self._into is None:
             return self._reply(worker, None)
         with self._into.open("r+b", buffering=0) as file:

@@ -1,7 +1,7 @@
-"""Worker process: decodes what strangers send. `python -m crossdraft.serve.decode_worker FD BYTES SECONDS`.
+"""Worker process: decodes clients' files. `python -m crossdraft.serve.decode_worker FD BYTES SECONDS`.
 
-Its address space, CPU time, open files and what it may write are limited before anything is read. Jobs come as JSON
-over the socket, one at a time; a reply is JSON, and arrays as they lie in memory.
+Its address space, CPU time, open files and written bytes are limited before anything is read. Jobs come as JSON over
+the socket, one at a time; a reply is JSON, and arrays as raw memory.
 """
 
 import json
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from crossdraft.events.limits import EventLimits
 
 OPEN_FILES = 128
-MOST_WRITTEN = 1 << 20  # bytes of a file: what a decoder's own child may complain
-MOST_ERROR = 1 << 14  # characters: a sentence may repeat what a client wrote
+MOST_WRITTEN = 1 << 20  # bytes of a written file, for messages of a decoder's own child
+MOST_ERROR = 1 << 14  # characters of an error, which may quote a client's text
 TOO_LARGE = "needs more memory than is allowed to decode; send a smaller one."
 
 
@@ -42,7 +42,7 @@ def main(descriptor: str, memory: str, seconds: str) -> int:
     from crossdraft.video.image import pillow
 
     pillow()
-    with Path(os.devnull).open("wb") as nowhere:  # nobody reads what a library says of a stranger's bytes
+    with Path(os.devnull).open("wb") as nowhere:  # libraries' messages about a client's bytes are not read
         os.dup2(nowhere.fileno(), sys.stderr.fileno())
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     with socket.socket(fileno=int(descriptor)) as channel, channel.makefile("rb") as jobs:
@@ -60,7 +60,7 @@ def main(descriptor: str, memory: str, seconds: str) -> int:
 
 
 def answer(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """A reply and its arrays; what is wrong with a file stands in it as `error`."""
+    """Do a job; return the reply and its arrays. A fault of a file is in the reply as `error`."""
     try:
         return _done(job, memory, seconds)
     except CrossdraftError as error:
@@ -114,7 +114,7 @@ def _done(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any
 
 
 def _events(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """The events of a recording as columns, unless they are too many; of a part too many are cut to the newest."""
+    """Read the events of a recording as columns, unless they are too many; a part is cut to its newest events."""
     from crossdraft.events.excerpt import Excerpt
     from crossdraft.events.stream import Newest, concatenate
 

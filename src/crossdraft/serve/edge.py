@@ -1,8 +1,8 @@
 """`/v1/edge`: a WebSocket for edges, which ask and draft; see `crossdraft.edge`.
 
-One connection asks one question at a time. An answer outlives its connection for a while, so that the edge may come
-back for it: the target meanwhile goes on alone. Connections are admitted as streams are, and one that asks nothing for
-long ends.
+One connection asks one question at a time. An answer outlives its connection for a while, so that the edge may
+reconnect for it: meanwhile the target continues alone. Connections are admitted as streams are, and a connection that
+asks nothing for long is ended.
 """
 
 import asyncio
@@ -51,9 +51,9 @@ from crossdraft.serve.service import Service
 log = logging.getLogger(__name__)
 router = APIRouter()
 
-PING_S = 1.0  # between pings while a question is answered; at other times WebSocket's own pings keep the connection
-SILENT_S = 20.0  # after which, meanwhile, an edge that answers no ping is gone
-MOST_PINGS = 64  # pings without an answer that are remembered
+PING_S = 1.0  # seconds between pings while a question is answered; at other times WebSocket's own pings suffice
+SILENT_S = 20.0  # seconds of silence during an answer, after which an edge counts as gone
+MOST_PINGS = 64  # unanswered pings that are remembered
 MOST_REFUSED = 8  # refused questions, after which a connection ends: checking a question costs time
 
 
@@ -68,13 +68,13 @@ class EdgeConnection:
         self._record: RecordRequest = socket.state.record
         settings = self._service.settings
         self._frames, self._bytes = FrameRate(settings.edge_frames), FrameRate(settings.edge_bytes)
-        self._refused = 0  # questions
+        self._refused = 0  # refused questions
         self._session: EdgeSession | None = None
-        self._sent = 0  # pieces
-        self._writing: asyncio.Task[None] | None = None  # the session's pieces
+        self._sent = 0  # pieces sent
+        self._writing: asyncio.Task[None] | None = None  # task that sends the session's pieces
         self._pinged = deque[float](maxlen=MOST_PINGS)  # when pings were sent, the oldest first
-        self._estimate = LinkEstimate()  # of the connection: each question begins with what is known
-        self._received_s = self._busy_s = time.monotonic()  # when something came, and an answer was under way
+        self._estimate = LinkEstimate()  # estimate for the connection, with which each question begins
+        self._received_s = self._busy_s = time.monotonic()  # times of the last frame, and of the last answer under way
 
     async def run(self) -> None:
         """Serve the connection until it ends."""
@@ -83,7 +83,7 @@ class EdgeConnection:
             await asyncio.wait_for(self._greet(), self._service.settings.header_seconds)
             while True:
                 await self._take(*await self._next())
-        except (WebSocketDisconnect, TimeoutError):  # gone, never said who it is, or asks nothing
+        except (WebSocketDisconnect, TimeoutError):  # the edge is gone, sent no hello, or asks nothing
             pass
         except FrameError as error:
             await self._refuse(Refused("invalid_frame", str(error)))
@@ -97,12 +97,12 @@ class EdgeConnection:
             await self._socket.close(GOING_AWAY)
 
     async def _next(self) -> tuple[Frame, int]:
-        """The next frame, and its bytes.
+        """Receive the next frame; return it with its number of bytes.
 
         Raises:
-            TimeoutError: nothing came for long while an answer is written, or no answer was under way for long,
-                whatever came.
-            WebSocketDisconnect: the edge is gone, or does not read what is written.
+            TimeoutError: the edge was silent for too long during an answer, or no answer was under way for too long,
+                whatever the edge sent.
+            WebSocketDisconnect: the edge is gone, or does not read the pieces.
         """
         receiving = asyncio.ensure_future(self._receive())
         try:
@@ -119,7 +119,7 @@ class EdgeConnection:
             receiving.cancel()
 
     def _left_s(self) -> float:
-        """Seconds until the edge is hung up on, if nothing comes."""
+        """Seconds until the edge is disconnected if it stays silent."""
         now = time.monotonic()
         if self._session is not None and self._session.last is None:
             self._busy_s = now
@@ -145,7 +145,7 @@ class EdgeConnection:
         match frame:
             case DraftFrame():
                 self._estimate.came(nbytes, 1e-6 * frame.sent_us, self._received_s)
-                if self._session is not None:  # else the draft is for an answer that is whole already
+                if self._session is not None:  # otherwise the draft is for a complete answer
                     self._session.received(frame, nbytes)
             case Pong():
                 self._came_back(frame.at)
@@ -153,7 +153,7 @@ class EdgeConnection:
                 await self._ask(frame)
             case Resume():
                 self._resume(frame)
-            case End():  # the edge wants no more, or has all of the answer
+            case End():  # the edge cancels, or has all of the answer
                 self._let_go(whole=True)
             case _:
                 raise FrameError(f"A frame of the kind {frame.kind} is the cloud's; an edge does not send it.")
@@ -200,7 +200,7 @@ class EdgeConnection:
         self._hold(found, frame.pieces)
 
     def _hold(self, session: EdgeSession, sent: int) -> None:
-        """Tie an answer to this connection, whose edge has the first `sent` pieces of it."""
+        """Tie an answer to this connection, whose edge has its first `sent` pieces."""
         if self._session is not None and self._session is not session:
             self._let_go(whole=True)
         self._stop_writing()
@@ -224,7 +224,7 @@ class EdgeConnection:
             self._sessions.leave(self._asked.client.name, session, resume_s, whole=whole)
 
     async def _write(self, session: EdgeSession) -> None:
-        """Send what is new, and every second a ping, by which the round trip is measured, until all of it is sent."""
+        """Send new pieces, and a ping every second to measure the round trip, until all pieces are sent."""
         ping_s = 0.0  # when the next ping is due
         while session.holder is self:
             if (now := time.monotonic()) >= ping_s:
@@ -254,14 +254,14 @@ class EdgeConnection:
         return self._pinged[-1]
 
     def _came_back(self, at: float) -> None:
-        """Take the answer to the ping sent at `at`; earlier pings are not waited for any more."""
+        """Handle the answer to the ping sent at `at`; forget earlier pings."""
         if at in self._pinged:
             self._estimate.came_back(time.monotonic() - at)
             while self._pinged.popleft() != at:
                 pass
 
     async def _receive(self) -> tuple[Frame, int]:
-        """A frame and its bytes."""
+        """Receive a frame; return it with its number of bytes."""
         message = await self._socket.receive()
         self._received_s = time.monotonic()
         data = message.get("bytes") or b""
@@ -281,23 +281,23 @@ class EdgeConnection:
         await self._socket.send(encode(frame))
 
     async def _refuse(self, why: Refused) -> None:
-        """Tell the edge what is wrong, and end the connection."""
+        """Tell the edge the reason of the refusal, and end the connection."""
         with suppress(WebSocketDisconnect):
             await self._send(why)
         await self._socket.close(POLICY_VIOLATION)
 
 
 def _note_end(writing: "asyncio.Task[None]") -> None:
-    """Log the error of a writer that is not awaited any more; the edge may have gone while it wrote."""
+    """Log the error of a writer task that is not awaited any more; the edge may have gone while it wrote."""
     error = None if writing.cancelled() else writing.exception()
     if error is not None and not isinstance(error, WebSocketDisconnect):
         log.error("What was written for an edge failed.", exc_info=error)
 
 
 def _draws(spec: str, rule: str | None) -> str:
-    """The word of `DRAWS` for how an edge of this spec drafts a sampled answer.
+    """Way of `DRAWS` in which an edge under this spec drafts a sampled answer.
 
-    If the rule's answers follow from the seed alone, so do the drafts; else the spec says if the edge is believed.
+    If the rule's answers follow from the seed alone, so do drafts; otherwise the spec says if the edge is trusted.
 
     >>> _draws("union:edge,memory", None), _draws("edge", "rejection"), _draws("(edge:draws=yes)", "rejection")
     ('seeded', 'likeliest', 'own')
@@ -314,7 +314,7 @@ async def edge(socket: WebSocket) -> None:
     """Serve an edge.
 
     Raises:
-        ApiError: nothing here drafts at an edge; 503, 429: as `EdgeSessions.connected`.
+        ApiError: the server's drafter does not use an edge; 503, 429: as `EdgeSessions.connected`.
     """
     service, sessions = socket.app.state.service, socket.app.state.edges
     if sessions.fingerprint is None:

@@ -1,4 +1,4 @@
-"""Answers for edges. One outlives its connection for a while, so that the edge may come back for it."""
+"""Answers for edges. An answer outlives its connection for a while, so that the edge may reconnect for it."""
 
 import asyncio
 import json
@@ -37,15 +37,15 @@ from crossdraft.serve.settings import ServerSettings
 
 
 class EdgeSession:
-    """One answer for an edge, whether or not it is connected now.
+    """One answer for an edge, which may be connected or not.
 
     Args:
-        session: the edge's name of it.
-        chat: what was asked.
-        answering: how it is answered.
-        most: nodes of a draft.
-        mode: most of the edge's drafting, of `MODES`.
-        record: told the status of the answer, for the log, when it is whole or given up.
+        session: name that the edge gave the session.
+        chat: the request.
+        answering: object that answers the request.
+        most: largest number of nodes of a draft.
+        mode: the most drafting that the edge offers, of `MODES`.
+        record: called with the answer's status, for the log, when it is complete or given up.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class EdgeSession:
         record: Callable[[int], None],
     ) -> None:
         self.link, self._mode = EdgeLink(session, replies=mode == ROUNDS), mode
-        self._decided = None if mode == ROUNDS else mode  # of `MODES`, once the first tokens are committed
+        self._decided = None if mode == ROUNDS else mode  # one of `MODES`, set once the first tokens are committed
         self.committed = Committed(session)
         self.pieces: list[Piece] = []
         self.changed = asyncio.Event()
         self.last: Done | Refused | None = None
-        self.holder: object = None  # the connection that it belongs to now
-        self._moved = False  # to another connection
+        self.holder: object = None  # connection that the session belongs to now
+        self._moved = False  # true after a move to another connection
         self._chat, self._answering, self._most, self._record = chat, answering, most, record
         self._longest = chat.longest
         self._began = time.monotonic()
@@ -78,13 +78,13 @@ class EdgeSession:
         self.changed.set()
 
     def received(self, frame: DraftFrame, nbytes: int) -> None:
-        """Take a draft's frame of `nbytes` bytes."""
-        if self.link.first_s is None and not self._moved:  # else the time without a connection would count
+        """Handle a frame of a draft, of `nbytes` bytes."""
+        if self.link.first_s is None and not self._moved:  # otherwise the time without a connection would count
             self.link.estimate.began(time.monotonic() - self._began, nbytes)
         self.link.received(frame, nbytes)
 
     async def _answer(self) -> None:
-        """Have the question answered, and note the pieces."""
+        """Have the engine answer the question, and collect the pieces."""
         status = GONE
         try:
             async with AsyncExitStack() as held:
@@ -93,7 +93,7 @@ class EdgeSession:
                 if self._mode != OFF:
                     question = replace(question, events=EdgeEvents(self.link))
                 stream = self._answering.service.engine.astream(question, final_only=True)
-                async with aclosing(aiter(stream)) as pieces:  # closed before the media are released
+                async with aclosing(aiter(stream)) as pieces:  # the stream is closed before the media are released
                     async for piece in pieces:
                         self.pieces.append(piece)
                         self.committed.add(piece.tokens)
@@ -122,9 +122,9 @@ class EdgeSession:
 
     @property
     def ready(self) -> int:
-        """Pieces that may be sent: those of whole rounds, so that a drafter learns a round's outcome in one step.
+        """Number of pieces that may be sent: those of whole rounds, so that a drafter learns a round's outcome at once.
 
-        A round ends with a token of the target's own, unless the answer ends before that.
+        A round ends with a token of the target's own, unless the answer ends earlier.
         """
         count = len(self.pieces)
         while self.last is None and count and self.pieces[count - 1].origin is not Origin.TARGET:
@@ -132,7 +132,7 @@ class EdgeSession:
         return count
 
     def commit(self, sent: int) -> tuple[Commit, int]:
-        """The frame of the pieces after the first `sent` ones, and how many pieces are sent with it."""
+        """Build the frame of the pieces after the first `sent` ones; return it and the number of pieces then sent."""
         pieces = self.pieces[sent : min(self.ready, sent + MOST_PIECES)]
         length = sum(len(piece.tokens) for piece in self.pieces[:sent])
         tokens = tuple(token for piece in pieces for token in piece.tokens)
@@ -148,30 +148,30 @@ class EdgeSession:
         return frame, sent + len(pieces)
 
     def _wants(self) -> int:
-        """Nodes of the next draft; 0 where none is worth its way."""
+        """Number of nodes that the next draft should have; 0 if drafting does not pay over this link."""
         if not self.link.replies:
             return 0
         length = len(self.committed)
-        left = max(0, self._left - 1)  # the target adds a token of its own
+        left = max(0, self._left - 1)  # the target adds a token itself
         return min(self._most, left) if not length or self._rounds_pay(length) else 0
 
     @property
     def _left(self) -> int:
-        """Tokens that the answer may still have, or more."""
+        """Number of tokens that the answer may still have; may be an overestimate."""
         return self._longest - len(self.committed) if self._longest else self._most + 1
 
     def _rounds_pay(self, length: int) -> bool:
-        # Until an answer has ended, a pass's time is overestimated by the time since the question, reading included.
+        # Until an answer has ended, a pass's time is overestimated by the time since the question, prefill included.
         pass_s = self.link.estimate.pass_s.value or (time.monotonic() - self._began) / length
         return self.link.estimate.rounds_pay(pass_s, self._most, self._left)
 
     def _decide(self) -> None:
-        """Choose the policy once the first tokens are committed, which may be all of the answer before any is sent."""
+        """Choose the policy once the first tokens are committed, which may be the whole answer before any is sent."""
         if self._decided is None and (length := len(self.committed)):
             self._decided = ROUNDS if self._rounds_pay(length) else HIDDEN
 
     def _learn(self, answer: Answer) -> bool:
-        """Note what the answer took; whether the next question is worth drafting for."""
+        """Add an answer's times to the estimates; return whether drafting pays for the next question."""
         stats, estimate = answer.stats, self.link.estimate
         rounds = stats.rounds - 1
         pass_s = (stats.total_s - stats.ttft_s) / rounds if rounds > 0 else None
@@ -182,16 +182,16 @@ class EdgeSession:
 
 
 class EdgeSessions:
-    """The answers of all edges, by client and session; and how many edges there are.
+    """Answers of all edges, by client and session; it also counts connected edges.
 
     Args:
-        settings: of the server.
+        settings: settings of the server.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
-        self.fingerprint: bytes | None = None  # the target's vocabulary's, if a drafter needs an edge
+        self.fingerprint: bytes | None = None  # fingerprint of the target's vocabulary, if a drafter uses an edge
         if settings.drafter not in ("auto", "none") and "edge" in read_spec(settings.drafter).names:
-            self.fingerprint = fingerprint_of(tokenizer_of(settings.target).get_vocab())  # seconds, of a large one
+            self.fingerprint = fingerprint_of(tokenizer_of(settings.target).get_vocab())  # slow for a large one
         self._connected = Counter[str]()  # edges of each client
         self._sessions: dict[tuple[str, bytes], EdgeSession] = {}
 
@@ -200,10 +200,10 @@ class EdgeSessions:
 
     @contextmanager
     def connected(self, service: Service, client: Client) -> Iterator[None]:
-        """Count one more edge for as long as the context.
+        """Count one more edge while the context is open.
 
         Raises:
-            ApiError: 503, there are as many as may be, or the server shuts down; 429, of the client.
+            ApiError: 503, too many edges are connected, or the server shuts down; 429, too many edges of this client.
         """
         settings = service.settings
         if not service.ready:
@@ -222,7 +222,7 @@ class EdgeSessions:
                 del self._connected[client.name]
 
     def get(self, client: str, session: bytes) -> EdgeSession | None:
-        """The answer of a client's session; `None` if there is none."""
+        """Return the answer of a client's session; `None` if there is none."""
         return self._sessions.get((client, session))
 
     def add(self, client: str, session: bytes, made: EdgeSession) -> None:
@@ -230,7 +230,7 @@ class EdgeSessions:
         self._sessions[client, session] = made
 
     def leave(self, client: str, found: EdgeSession, seconds: float, *, whole: bool) -> None:
-        """End an answer's connection: forget the answer if it was sent `whole`, else after so many seconds."""
+        """End an answer's connection: forget the answer if it was sent `whole`, else after `seconds`."""
         found.link.cut()
         key, holder = (client, found.link.session), found.holder
 
@@ -246,10 +246,10 @@ class EdgeSessions:
 
 
 def _whole(answer: Answer | None) -> Answer:
-    """Return the whole answer.
+    """Return the answer if there is one.
 
     Raises:
-        ApiError: there is none.
+        ApiError: the answer was cancelled.
     """
     if answer is None:
         raise overloaded("The answer was cancelled.", "cancelled")

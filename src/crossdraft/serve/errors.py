@@ -18,13 +18,13 @@ TYPES = {
     431: "invalid_request_error", 499: "cancelled", 500: "server_error", 501: "server_error",
     503: "overloaded_error",
 }  # fmt: skip
-# Fields of which only the neutral value is taken.
+# Fields that only accept their neutral value.
 LACKING = frozenset(
     {"n", "presence_penalty", "frequency_penalty", "tools", "tool_choice", "response_format", "modalities"}
 )
 GONE = 499  # nginx's status for a client that went away
 NO_METHOD = "The route does not take this method."
-# What clients of OpenAI's API and of vLLM look for and is left out on purpose: what to use in its place.
+# Features of OpenAI's and vLLM's APIs that are left out on purpose -> what to use instead.
 LEFT_OUT = {
     "/v1/completions": "send the prompt as a user's message to /v1/chat/completions",
     "/v1/responses": "send the conversation as messages to /v1/chat/completions",
@@ -36,22 +36,22 @@ LEFT_OUT = {
     "/openapi.json": "the routes stand in docs/serve.md",
     "/version": "/v1/models says the version",
 }
-# Names in the library's errors, and what a client writes in their place.
+# Names in the library's errors -> names in a client's request.
 FIELDS = {
     "start_us": "start_s", "end_us": "end_s", "clock=own": "clock own", "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
 }  # fmt: skip
 FIELD = re.compile(rf"\b(?:{'|'.join(FIELDS)})\b")
 OPEN = re.compile(r"(?<=\w)=…")  # the end of a keyword whose value is left open
-READ = ["GET", "HEAD"]  # for routes of which a health check, a proxy or a player may want the headers alone
+READ = ["GET", "HEAD"]  # for routes whose headers alone a health check, a proxy or a player may want
 MOST_NAME = 64  # characters of a name that an error repeats
 MOST_NAMES = 5
 MOST_SENTENCE = 1000
-RETRY_S = 1  # after which a client may ask again
+RETRY_S = 1  # seconds after which a client may ask again
 
 
 def short(name: object) -> str:
-    """A client's word as an error repeats it.
+    """Shorten a client's word for an error message.
 
     >>> short("x" * 100) == "x" * 63 + "…"
     True
@@ -64,11 +64,11 @@ class ApiError(Exception):
     """An error that a client gets in place of an answer.
 
     Args:
-        status: of HTTP.
-        message: one sentence: what is wrong, where, how to mend it.
-        code: a word that programs can tell it by.
-        param: the part of the request that it is about.
-        headers: more headers of the response.
+        status: HTTP status.
+        message: one sentence that says what is wrong, where, and how to correct it.
+        code: a word by which programs recognise the error.
+        param: name of the request's part that is wrong.
+        headers: further headers of the response.
     """
 
     def __init__(
@@ -85,17 +85,17 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, object]:
-        """The error as JSON."""
+        """Error as JSON, in OpenAI's form."""
         kind = TYPES.get(self.status, "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> Response:
-        """The error as a response."""
+        """Error as a response."""
         return JSONResponse(self.body, self.status, headers=self.headers)
 
 
 def no_route(path: str) -> ApiError:
-    """The error 404 for a path that no route has."""
+    """Error 404 for a path that has no route."""
     begin = "/".join(path.split("/")[:3])
     if begin in LEFT_OUT:
         return ApiError(404, f"This server leaves {begin} out on purpose: {LEFT_OUT[begin]}.", "route_left_out")
@@ -103,27 +103,27 @@ def no_route(path: str) -> ApiError:
 
 
 def gone() -> Response:
-    """A response to a client that went away: nobody reads it, but the log has its status."""
+    """Response to a client that went away: it is sent to nobody, but the log has its status."""
     return Response(status_code=GONE)
 
 
 def overloaded(message: str, code: str = "overloaded") -> ApiError:
-    """The error 503 with `Retry-After`, after which OpenAI's clients ask again."""
+    """Error 503 with `Retry-After`, after which OpenAI's clients ask again."""
     return ApiError(503, message, code, headers={"Retry-After": str(RETRY_S)})
 
 
 def too_many(message: str, seconds: int) -> ApiError:
-    """The error 429 with `Retry-After`: a client's own limit."""
+    """Error 429 with `Retry-After`, for a client's own limit."""
     return ApiError(429, message, "rate_limit_exceeded", headers={"Retry-After": str(seconds)})
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """The error 400."""
+    """Error 400 for a wrong request."""
     return ApiError(400, message, code, param)
 
 
 def as_api_error(error: BaseException) -> ApiError:
-    """Map an error to the one for the client: its message if the client can mend it, else a plain 500."""
+    """Convert an error for the client: with its message if the client can correct it, else a plain 500."""
     match error:
         case ApiError():
             return error
@@ -140,7 +140,7 @@ def as_api_error(error: BaseException) -> ApiError:
 
 
 def in_fields(sentence: str) -> str:
-    """A sentence of the library as a client needs it: the fields of a body in place of a call's keywords.
+    """Rewrite a sentence of the library for a client: with fields of a body in place of a call's keywords.
 
     >>> in_fields("give num_frames=… in place of fps=…, or take a part (start_us=…, end_us=…)")
     'give num_frames in place of fps, or take a part (start_s, end_s)'
@@ -149,7 +149,7 @@ def in_fields(sentence: str) -> str:
 
 
 def too_long(error: ContextLengthError) -> ApiError:
-    """The error 400 in OpenAI's form, by which clients know that they are to send less."""
+    """Error 400 in OpenAI's form, which tells clients to send less."""
     most = f"This model's maximum context length is {error.context} tokens."
     if error.prompt is None:
         rest = in_fields(str(error))
@@ -167,7 +167,7 @@ def too_long(error: ContextLengthError) -> ApiError:
 
 
 def from_validation(error: ValidationError) -> ApiError:
-    """Describe what is wrong with a request's fields: of several errors the deepest, which is what the client meant."""
+    """Describe what is wrong with a request's fields; of several errors the deepest, which is likely what was meant."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     first = max(found, key=lambda one: len(one["loc"]))
     param = _param(first["loc"])
@@ -191,11 +191,11 @@ def from_validation(error: ValidationError) -> ApiError:
 
 
 def _param(where: Sequence[int | str]) -> str:
-    """A field as a client writes it: `messages[0].content`."""
+    """Path of a field as a client writes it: `messages[0].content`."""
     parts: list[int | str] = []
     for before, part in pairwise(("", *where)):
-        # Where a field may be of several kinds, pydantic puts the kind's name behind it: `content.str`,
-        # `content.list[…]`; and that of a list's element behind its number.
+        # Where a field may be of several kinds, pydantic adds the kind's name behind the field: `content.str`,
+        # `content.list[…]`; for a list's element, behind its number.
         kind = isinstance(part, str) and before and isinstance(before, str) and (part == "str" or "[" in part)
         tag = isinstance(before, int) and parts[-2:-1] == ["content"]
         if not (kind or tag):

@@ -1,7 +1,7 @@
-"""Fetching media by http(s), off by default: from hosts on a list alone, and never from an address inside.
+"""Fetching media by http(s), off by default: only from listed hosts, and never from an internal address.
 
-A name is resolved once and the connection goes to an address that was checked, so that a second answer of a hostile
-name server (DNS rebinding) has no effect. Private, loopback, link-local and reserved ranges are refused, also inside
+A name is resolved once and the connection goes to the checked address, so that a second answer of a hostile name server
+(DNS rebinding) has no effect. Private, loopback, link-local and reserved ranges are refused, also inside
 IPv6 (mapped, NAT64, 6to4, Teredo). Redirects are followed by hand, each checked like the first address.
 """
 
@@ -33,13 +33,13 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """The addresses of a name, by the system's resolver."""
+    """Resolve a name to addresses, by the system's resolver."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(one[4][0]) for one in found]
 
 
 def is_public(address: str) -> bool:
-    """True if an address is one of the open internet, however it is written.
+    """True if an address is public, however it is written.
 
     >>> [is_public(one) for one in ("93.184.216.34", "127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "fe80::1%eth0")]
     [True, False, False, False, False]
@@ -57,7 +57,7 @@ def _is_open(address: Address) -> bool:
 
 
 def _inside(address: Address) -> list[Address]:
-    """An address, and those that it stands for or is tunnelled to."""
+    """Return an address with the addresses that it represents or is tunnelled to."""
     if isinstance(address, IPv4Address):
         return [address]
     if address.ipv4_mapped is not None:  # the mapped address alone counts
@@ -70,19 +70,19 @@ def _inside(address: Address) -> list[Address]:
     if address in NAT64:
         return [IPv4Address(int(address) & 0xFFFFFFFF)]
     if address in NAT64_LOCAL:
-        inner.append(IPv4Address("127.0.0.1"))  # a network's own translation: wherever it leads, it is inside
+        inner.append(IPv4Address("127.0.0.1"))  # a network's own translation prefix counts as internal
     return [address, *inner]
 
 
 @dataclass(frozen=True, slots=True)
 class Fetcher:
-    """Fetches files.
+    """Fetches files by http(s).
 
     Args:
-        hosts: names, or `name:port`, from which may be fetched; a port other than the scheme's own must be named.
-        most: bytes of a file.
-        seconds: for one file, redirects included.
-        resolve, permitted: of names, and whether an address may be connected to.
+        hosts: allowed names, or `name:port`; a port other than the scheme's default must be named.
+        most: largest number of bytes of a file.
+        seconds: time for one file, redirects included.
+        resolve, permitted: resolver of names, and test for allowed addresses.
     """
 
     hosts: frozenset[str]
@@ -90,13 +90,13 @@ class Fetcher:
     seconds: float
     resolve: Resolve = resolve
     permitted: Callable[[str], bool] = is_public
-    secure: ssl.SSLContext = field(default_factory=ssl.create_default_context)  # it reads all root certificates
+    secure: ssl.SSLContext = field(default_factory=ssl.create_default_context)  # reads all root certificates
 
     async def fetch(self, url: str, path: Path, param: str, hold: Callable[[int], None] = lambda _: None) -> None:
-        """Write what is at an address into a file; `hold` is called for each stretch of bytes before it is written.
+        """Fetch a URL into a file; `hold` is called with the number of bytes before each part is written.
 
         Raises:
-            ApiError: it may not be fetched, is not there, too large or too slow; and whatever `hold` raises.
+            ApiError: the URL may not be fetched, does not exist, is too large or too slow; and whatever `hold` raises.
         """
         try:
             async with asyncio.timeout(self.seconds):
@@ -127,7 +127,7 @@ class Fetcher:
     async def _connected(
         self, addresses: Sequence[str], port: int, name: str | None
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection to the first address that accepts one; each address has a part of the time."""
+        """Connect to the first address that accepts; each address gets a part of the time."""
         secure = None if name is None else self.secure
         for address in addresses:
             with suppress(OSError):  # a timeout and a refusal by TLS are OSErrors, too
@@ -136,7 +136,7 @@ class Fetcher:
         raise ConnectionRefusedError
 
     def _checked(self, url: str, param: str) -> tuple[SplitResult, str, int]:
-        """An address's parts, its host and its port, if that is on the list."""
+        """Split a URL; return its parts, its host and its port if the host is listed."""
         try:
             parts = urlsplit(url)
             host, port = (parts.hostname or "").rstrip(".").encode("idna").decode().lower(), parts.port
@@ -191,7 +191,7 @@ class Fetcher:
 
 
 def _refused(param: str) -> ApiError:
-    """The one error for all reasons: strangers must not learn which names lead inside."""
+    """Error for every reason: clients must not learn which names lead to internal addresses."""
     return bad_request(
         "The address may not be fetched; upload the file, or send it as data:. Who runs this server names the hosts "
         "that may be (--remote-hosts).",

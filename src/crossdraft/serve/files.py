@@ -24,16 +24,16 @@ from crossdraft.serve.uploads import ID, Upload
 
 router = APIRouter()
 
-MOST_LISTED = 10_000  # as OpenAI's
+MOST_LISTED = 10_000  # OpenAI's limit
 UTF_8 = (b"utf-8", b"utf8")
-# A browser must take what a stranger sent for nothing but what it is asked to play.
+# A browser must treat an uploaded file only as the media that it is asked to play.
 SHOWN = {"content-security-policy": "sandbox; default-src 'none'", "cache-control": "private, no-store"}
 TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
 
 
 @router.post("/v1/files")
 async def upload(request: Request) -> Response:
-    """Keep a file; a form of `file` and `purpose`, as OpenAI's clients send it."""
+    """Store an uploaded file; the form has `file` and `purpose`, as OpenAI's clients send it."""
     service, client = service_of(request), asked_by(request).client
     if not service.ready:
         raise overloaded("The server is shutting down; ask another one.", "shutting_down")
@@ -50,7 +50,7 @@ def _check_kind(content_type: str) -> None:
     """Refuse a form that is not UTF-8: some of Python's other codecs make strings that no JSON can hold.
 
     Raises:
-        ApiError: it is none.
+        ApiError: the form has another charset.
     """
     kind, options = parse_options_header(content_type)
     if kind != b"multipart/form-data":
@@ -60,7 +60,7 @@ def _check_kind(content_type: str) -> None:
 
 
 async def _kept(request: Request, service: Service, client: Client) -> Upload:
-    """Keep the upload in a form. It counts as running while it is written, not while the client sends it."""
+    """Store the upload in a form. It counts as running while it is written, not while the client sends it."""
     async with request.form(max_files=1, max_fields=8, max_part_size=1 << 12) as form:
         file, purpose = form.get("file"), form.get("purpose", "user_data")
         if not isinstance(file, UploadFile) or not isinstance(purpose, str):
@@ -78,7 +78,7 @@ async def listed(
     order: Literal["asc", "desc"] = "desc",
     after: str | None = None,
 ) -> Response:
-    """One page of the client's uploads, newest first or last, of one purpose, from behind the upload `after`."""
+    """List one page of the client's uploads, newest first or last, of one purpose, from behind the upload `after`."""
     service, owner = service_of(request), asked_by(request).client.name
     found = service.uploads.of(owner)[:: 1 if order == "desc" else -1]
     if after is not None:
@@ -113,7 +113,7 @@ async def delete(request: Request, found: str) -> Response:
 
 @router.get("/v1/media")
 async def media(request: Request) -> Response:
-    """Files of the media folder, which requests may name; not in OpenAI's API."""
+    """List files of the media folder that requests may name; not in OpenAI's API."""
     service = service_of(request)
     with service.others.running(asked_by(request).client):
         found: list[dict[str, Any]] = await asyncio.to_thread(service.media.files.local.listed)
@@ -122,15 +122,15 @@ async def media(request: Request) -> Response:
 
 @router.api_route("/v1/media/content", methods=READ)
 async def media_content(request: Request, url: str) -> Response:
-    """The bytes of a file of the media folder, or of an upload; answers `Range`."""
+    """Send the bytes of a file of the media folder, or of an upload; supports `Range`."""
     return sent(path_of(service_of(request), url, asked_by(request).client))
 
 
 def path_of(service: Service, url: str, client: Client) -> Path:
-    """The path of a file of the media folder, or of a client's upload.
+    """Return the path of a file of the media folder, or of a client's upload.
 
     Raises:
-        ApiError: there is none, or the client's key may not name it.
+        ApiError: the file does not exist, or the client's key may not name it.
     """
     if ID.fullmatch(url):
         require(client.scopes, "files")
@@ -140,7 +140,7 @@ def path_of(service: Service, url: str, client: Client) -> Path:
 
 
 def local_path(local: LocalFiles, url: str) -> Path:
-    """The path of a file of the media folder; errors as `path_of`."""
+    """Return the path of a file of the media folder; errors as `path_of`."""
     try:
         return local.find(url, "url")
     except ApiError as error:
@@ -148,12 +148,12 @@ def local_path(local: LocalFiles, url: str) -> Path:
 
 
 def sent(path: Path) -> Response:
-    """A file's bytes, or the `Range` of them that is asked for."""
+    """Response with a file's bytes, or with the requested `Range` of them."""
     return KeptFile(path, headers=SHOWN, media_type=TYPES.get(path.suffix.lower(), "application/octet-stream"))
 
 
 class KeptFile(FileResponse):
-    """A file as a response; a bad `Range` gets an error as JSON, for which starlette has plain text or no text."""
+    """A file as a response; a bad `Range` gives a JSON error, for which starlette sends plain text or no text."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the file, or the error."""
@@ -172,7 +172,7 @@ class KeptFile(FileResponse):
 
 
 def _bad_range(status: int, size: str | None) -> ApiError:
-    """The error for a `Range` that cannot be read, or lies outside of the file."""
+    """Error for a `Range` that cannot be read, or lies outside the file."""
     if status == 400:
         return bad_request("The Range header cannot be read; write it as bytes=0-1023.", "range", "invalid_range")
     message = f"The file has no bytes in this Range ({size}); ask for others."

@@ -13,7 +13,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.files import LOCK, only_process
 
 PREFIX = "crossdraft-serve-"
-STARTING_S = 60.0  # within which a server locks the folder that it made
+STARTING_S = 60.0  # seconds within which a server locks the folder that it made
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def server_folder() -> Iterator[Path]:
     """Yield a folder for one server, private to its user; folders that the user's killed servers left are removed.
 
     Raises:
-        CrossdraftError: it cannot be locked.
+        CrossdraftError: the folder cannot be locked.
     """
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         if _is_left(folder):
@@ -32,7 +32,7 @@ def server_folder() -> Iterator[Path]:
 
 
 def _is_left(folder: Path) -> bool:
-    """True if a server made the folder; the caller tests its lock. A folder that was never locked may be anybody's."""
+    """True if a server made the folder, and locked it once; the caller tests the lock. Other folders are left alone."""
     with suppress(OSError):
         found = folder.lstat()
         ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()

@@ -1,6 +1,6 @@
 """The gate that every request passes: an id, the client's key, limits on its body, a line in the log.
 
-Deny by default: whatever is not on the short public list needs a key, once there are keys.
+Deny by default: if there are keys, every route that is not on the short public list needs one.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ log = logging.getLogger("crossdraft.serve")
 
 ALIVE = frozenset({"/health", "/ready"})
 PUBLIC = ALIVE | FILES.keys()  # the page asks for the key
-BEYOND = "beyond_connections"  # key in the scope's state: the connection is one too many
+BEYOND = "beyond_connections"  # key in the scope's state, for a connection beyond the limit
 UPLOAD = "/v1/files"
 MOST_HEAD = 16 << 10  # bytes of all headers
 MOST_HEADERS = 100
@@ -47,13 +47,13 @@ class RequestInfo:
 
     Args:
         request_id: the client's own `X-Request-Id`, else a new one.
-        client: who asks.
-        since: when it came, by `time.perf_counter`.
-        facts: for the log.
-        answer: what it got, if it asked for one.
-        status: of the response, once it has begun; 101 of a WebSocket that is taken.
-        body_bytes: of its body that have come.
-        arriving: its body is not whole.
+        client: client that asks.
+        since: time of arrival, by `time.perf_counter`.
+        facts: further facts for the log.
+        answer: the answer, if the request asked for one.
+        status: status of the response, once it has begun; 101 for an accepted WebSocket.
+        body_bytes: number of bytes of its body that have arrived.
+        arriving: true while its body is incomplete.
     """
 
     request_id: str
@@ -66,13 +66,13 @@ class RequestInfo:
     arriving: bool = False
 
     def refused(self, error: ApiError) -> None:
-        """Note for the log why it is refused: the field, the code, and the sentence that the client gets."""
+        """Note for the log why the request is refused: field, code, and the sentence for the client."""
         said = {"param": error.param, "code": error.code, "reason": error.message}
         self.facts |= {name: value for name, value in said.items() if value is not None}
 
 
 RecordRequest = Callable[[RequestInfo], None]
-"""Notes a finished request that came over a WebSocket, as a request over HTTP is noted."""
+"""Logs a finished request that came over a WebSocket, as a request over HTTP is logged."""
 
 
 class FailureCounts(Protocol):
@@ -82,7 +82,7 @@ class FailureCounts(Protocol):
 
 
 class Guarded(Protocol):
-    """The part of a server that the gate needs: a `Service`, or what passes requests on to several of them."""
+    """The part of a server that the gate needs: a `Service`, or a router in front of several."""
 
     @property
     def settings(self) -> ServerSettings: ...
@@ -99,20 +99,20 @@ class Guarded(Protocol):
 
 
 def service_of(request: Request) -> Service:
-    """The service behind a route."""
+    """Return the service behind a route."""
     return request.app.state.service
 
 
 def asked_by(request: Request) -> RequestInfo:
-    """The gate's record of a request."""
+    """Return the gate's record of a request."""
     return request.state.asked
 
 
 def _check_head(headers: Headers) -> None:
-    """Refuse heads that are too long, or that say in two ways where the body ends (request smuggling).
+    """Refuse heads that are too long, or that state the body's end in two ways (request smuggling).
 
     Raises:
-        ApiError: it is one.
+        ApiError: the head is such a one.
     """
     if sum(len(name) + len(value) for name, value in headers.raw) > MOST_HEAD or len(headers.raw) > MOST_HEADERS:
         raise ApiError(431, "The headers are too long; leave some out.", "headers_too_large")
@@ -126,7 +126,7 @@ def _check_room(scope: Scope) -> None:
     """Refuse a connection beyond the limit, unless it is for a health check.
 
     Raises:
-        ApiError: it is one; it ends, so that the next one may have room.
+        ApiError: the connection is beyond the limit; it is closed, to make room for the next one.
     """
     if scope.get("state", {}).get(BEYOND) and scope["path"] not in ALIVE:
         full = overloaded("There are as many connections as the server takes; ask again later.", "connections_full")
@@ -154,7 +154,7 @@ def _request_id(headers: Headers) -> str:
 
 
 def _answering(send: Send, asked: RequestInfo) -> Send:
-    """A `send` that adds the headers of all responses and notes the status, also of a route's own refusals."""
+    """Wrap `send` to add the headers of all responses and note the status, also of a route's own refusals."""
 
     async def answer(message: Message) -> None:
         if message["type"] in HEADS:
@@ -224,13 +224,13 @@ class Gate:
             self._record(scope, headers, asked)
 
     def _check_origin(self, headers: Headers) -> None:
-        """Refuse pages of other origins, whose requests a browser may send without asking; and foreign host names.
+        """Refuse pages of other origins, whose requests a browser may send unasked; and foreign host names.
 
-        Host names matter to a server that asks for no keys: a page whose own name leads there (DNS rebinding) is of the
-        same origin, for the browser. An address as the host is no page's name.
+        Host names matter to a server without keys: a page whose own name resolves to this server (DNS rebinding) has
+        the same origin, for the browser. A host that is an address is no page's name.
 
         Raises:
-            ApiError: it is one.
+            ApiError: the origin or the host name is refused.
         """
         settings, host = self._service.settings, headers.get("host", "")
         origin = headers.get("origin")
@@ -245,19 +245,19 @@ class Gate:
                 )
 
     def _admit(self, scope: Scope, headers: Headers, asked: RequestInfo) -> None:
-        """Note whose key a request has, and refuse a route that this key may not use.
+        """Note the client by the request's key, and refuse a route that this key may not use.
 
         Raises:
-            ApiError: 401, nobody's; 403, it may not.
+            ApiError: 401, no client has the key; 403, the key may not use the route.
         """
         asked.client = self._client(headers)
         check_route(scope["path"], asked.client.scopes)
 
     def _client(self, headers: Headers) -> Client:
-        """The client whose key a request has.
+        """Return the client whose key a request has.
 
         Raises:
-            ApiError: nobody's.
+            ApiError: no client has the key.
         """
         if self._service.keys is None:
             return self._service.anybody
@@ -276,7 +276,7 @@ class Gate:
         """Wrap `receive` so that a body that is too long or too slow is refused.
 
         Raises:
-            ApiError: it says that it is longer, or the client is sending as many as it may.
+            ApiError: the head states too long a body, or the client is sending as many bodies as it may.
         """
         settings, bodies, uploads = self._service.settings, self._service.bodies, _kind(scope) == UPLOAD
         named = settings.upload_bytes if uploads else settings.body_bytes
@@ -291,7 +291,7 @@ class Gate:
 
         async def bounded() -> Message:
             nonlocal ended
-            if ended:  # only the client's leaving can come now
+            if ended:  # only a disconnect can come now
                 return await receive()
             try:
                 async with asyncio.timeout(max(0.0, until - time.monotonic())):
@@ -315,7 +315,7 @@ class Gate:
         return bounded
 
     def _arrived(self, scope: Scope, asked: RequestInfo) -> None:
-        """Note that a body is whole, or will never be."""
+        """Note that a body is complete, or will never be."""
         if asked.arriving:
             asked.arriving = False
             self._service.bodies.end(asked.client, _kind(scope))
@@ -325,7 +325,7 @@ class Gate:
         ms = round((time.perf_counter() - asked.since) * 1e3, 1)
         address, _ = scope.get("client") or ("", 0)
         facts = {"request_id": asked.request_id, "client": asked.client.name or address, "ms": ms, **asked.facts}
-        path = quote(scope["path"])[:200]  # a decoded path may hold anything, line breaks too
+        path = quote(scope["path"])[:200]  # a decoded path may hold any character, even line breaks
         method = scope.get("method", "WEBSOCKET")
         log.info("%s %s %s", method, path, status or "gone", extra={"facts": facts})
         if status >= 400 and status != GONE:

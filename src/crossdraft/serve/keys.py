@@ -1,7 +1,7 @@
-"""API keys: who may ask, and how much.
+"""API keys: the clients that may ask, and their limits.
 
-The file holds their SHA-256 alone: a key has 256 random bits, which no dictionary lists, so a slow hash would protect
-nothing.
+The file holds only the keys' SHA-256: a key has 256 random bits, which no dictionary lists, so a slow hash would not
+protect it better.
 """
 
 import hashlib
@@ -24,14 +24,14 @@ PREFIX = "cd-"
 
 
 class KeyRecord(BaseModel):
-    """A key as the file holds it.
+    """A key as it is stored in the file.
 
     Args:
-        name: of the client; uploads, and what is kept of prompts and answers, belong to a name.
-        sha256: of the key, in hexadecimal.
-        requests_per_minute, concurrent: its limits, where they differ from the server's.
-        max_new_tokens: its longest answer.
-        scopes: what it may use (`serve.scopes`); `None` = everything.
+        name: name of the client; uploads, and cached prompts and answers, belong to a name.
+        sha256: SHA-256 of the key, in hexadecimal.
+        requests_per_minute, concurrent: limits of the client, where they differ from the server's.
+        max_new_tokens: largest number of tokens of its answers.
+        scopes: parts of the API that it may use (`serve.scopes`); `None` = all.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -46,7 +46,7 @@ class KeyRecord(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client and its permissions. `name` is "" where no keys are asked for."""
+    """A client and its permissions. `name` is "" if the server has no keys."""
 
     name: str = ""
     requests_per_minute: int | None = None
@@ -56,15 +56,15 @@ class Client:
 
 
 def digest_of(key: str) -> str:
-    """The digest of a key, as the key file holds it."""
+    """SHA-256 of a key, as the key file stores it."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 def new_record(name: str, key: str, scopes: Sequence[str] | None = None) -> KeyRecord:
-    """The record of a client's key, without limits of its own; `scopes` of `None` are all.
+    """Make the record of a client's key, without limits of its own; `scopes=None` allows all.
 
     Raises:
-        CrossdraftError: this cannot be a client's name, or one is no scope.
+        CrossdraftError: the name is not allowed as a client's name, or a scope does not exist.
     """
     known = None if scopes is None else tuple(choice("scope", one, sorted(ALL)) for one in scopes)
     try:
@@ -76,18 +76,18 @@ def new_record(name: str, key: str, scopes: Sequence[str] | None = None) -> KeyR
 
 
 def line_of(record: KeyRecord) -> str:
-    """A record as a line of the file. Values are quoted, since YAML takes some words and hashes for numbers."""
+    """Format a record as a line of the file. Values are quoted, as YAML reads some words and hashes as numbers."""
     fields = record.model_dump(exclude_none=True)
     return "{" + ", ".join(f"{name}: {json.dumps(value)}" for name, value in fields.items()) + "}"
 
 
 def new_key() -> str:
-    """A random key."""
+    """Make a random key."""
     return PREFIX + secrets.token_urlsafe(32)
 
 
 class Keys:
-    """The keys of a server, told by their hashes. Every comparison takes the same time, and each is compared."""
+    """The keys of a server, recognised by their hashes. A look-up compares all keys, each in constant time."""
 
     def __init__(self, records: Sequence[KeyRecord], defaults: Client) -> None:
         self._clients: Mapping[str, Client] = {
@@ -102,7 +102,7 @@ class Keys:
         }
 
     def client(self, key: str) -> Client | None:
-        """The client that a key belongs to; `None` if there is none."""
+        """Return the client that a key belongs to; `None` if there is none."""
         given, found = digest_of(key), None
         for known, client in self._clients.items():
             if hmac.compare_digest(known, given):
@@ -111,10 +111,10 @@ class Keys:
 
 
 def read_keys(path: Path, defaults: Client) -> Keys:
-    """The keys of a YAML file, a list of `KeyRecord`s.
+    """Read the keys of a YAML file, a list of `KeyRecord`s.
 
     Raises:
-        CrossdraftError: it cannot be read, others may write it, or a record is wrong or there twice.
+        CrossdraftError: the file cannot be read, others may write it, or a record is wrong or repeated.
     """
     return Keys(_records(path), defaults)
 
@@ -146,7 +146,7 @@ def _records(path: Path) -> list[KeyRecord]:
 
 
 def append_key(path: Path, record: KeyRecord) -> None:
-    """Add a key to a file, which is made if it is not there, for its owner alone.
+    """Append a key to a file, which is created if needed, readable by its owner alone.
 
     Raises:
         CrossdraftError: as `read_keys`, or the file has a key of that name.
@@ -158,7 +158,7 @@ def append_key(path: Path, record: KeyRecord) -> None:
         text = path.read_text(encoding="utf-8")
     try:
         with open(path, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write("\n" if text and not text.endswith("\n") else "")  # an editor may leave it out
+            file.write("\n" if text and not text.endswith("\n") else "")  # an editor may leave out the last line end
             file.write(f"- {line_of(record)}\n")
     except OSError as error:
         raise CrossdraftError(f"Cannot write {path}: {error.strerror}; choose another place.") from None

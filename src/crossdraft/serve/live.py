@@ -1,4 +1,4 @@
-"""A live stream that a client pushes: what waits to be decoded is bounded, and the oldest of it gives way."""
+"""A live stream that a client pushes: a bounded queue of messages to be decoded, from which the oldest are dropped."""
 
 import asyncio
 import time
@@ -21,16 +21,16 @@ P = ParamSpec("P")
 WAITING_FRAMES = 8
 WAITING_MESSAGES = 2048
 WAITING_BYTES = 4 * MESSAGE_BYTES
-MOST_GAP_S = 60.0  # between two frames
+MOST_GAP_S = 60.0  # seconds between two frames
 MOST_HELD = 4_000_000  # events: 52 MB
-# Of all windows that are open, 200 MB.
+# 200 MB over all open windows.
 LIMITS = VideoLimits(held=1 << 26)
-INLINE_EVENTS = 1 << 14  # more are checked in a thread
+INLINE_EVENTS = 1 << 14  # events checked on the event loop; more are checked in a thread
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
-    """A message, and when it came."""
+    """A message, and its time of arrival."""
 
     message: Pushed
     at: float
@@ -46,14 +46,14 @@ class _Waiting:
 
 
 class LiveSource:
-    """Takes what is pushed, decodes it in order, and offers the windows that fall due.
+    """Takes pushed messages, decodes them in order, and offers the windows that fall due.
 
     Args:
-        media: decodes the frames.
-        windowing: which windows.
-        watch: takes them.
-        share: what the stream holds of all media.
-        sensor: of the event camera; `None` = there is none.
+        media: decoder of the frames.
+        windowing: settings of the windows.
+        watch: object that answers the windows.
+        share: the stream's share of the media budget.
+        sensor: size of the event camera; `None` = there is none.
     """
 
     def __init__(
@@ -61,22 +61,22 @@ class LiveSource:
     ) -> None:
         self.counts = Counter[str]()
         self._media, self._watch, self._share, self._sensor = media, watch, share, sensor
-        limits = EventLimits(events=MOST_HELD + (1 << 20))  # the bound of `_events`, and what one message may add
+        limits = EventLimits(events=MOST_HELD + (1 << 20))  # the limit of `_events`, plus the events of one message
         self._buffer = None if sensor is None else EventBuffer(windowing.length_s, limits=limits)
         self._windowing = windowing
         self._windows = SlidingWindows(windowing, self._buffer, LIMITS, newest=True)
         self._waiting: deque[_Waiting] = deque()
         self._nbytes, self._frames = 0, 0
-        self._ended = self._stopped = False  # by the client; by us
+        self._ended = self._stopped = False  # ended by the client; stopped by the server
         self._news = asyncio.Event()
         self._last_s: float | None = None
         self._passed = 0
 
     def push(self, message: Pushed) -> None:
-        """Take a message; what waits longest is dropped where it would be too much. Once stopped nothing is taken.
+        """Take a message; if too much waits, the oldest is dropped. Once stopped, messages are ignored.
 
         Raises:
-            ApiError: it comes after the end, or there are events, and no sensor was named.
+            ApiError: the message comes after the end, or has events although no sensor was named.
         """
         if isinstance(message, PushedEvents) and self._sensor is None:
             raise bad_request("Events came, and no sensor was named; say sensor: [width, height] at first.", "sensor")
@@ -95,7 +95,7 @@ class LiveSource:
         self._news.set()
 
     def _too_much(self) -> _Waiting | None:
-        """The message to drop if too much waits: the oldest frame, or if there is none the oldest events."""
+        """Return the message to drop if too much waits: the oldest frame, or without frames the oldest events."""
         fits = len(self._waiting) <= WAITING_MESSAGES and self._nbytes <= WAITING_BYTES
         if fits and self._frames <= WAITING_FRAMES:
             return None
@@ -107,18 +107,18 @@ class LiveSource:
         return one
 
     def stop(self) -> None:
-        """Offer no more windows; what waits to be decoded is dropped, and what the client still sends."""
+        """Stop: offer no more windows, and drop waiting and later messages."""
         self._stopped = True
         self._waiting.clear()
         self._nbytes = self._frames = 0
         self._news.set()
 
     async def run(self) -> None:
-        """Process messages until the end of the stream, or until it is stopped.
+        """Process messages until the end of the stream, or until `stop`.
 
         Raises:
-            ApiError: a frame or events without sense, or too much to hold.
-            CrossdraftError: the same, or a frame that cannot be decoded.
+            ApiError: invalid frames or events, or too much to hold.
+            CrossdraftError: as `ApiError`, or a frame that cannot be decoded.
         """
         while True:
             while not self._waiting and not self._stopped:
@@ -151,13 +151,13 @@ class LiveSource:
         pixels = await self._media.frame(frame.image, f"The frame of {frame.time_s:g} s")
         if self._last_s is None:
             height, width = pixels.shape[:2]
-            # Windows that are open share frames at best; two more are made, one waits and one is answered.
+            # Open windows share frames at best; two more are being made, one waits and one is answered.
             self._share.hold(3 * width * height * self._windowing.frames * (self._windowing.open + 2))
         self._last_s = frame.time_s
         await self._offer(self._windows.add_frame, frame.time_s, pixels, at)
 
     async def _offer(self, find: Callable[P, list[StreamWindow]], *given: P.args, **named: P.kwargs) -> None:
-        """Offer the windows that fall due; they are made in a thread, for that copies their frames."""
+        """Offer the windows that fall due; a thread makes them, because their frames are copied."""
         due = await asyncio.to_thread(find, *given, **named)
         self._watch.count_dropped(self._windows.passed - self._passed)
         self._passed = self._windows.passed

@@ -1,4 +1,4 @@
-"""Files below `--media-root` that a request names as `file:…`: no way leads out of the folder."""
+"""Files below `--media-root` that a request names as `file:…`; no path leads out of the folder."""
 
 import os
 import stat
@@ -22,18 +22,18 @@ class LocalFiles:
     """Finds the files below a folder.
 
     Every part of a path is opened without following links, one within the other, so neither `..` nor a link leads out.
-    Whatever is wrong, the answer is the same: it does not tell which files exist. The path is opened again to be read:
-    whoever may write into the folder can put a link in its way meanwhile.
+    The error is the same for every reason, so that it does not tell which files exist. The path is opened again to be
+    read: a user who may write into the folder can put a link there in between.
 
     Args:
-        root: the folder, resolved; `None` = there is none.
+        root: the folder, resolved; `None` = no folder.
     """
 
     def __init__(self, root: Path | None) -> None:
         self.root, self._folder = root, PurePosixPath("/" if root is None else root)
 
     def find(self, url: str, param: str) -> Path:
-        """The path of `file:clip.mp4` (below the folder) or `file:///folder/clip.mp4`.
+        """Find the path of `file:clip.mp4` (below the folder) or `file:///folder/clip.mp4`.
 
         Raises:
             ApiError: there is no folder, or no such file in it.
@@ -49,7 +49,7 @@ class LocalFiles:
         return self.root / path
 
     def _inside(self, url: str) -> PurePosixPath | None:
-        """The part of an address below the folder."""
+        """Return the part of a URL below the folder."""
         if len(url) > MOST_URL:  # before it is decoded
             return None
         with suppress(ValueError):
@@ -64,7 +64,7 @@ class LocalFiles:
         return None
 
     def listed(self) -> list[dict[str, object]]:
-        """Clips, images and recordings below the folder, for a page to choose from; of a large folder only some."""
+        """List clips, images and recordings below the folder, for a page to choose from; of many, only some."""
         found: list[dict[str, object]] = []
         left, folders = MOST_LOOKED, [] if self.root is None else [self.root]
         while folders and left:
@@ -85,7 +85,7 @@ class LocalFiles:
 
 
 def _entries(folder: Path, most: int) -> list[os.DirEntry[str]]:
-    """The first `most` entries of a folder, sorted by name; none of a folder that is gone."""
+    """Return the first `most` entries of a folder, sorted by name; empty if the folder is gone."""
     with suppress(OSError), os.scandir(folder) as found:
         return sorted(islice(found, most), key=lambda entry: entry.name)
     return []
@@ -106,14 +106,14 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _size(entry: os.DirEntry[str]) -> int | None:
-    """Bytes of a regular file; `None` of anything else, and of what is gone."""
+    """Bytes of a regular file; `None` for anything else, and for a missing file."""
     with suppress(OSError):
         return entry.stat(follow_symlinks=False).st_size if entry.is_file(follow_symlinks=False) else None
     return None
 
 
 def kind_by_name(name: str) -> str | None:
-    """`video`, `image` or `event`, by how a file's name ends."""
+    """Return `video`, `image` or `event`, by the suffix of a file's name."""
     suffix = PurePosixPath(name).suffix.lower()
     kinds = (("video", VIDEOS), ("image", IMAGES), ("event", EVENTS))
     return next((kind for kind, suffixes in kinds if suffix in suffixes), None)
@@ -121,7 +121,7 @@ def kind_by_name(name: str) -> str | None:
 
 @contextmanager
 def _opened(root: Path, path: PurePosixPath) -> Iterator[int | None]:
-    """A descriptor of a regular file below a folder; `None` if there is none."""
+    """Open a regular file below a folder; yield its descriptor, or `None` if there is no such file."""
     held: list[int] = []
     try:
         held.append(os.open(root, os.O_RDONLY | os.O_DIRECTORY))

@@ -12,10 +12,10 @@ NO_NEWS = frozenset(
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line."""
+    """Formats a record as one JSON object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Time, level, message, and the facts that the record carries."""
+        """Format time, level, message, and the facts of a record."""
         found: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -29,10 +29,10 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """Time, level, message, and the facts as `name=value`. What is in them forges neither a line nor a fact."""
+    """Formats time, level, message, and facts as `name=value`. Facts cannot forge a line or another fact."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and the traceback of an error."""
+        """Format a record as one line, followed by the traceback of an error."""
         time = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M:%S")
         facts = "".join(f" {name}={_quoted(value)}" for name, value in getattr(record, "facts", {}).items())
         line = f"{time} {record.levelname.lower()} {record.getMessage()}{facts}"
@@ -41,7 +41,7 @@ class TextLines(logging.Formatter):
 
 
 def _quoted(value: object) -> str:
-    r"""A fact as logged; where it would look like several, it is quoted, and its own quotes become single ones.
+    r"""Format a fact; if it could look like several, it is quoted, and its own quotes become single ones.
 
     >>> _quoted("stop: give 1"), _quoted('a "b" client=eve'), _quoted(3.5)
     ('"stop: give 1"', '"a \'b\' client=eve"', '3.5')
@@ -53,8 +53,8 @@ def _quoted(value: object) -> str:
 def is_news(record: logging.LogRecord) -> bool:
     """True if a record of uvicorn's is worth logging.
 
-    uvicorn logs two things as failures that are none: a WebSocket that was refused with a response, and, with a
-    traceback, text that is no UTF-8, for which it ends the connection as it should.
+    uvicorn logs two events as failures that are none: a WebSocket that was refused with a response, and, with a
+    traceback, text that is not UTF-8, for which it correctly ends the connection.
     """
     return record.getMessage() not in NO_NEWS
 

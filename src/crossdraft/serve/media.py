@@ -1,4 +1,4 @@
-"""The media of a request: found, decoded in a process of its own, kept for later requests."""
+"""The media of a request: found, decoded in another process, cached for later requests."""
 
 import asyncio
 import hashlib
@@ -34,8 +34,8 @@ from crossdraft.serve.uploads import ID
 from crossdraft.video.clip import MAX_FRAMES, DecodedClip, FrameSampling
 from crossdraft.video.grid import WindowGrid
 
-REMEMBERED = 4096  # names of media
-IMAGE, VIDEO, STILLS = "image", "video", "stills"  # the last are frames that the client has sampled
+REMEMBERED = 4096  # names of media that are remembered
+IMAGE, VIDEO, STILLS = "image", "video", "stills"  # `STILLS` are frames that the client has sampled
 CLIP, RECORDING = "replay.video_url", "replay.event_url"
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _ShownPart:
-    """A part of a message as the engine takes it, and how long it is, if it is a clip."""
+    """A part of a message in the engine's form, and its length if it is a clip."""
 
     part: dict[str, object]
     seconds: float | None = None
@@ -59,7 +59,7 @@ class _Visual:
 
 @dataclass(frozen=True, slots=True)
 class LoadedMedia:
-    """Messages and recording as `crossdraft.Request` takes them."""
+    """Messages and recording in the form of `crossdraft.Request`."""
 
     messages: list[dict[str, object]]
     events: DecodedExcerpt | None
@@ -67,12 +67,12 @@ class LoadedMedia:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedMedia:
-    """A clip as a stream.
+    """A clip that is replayed as a stream.
 
     Args:
-        video: the frames that its windows show.
-        events: what an event camera saw meanwhile.
-        window: a part of `events` as the drafter reads it, as long as the context.
+        video: frames that its windows show.
+        events: events of an event camera at the same time.
+        window: context in which a part of `events` can be read by the drafter.
     """
 
     video: DecodedVideo
@@ -84,13 +84,13 @@ class MediaLoader:
     """Loads the media of requests.
 
     Args:
-        files: finds them.
-        decoder: decodes them.
-        folder: for the events of recordings.
-        cache_bytes: of what was decoded that are kept.
-        most_bytes: that all requests may hold at a time.
-        most_parts: of one request.
-        sampling: how many frames the target reads, where a request does not say.
+        files: finds the files.
+        decoder: decodes the files.
+        folder: folder for the events of recordings.
+        cache_bytes: largest number of bytes of decoded media that are cached.
+        most_bytes: largest number of bytes that all requests may hold at a time.
+        most_parts: largest number of media in one request.
+        sampling: frames that the target reads of a clip, unless a request says otherwise.
     """
 
     def __init__(
@@ -110,21 +110,21 @@ class MediaLoader:
         self._decoded = MediaCache[Media](cache_bytes, lambda media: media.nbytes)
         self._recordings = Recordings(decoder, self._decoded, folder)
         self._kinds = MediaCache[str](REMEMBERED, lambda _: 1)
-        self._visuals = MediaCache[_Visual](REMEMBERED, lambda _: 1)  # by the client's uuid
-        self._addresses = MediaCache[str](REMEMBERED, lambda _: 1)  # of recordings, by the client's uuid
+        self._visuals = MediaCache[_Visual](REMEMBERED, lambda _: 1)  # media by the client's uuid
+        self._addresses = MediaCache[str](REMEMBERED, lambda _: 1)  # addresses of recordings, by the client's uuid
 
     @property
     def cached_bytes(self) -> int:
-        """Bytes of decoded media."""
+        """Number of bytes of cached media."""
         return self._decoded.held
 
     @asynccontextmanager
     async def loaded(self, chat: ChatRequest, client: Client) -> AsyncIterator[LoadedMedia]:
-        """All media of a request of a client; its files are there as long as the context.
+        """Load all media of a client's request; its files exist while the context is open.
 
         Raises:
-            ApiError: something cannot be found, or there is too much of it.
-            CrossdraftError: something cannot be decoded.
+            ApiError: a medium cannot be found, or there are too many or too large ones.
+            CrossdraftError: a medium cannot be decoded.
         """
         with self._scope(client, self._sampling_of(chat)) as scope:
             yield await self._loaded(chat, scope)
@@ -133,7 +133,7 @@ class MediaLoader:
     async def replayed(
         self, url: str, recording: EventUrl | None, grid: WindowGrid, client: Client
     ) -> AsyncIterator[ReplayedMedia]:
-        """A clip as a stream; errors as `loaded`."""
+        """Load a clip to be replayed as a stream; errors as `loaded`."""
         with self._scope(client, self._sampling) as scope:
             file = await self.files.find(url, scope, CLIP)
             key = (client.name, "stream", file.digest, grid)
@@ -151,10 +151,10 @@ class MediaLoader:
             yield ReplayedMedia(video, found.shown(video.seconds), window)
 
     async def frame(self, image: bytes, name: str) -> np.ndarray:
-        """A frame that was pushed as a file, uint8 RGB [H, W, 3]; nothing of it is kept.
+        """Decode a frame that was pushed as a file, to uint8 RGB [H, W, 3]; it is not cached.
 
         Raises:
-            DecodeError: it cannot be decoded.
+            DecodeError: the frame cannot be decoded.
         """
         path = self.files.new()
         try:
@@ -177,7 +177,7 @@ class MediaLoader:
         return found or self._sampling
 
     async def _loaded(self, chat: ChatRequest, scope: MediaScope) -> LoadedMedia:
-        """All parts of all messages, side by side: a recording is read while the clip is decoded."""
+        """Load all parts of all messages concurrently: a recording is read while the clip is decoded."""
         media = {
             (number, index): part
             for number, message in enumerate(chat.messages)
@@ -217,7 +217,7 @@ class MediaLoader:
         raise TypeError(part)
 
     async def _upload(self, found: str, scope: MediaScope, param: str) -> "_ShownPart | LoadedRecording":
-        """An upload that is named as OpenAI does, without saying what it is."""
+        """Load an upload that is named in OpenAI's way, without its kind."""
         file = self.files.uploads.get(found, scope.owner, param)
         kind = await self._kinds.get((scope.owner, file.digest), lambda: self.decoder.kind_of(file.path, param))
         if kind == "image":
@@ -239,19 +239,19 @@ class MediaLoader:
     async def _visual(
         self, kind: str, url: str | None, uuid: str | None, asked: FrameSampling | None, scope: MediaScope, param: str
     ) -> tuple[DecodedClip, float]:
-        """An image or a clip, and its length; the sampling `asked` for a clip goes before the request's."""
+        """Load an image or a clip, and its length; the part's own sampling `asked` overrides the request's."""
         name = (scope.owner, kind, uuid)
         if url is None:
             visual, paths = self._visuals.known(name), list[Path]()
             if visual is None:
                 raise _unknown(uuid, param)
         else:
-            self._visuals.forget(name)  # the name means something new now, even if this fails
+            self._visuals.forget(name)  # the name is reused for another medium, even if this fails
             visual, paths = await self._sent(kind, url, scope, param)
         sampling = _sampled(visual, asked, scope, param)
 
         async def decode() -> DecodedVideo:
-            if not paths:  # known by its name, but its frames are not kept any more
+            if not paths:  # known by its name, but its frames are no longer cached
                 raise _unknown(uuid, param)
             if kind == IMAGE:
                 return DecodedVideo(await self.decoder.image(paths[0], param))
@@ -265,7 +265,7 @@ class MediaLoader:
         return DecodedClip(visual.digest, sampling, video.frames), video.seconds
 
     async def _sent(self, kind: str, url: str, scope: MediaScope, param: str) -> tuple[_Visual, list[Path]]:
-        """The image or clip that a URL names, and its file; of frames that the client has sampled, one file each."""
+        """Find the image or clip that a URL names, and its file; frames that the client has sampled: one file each."""
         shots = data_of(url, param).shots() if kind == VIDEO and scheme_of(url) == "data" else []
         if not shots:
             file = await self.files.find(url, scope, param)
@@ -279,7 +279,7 @@ class MediaLoader:
     async def _held(
         self, key: Hashable, decode: Callable[[], Coroutine[Any, Any, DecodedVideo]], scope: MediaScope
     ) -> DecodedVideo:
-        """A decoded clip, which the request holds from now on."""
+        """Return a decoded clip, which the request holds from now on."""
         video = cast(DecodedVideo, await self._decoded.get(key, decode))  # as the key says
         scope.hold(video, key)
         return video
@@ -296,7 +296,7 @@ class MediaLoader:
             self._addresses.forget(name)
         file = await self.files.find(url, scope, param)
         found = await self._recordings.load(file, asked, scope, param)
-        if uuid is not None and (ID.fullmatch(url) or scheme_of(url) == "file"):  # others end with the request
+        if uuid is not None and (ID.fullmatch(url) or scheme_of(url) == "file"):  # other addresses end with the request
             self._addresses.put(name, url)
         return found
 

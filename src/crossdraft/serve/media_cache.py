@@ -1,4 +1,4 @@
-"""Values that requests share: each made once, however many ask for it at a time, and kept for later ones."""
+"""Cache of values that requests share: each is made once, even if several ask for it at a time."""
 
 import asyncio
 from collections import OrderedDict
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Making(Generic[T]):
-    """A value that is being made, and how many wait for it."""
+    """A value that is being made, and the number of callers that wait for it."""
 
     task: "asyncio.Task[T]"
     waiting: int = 0
@@ -21,8 +21,8 @@ class MediaCache(Generic[T]):
     """Values by key, the least recently used ones forgotten. For one event loop.
 
     Args:
-        most: that the sizes of all values may add up to.
-        size: of a value.
+        most: largest sum of the sizes of all values.
+        size: function that returns a value's size.
     """
 
     def __init__(self, most: int, size: Callable[[T], int]) -> None:
@@ -32,15 +32,15 @@ class MediaCache(Generic[T]):
         self.held = 0
 
     def known(self, key: Hashable) -> T | None:
-        """The value, if it is there."""
+        """Return the value if it is cached, else `None`."""
         if key in self._values:
             self._values.move_to_end(key)
         return self._values.get(key)
 
     async def get(self, key: Hashable, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The value of a key, made if it is not there. It is made as long as any caller waits that is not cancelled.
+        """Return the value of a key; make it if it is missing. Making stops when all its callers are cancelled.
 
-        The last caller to be cancelled waits until the making has ended: its slot pays for it.
+        The last caller to be cancelled waits until the making has ended, so that its slot stays taken.
         """
         while (value := self.known(key)) is None:
             making, first = self._making.get(key), False
@@ -52,7 +52,7 @@ class MediaCache(Generic[T]):
             try:
                 return await asyncio.shield(making.task)
             except Exception:
-                if first:  # others try to make it themselves: the file may have gone with the first request
+                if first:  # others make it themselves: the file may have been deleted with the first request
                     raise
             finally:
                 making.waiting -= 1
@@ -70,12 +70,12 @@ class MediaCache(Generic[T]):
             self.put(key, done.result())
 
     def forget(self, key: Hashable) -> None:
-        """Keep the value no longer, if it is there."""
+        """Remove the value, if it is cached."""
         if (old := self._values.pop(key, None)) is not None:
             self.held -= self._size(old)
 
     def put(self, key: Hashable, value: T) -> None:
-        """Keep a value, unless it alone is too large."""
+        """Cache a value, unless it alone is too large."""
         if self._size(value) > self._most:
             return
         self.forget(key)

@@ -1,4 +1,4 @@
-"""The files of a request's media: an upload, a file of the media folder, one that is fetched, one sent as `data:`."""
+"""Files of a request's media: an upload, a file of the media folder, a fetched one, or one sent as `data:`."""
 
 import asyncio
 import hashlib
@@ -21,15 +21,15 @@ from crossdraft.serve.scopes import require
 from crossdraft.serve.uploads import ID, Uploads
 from crossdraft.video.clip import FrameSampling
 
-REMEMBERED = 4096  # versions of files
-INLINE = 1 << 20  # characters of base64 of one request that are decoded on the event loop; more are in a thread
-QUOTED = 64  # characters of base64 that are decoded as fast as one of %xx
+REMEMBERED = 4096  # file versions whose digests are remembered
+INLINE = 1 << 20  # base64 characters of a request that are decoded on the event loop; more in a thread
+QUOTED = 64  # base64 characters that are decoded in the time of one %xx
 HASHERS = 2  # threads
 
 
 @dataclass(frozen=True, slots=True)
 class MediaFile:
-    """A file on this machine: where it lies, and the digest of its bytes."""
+    """A file on this machine, by its path, and the digest of its bytes."""
 
     path: Path
     digest: bytes
@@ -46,22 +46,22 @@ class Decoded(Protocol):
 
 @dataclass(slots=True)
 class MediaScope:
-    """State of one request's media: who asks, the frames of a clip it wants, what it holds, the files it deletes."""
+    """State of one request's media: its client, frame sampling, held media, and files to delete."""
 
     client: Client
     sampling: FrameSampling
     share: MediaShare
     files: list[Path] = field(default_factory=list[Path])
-    _inline: int = 0  # characters that were decoded on the event loop
+    _inline: int = 0  # characters decoded on the event loop so far
     _held: list[Decoded] = field(default_factory=list[Decoded])
 
     @property
     def owner(self) -> str:
-        """The name of the client whose uploads and cached media it may use."""
+        """Name of the client whose uploads and cached media the request may use."""
         return self.client.name
 
     def hold(self, decoded: Decoded, key: object) -> None:
-        """Hold something that other requests may hold, too, by its `key`; errors as `MediaShare.hold`."""
+        """Hold a medium that other requests may hold, too, by its `key`; errors as `MediaShare.hold`."""
         self.share.hold(decoded.nbytes, key)
         self._held.append(decoded)
 
@@ -73,7 +73,7 @@ class MediaScope:
         return cost < INLINE
 
     def close(self) -> None:
-        """End the scope: release what it holds, delete its files."""
+        """Release the held media, and delete the files."""
         self.share.close()
         self._held.clear()
         for path in self.files:
@@ -81,12 +81,12 @@ class MediaScope:
 
 
 class MediaFiles:
-    """Finds the file that an address names.
+    """Finds the file that a URL names.
 
     Args:
-        uploads, local, fetcher: where files come from; without a fetcher none are fetched.
-        spool: a folder for files that live as long as a request.
-        most_local: bytes of a file of the media folder.
+        uploads, local, fetcher: sources of files; without a fetcher nothing is fetched.
+        spool: folder for files that live as long as a request.
+        most_local: largest number of bytes of a file of the media folder.
     """
 
     def __init__(
@@ -94,16 +94,16 @@ class MediaFiles:
     ) -> None:
         self.uploads, self.local, self.fetcher = uploads, local, fetcher
         self._spool, self._most_local = spool, most_local
-        self._hashing = ThreadPoolExecutor(HASHERS, thread_name_prefix="hash")  # a large file keeps nobody else waiting
+        self._hashing = ThreadPoolExecutor(HASHERS, thread_name_prefix="hash")  # a large file blocks no other request
         self._versions = MediaCache[bytes](REMEMBERED, lambda _: 1)
 
     @property
     def spooled(self) -> int:
-        """Files of requests that are not over."""
+        """Number of files of requests that are not over."""
         return sum(1 for _ in self._spool.iterdir())
 
     def new(self) -> Path:
-        """A name for a file that its request deletes."""
+        """Make a name for a file that its request deletes."""
         return self._spool / secrets.token_hex(16)
 
     def close(self) -> None:
@@ -111,10 +111,10 @@ class MediaFiles:
         self._hashing.shutdown(wait=False, cancel_futures=True)
 
     async def find(self, url: str, scope: MediaScope, param: str) -> MediaFile:
-        """The file that an address names.
+        """Find the file that a URL names.
 
         Raises:
-            ApiError: there is none, it is too large, cannot be fetched, or the key may not name files here.
+            ApiError: the file does not exist, is too large, cannot be fetched, or the key may not name files here.
         """
         if ID.fullmatch(url):
             upload = self.uploads.get(url, scope.owner, param)
@@ -136,7 +136,7 @@ class MediaFiles:
         """Write the content of a `data:` URL to a file that lives as long as the request; errors as `find`."""
         scope.share.hold(data.nbytes)
         path = self._new_of(scope)
-        file = path.open("xb")  # not in the thread, which may outlive the request: its name goes with that
+        file = path.open("xb")  # not in the thread, which may outlive the request and its files
 
         def write() -> MediaFile:
             digest = hashlib.sha256()
@@ -165,7 +165,7 @@ class MediaFiles:
         return MediaFile(path, await self._hash(path))
 
     async def _digest(self, path: Path, param: str) -> bytes:
-        """The digest of a file's bytes, cached by the file's version once that is older than a tick of its clock."""
+        """Digest of a file's bytes, cached by the file's version once that is older than a tick of its clock."""
         found = path.stat()
         if found.st_size > self._most_local:
             raise bad_request(
@@ -189,10 +189,10 @@ class MediaFiles:
 
 
 def data_of(url: str, param: str) -> DataUrl:
-    """The file in a `data:` address.
+    """Parse a `data:` URL.
 
     Raises:
-        ApiError: the address is none.
+        ApiError: the URL is no valid `data:` URL.
     """
     found = data_url(url)
     if found is None:

@@ -15,7 +15,7 @@ from crossdraft.engine.request import Finish
 from crossdraft.engine.stats import Stats
 
 PREFIX = "crossdraft"
-LABEL = "model_name"  # as vLLM's
+LABEL = "model_name"  # vLLM's label
 FIRST_S = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 TOKEN_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5)
 WHOLE_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 60, 120, 300)
@@ -42,12 +42,12 @@ class ServerState:
     """A server's current state.
 
     Args:
-        running, waiting: requests that share passes, and that wait.
-        cached_bytes: of decoded media that are kept.
-        upload_bytes: of uploads.
-        drafter: whether there is a drafter, and it runs.
-        rows: of the target's cache that are in use.
-        prefill: how the quality budget of a speculative prefill is kept; `None` = there is none.
+        running, waiting: numbers of requests that share passes, and that wait.
+        cached_bytes: bytes of decoded media that are cached.
+        upload_bytes: bytes of uploads.
+        drafter: true if there is a drafter and it runs.
+        rows: number of rows of the target's cache that are in use.
+        prefill: state of the quality budget of a speculative prefill; `None` = there is none.
     """
 
     running: int
@@ -63,8 +63,8 @@ class Metrics:
     """The counters of one server, in a registry of their own.
 
     Args:
-        model: the model's name, a label of each.
-        state: of the server, looked up at each scrape.
+        model: name of the model, a label of each metric.
+        state: returns the server's state; called at each scrape.
     """
 
     def __init__(self, model: str, state: Callable[[], ServerState]) -> None:
@@ -77,7 +77,7 @@ class Metrics:
         self._queries = self._counter("prefix_cache_queries", "Prompt tokens that were looked up in the prefix cache.")
         self._hits = self._counter("prefix_cache_hits", "Prompt tokens that the prefix cache knew.")
         self._success = self._labelled("request_success", "Answers, by how they ended.", "finished_reason")
-        for reason in FinishedReason:  # so that a rate of each is there from the start
+        for reason in FinishedReason:  # so that each series exists from the start
             self._of(self._success, reason)
         self._refused = self._counter("admission_rejections", "Requests that found the queue full.")
         self._failed = self._labelled(
@@ -103,7 +103,7 @@ class Metrics:
         self._share = self._histogram("hidden_share", "Part of hidden drafting that was inside the prefill.", SHARES)
 
     def answered(self, stats: Stats, finish: Finish) -> None:
-        """Count an answer that is over, and its figures."""
+        """Count an answer that is over, with its figures."""
         self.ended(FINISHED[finish])
         for counter, value in (
             (self._prompt, stats.prompt_tokens),
@@ -135,15 +135,15 @@ class Metrics:
             self._share.observe(stats.hidden_share)
 
     def ended(self, reason: FinishedReason) -> None:
-        """Count an answer that was begun and is over, whether or not anybody has it."""
+        """Count an answer that was begun and is over, whether or not it reached a client."""
         self._of(self._success, reason).inc()
 
     def media_loaded(self, seconds: float) -> None:
-        """Note the seconds after which the media of a request were there."""
+        """Record the seconds that the media of a request took to load."""
         self._media.observe(seconds)
 
     def refused(self) -> None:
-        """Count a request that found the queue full."""
+        """Count a request that was refused because the queue was full."""
         self._refused.inc()
 
     def failed(self, status: int) -> None:
@@ -155,7 +155,7 @@ class Metrics:
         return generate_latest(self._registry)
 
     def _of(self, counter: Counter, label: object) -> Counter:
-        """The counter of one label, cached here: prometheus_client's own look-up takes longer than counting."""
+        """Counter of one label, cached here: prometheus_client's own look-up takes longer than counting."""
         key = counter, label
         if (found := self._labels.get(key)) is None:
             found = self._labels[key] = counter.labels(self._model, str(label))
@@ -176,8 +176,8 @@ class StateCollector(Collector):
     """A server's state at each scrape, with the budget of its speculative prefill if it has one.
 
     Args:
-        model: the model's name, a label of each.
-        state: of the server.
+        model: name of the model, a label of each metric.
+        state: returns the server's state.
     """
 
     def __init__(self, model: str, state: Callable[[], ServerState]) -> None:
@@ -196,7 +196,7 @@ class StateCollector(Collector):
             yield from self._prefill(state.prefill)
 
     def _prefill(self, status: BudgetStatus) -> Iterator[Metric]:
-        """The threshold, how requests were read, and what checks found."""
+        """Yield the threshold, the numbers of requests by the way they were read, and the results of checks."""
         name, described = f"{PREFIX}:speculative_prefill", "Requests, by how they were read."
         yield self._gauge("speculative_prefill_threshold", "The gate's confidence that is asked for.", status.threshold)
         yield self._gauge("speculative_prefill_budget", "1 - ROUGE-L that may be lost on average.", status.budget)

@@ -1,4 +1,4 @@
-"""The page's own files, which everybody may have: it asks for the key."""
+"""The page's own files, which need no key: the page asks for it."""
 
 from importlib.resources import files
 
@@ -9,7 +9,7 @@ FILES = {
     "/page/page.css": "page.css",
     "/page/page.js": "page.js",
     "/page/icon.svg": "icon.svg",
-}  # by their paths
+}  # files by their URL paths
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -25,7 +25,7 @@ TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg":
 
 
 def page_file(path: str) -> Response:
-    """The file of a path among `FILES`."""
+    """Response with the file of a path in `FILES`."""
     name = FILES[path]
     body = files("crossdraft.serve.page").joinpath(name).read_bytes()
     return Response(body, media_type=TYPES[name.rpartition(".")[2]], headers=HEADERS)

@@ -1,7 +1,7 @@
-"""Event recordings of requests, decoded once, by a worker: a drafter gets a file of plain columns, which it maps.
+"""Event recordings of requests, decoded once by a worker into a file of plain columns, which the drafter maps.
 
-A short recording is decoded whole, beside the clip: any part of it can then be shown. Of a longer one only the part
-that the clip shows is decoded, as soon as the clip's length is known.
+A short recording is decoded whole, while the clip is decoded, so that any part of it can be used. Of a longer one only
+the part that the clip shows is decoded, as soon as the clip's length is known.
 """
 
 import hashlib
@@ -21,18 +21,18 @@ from crossdraft.serve.media_files import MediaFile, MediaScope
 from crossdraft.serve.schema import EventUrl
 
 MOST_WHOLE = 4_000_000  # events of a recording that is decoded whole: 52 MB
-MOST_EVENTS = 16_000_000  # of a part, the newest; no drafter reads more
+MOST_EVENTS = 16_000_000  # newest events of a part; no drafter reads more
 DIGEST_BYTES = 16
 SMALL = 1 << 10  # bytes that a recording takes without its events
 
 
 class DecodedRecording:
-    """Events in a file of columns, which is deleted when nobody holds this any more: no request, and not the cache.
+    """Events in a file of columns, which is deleted when no request and no cache refers to this object any more.
 
     Args:
-        columns: what is in the file.
-        path: of the file; `None` where nothing was written, as there is too much of it.
-        digest: [16] bytes that say what is in it.
+        columns: description of the file.
+        path: path of the file; `None` if nothing was written because there are too many events.
+        digest: [16] bytes that identify the content.
     """
 
     def __init__(self, columns: EventColumns, path: Path | None, digest: bytes) -> None:
@@ -46,7 +46,7 @@ class DecodedRecording:
         return SMALL + EVENT_BYTES * (self.columns.count or 0)
 
     def excerpt(self, of: Excerpt) -> DecodedExcerpt:
-        """The part of the decoded events that `of` names in the recording."""
+        """Excerpt of the decoded events that `of` names in the recording."""
         if self.path is None:
             raise ValueError("Nothing of it was written.")
         return DecodedExcerpt(
@@ -62,10 +62,10 @@ class LoadedRecording:
     """A recording of a request.
 
     Args:
-        asked: which part of it the drafter is to read.
-        file: where it lies.
-        decoded: its events; without a file if they are many.
-        param: the part of the request that names it.
+        asked: URL, and the part of the recording that the drafter is to read.
+        file: the recording's file.
+        decoded: its events; without a file if there are too many.
+        param: name of the request's part that names it.
     """
 
     asked: EventUrl
@@ -74,10 +74,10 @@ class LoadedRecording:
     param: str
 
     def shown(self, seconds: float) -> Excerpt:
-        """The part of the recording that a clip of `seconds` seconds shows.
+        """Part of the recording that a clip of `seconds` seconds shows.
 
         Raises:
-            ApiError: there is no such part.
+            ApiError: the recording has no such part.
         """
         asked, path = self.asked, self.file.path
         try:
@@ -92,26 +92,26 @@ class Recordings:
     """Decodes recordings, and keeps their events for later requests.
 
     Args:
-        decoder: does it, in its workers.
-        cache: of all that is decoded.
-        folder: for the files.
+        decoder: decodes them, in its workers.
+        cache: cache of all decoded media.
+        folder: folder for the files.
     """
 
     def __init__(self, decoder: MediaDecoder, cache: MediaCache[Media], folder: Path) -> None:
         self._decoder, self._cache, self._folder = decoder, cache, folder
 
     async def load(self, file: MediaFile, asked: EventUrl, scope: MediaScope, param: str) -> LoadedRecording:
-        """A recording, decoded if it is short; the request holds it.
+        """Load a recording, decoded if it is short; the request holds it.
 
         Raises:
             ApiError: all requests hold too much.
-            DecodeError: it cannot be read, or holds no events.
+            DecodeError: the recording cannot be read, or holds no events.
         """
         whole = Excerpt(file.path, format=asked.format, sensor=asked.sensor)
         return LoadedRecording(asked, file, await self._decoded(whole, file.digest, scope, param), param)
 
     async def decoded(self, recording: LoadedRecording, part: Excerpt, scope: MediaScope) -> DecodedExcerpt:
-        """A part of a recording as the drafter reads it; the request holds it. Errors as `load`."""
+        """Decode a part of a recording for the drafter; the request holds it. Errors as `load`."""
         found = recording.decoded
         if found.path is None:
             found = await self._decoded(part, recording.file.digest, scope, recording.param)
@@ -127,7 +127,7 @@ class Recordings:
     async def _decode(self, part: Excerpt, key: bytes, param: str) -> DecodedRecording:
         most = MOST_WHOLE if part.start_us is None else MOST_EVENTS
         path = self._folder / secrets.token_hex(16)
-        path.touch(0o600)  # not in the worker's thread, which may outlive the request: its name goes with that
+        path.touch(0o600)  # not in the worker's thread, which may outlive the request and its files
         try:
             columns = await self._decoder.events(part, most, path, param)
         except BaseException:

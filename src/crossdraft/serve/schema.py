@@ -1,8 +1,8 @@
 """The body of `/v1/chat/completions`: OpenAI's fields, vLLM's for media and sampling, and our own few.
 
-Unknown fields are refused by name, also inside media: an `fps` in the wrong place would else be lost in silence. Fields
-that would change the answer in a way that the engine has not are refused, those that change nothing are taken. A
-client is told of a list's first wrong element alone (`fail_fast`): an error for each element would be costly.
+Unknown fields are refused by name, also inside media: otherwise an `fps` in the wrong place would be ignored silently.
+Fields with an effect that the engine does not have are refused, fields without an effect are accepted. A client is told
+only the first wrong element of a list (`fail_fast`): an error for each element would be costly.
 """
 
 from typing import Annotated, Any, Literal
@@ -12,11 +12,11 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Dis
 from crossdraft.data_url import MOST_URL, scheme_of
 
 MAX_STOPS = 16
-MAX_STOP = 1024  # characters of one
-MAX_TOP = 20  # as OpenAI's
+MAX_STOP = 1024  # characters of a stop string
+MAX_TOP = 20  # OpenAI's limit
 MAX_MESSAGES = 256
-MAX_FRAMES = 768  # as `video.clip.MAX_FRAMES`
-MAX_QUESTIONS = 8  # of a stream
+MAX_FRAMES = 768  # equal to `video.clip.MAX_FRAMES`
+MAX_QUESTIONS = 8  # questions of a stream
 
 
 def _no_boolean(value: Any) -> Any:
@@ -27,7 +27,7 @@ def _no_boolean(value: Any) -> Any:
 
 
 Whole = Annotated[int, BeforeValidator(_no_boolean)]
-# The bounds stand inside: behind a validator pydantic would say them as rounded floats.
+# The bounds are inside: behind a validator pydantic would report them as rounded floats.
 Seed = Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(_no_boolean)]
 Number = Annotated[float, BeforeValidator(_no_boolean)]
 Id = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[\w.:/+=-]+$")]
@@ -36,7 +36,7 @@ EventFormat = Annotated[str, Field(max_length=32)]
 
 
 def _bounded(url: str) -> str:
-    """Refuse an address that is too long; one that holds a file is bounded with the body."""
+    """Refuse a URL that is too long; a `data:` URL is limited with the body."""
     if len(url) > MOST_URL and scheme_of(url) != "data":
         raise ValueError(f"the address has more than {MOST_URL:,} characters, the limit; give a shorter one")
     return url
@@ -50,7 +50,7 @@ Zero = Annotated[Number, Field(ge=0, le=0)]
 
 
 class Body(BaseModel):
-    """A part of a request that knows every key it may hold."""
+    """Base of a request's parts, which refuses unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -70,7 +70,7 @@ class ImageUrl(Body):
 
 
 class VideoSampling(Body):
-    """The number of frames to read of a clip."""
+    """Frames to read from a clip."""
 
     num_frames: Whole | None = Field(default=None, ge=1, le=MAX_FRAMES)
     fps: Number | None = Field(default=None, gt=0, le=1000)
@@ -86,7 +86,7 @@ class VideoSampling(Body):
 
 
 class VideoUrl(VideoSampling):
-    """The URL of a clip, and the number of frames to read of it."""
+    """URL of a clip, and the frames to read from it."""
 
     url: Url | None = None
 
@@ -116,13 +116,13 @@ class FileId(Body):
 
 
 class MediaPart(Body):
-    """The field that all media share: the client's own name of it, by which later requests may refer to it."""
+    """Field that all media share: the client's own name for a medium, by which later requests may refer to it."""
 
     uuid: Id | None = None
 
 
 def _url(value: Any) -> Any:
-    """Accept a bare address, as some clients write it, in place of OpenAI's object."""
+    """Accept a bare URL, as some clients write it, in place of OpenAI's object."""
     return {"url": value} if isinstance(value, str) else value
 
 
@@ -151,7 +151,7 @@ class VideoPart(MediaPart):
 
 
 class EventPart(MediaPart):
-    """An event recording of the clip's moment. Not a part of the prompt: the drafter alone reads it."""
+    """An event recording of the clip's moment. It is not part of the prompt: only the drafter reads it."""
 
     type: Literal["event_url"]
     event_url: EventUrl | None = None
@@ -167,7 +167,7 @@ def _with_object(values: Any, name: str) -> Any:
 
 
 class FilePart(Body):
-    """An upload, as OpenAI names it; its bytes say whether it is an image, a clip or a recording."""
+    """An upload, as OpenAI names it; its content tells whether it is an image, a clip or a recording."""
 
     type: Literal["file"]
     file: FileId
@@ -182,7 +182,7 @@ class ChatMessage(Body):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[ContentPart], Field(fail_fast=True)]
     name: str | None = None
-    # What OpenAI's clients send back of an answer, if it is appended as it came:
+    # Fields of an answer that OpenAI's clients send back if it is appended as it came:
     refusal: None = None
     annotations: Empty | None = None
     tool_calls: Empty | None = None
@@ -207,8 +207,8 @@ class Extras(Body):
     """Extra fields for our own clients, in `extra_body={"crossdraft": …}`.
 
     Args:
-        provisional: also send the hidden draft, which may be taken back, while the target reads (streams only).
-        origins: say of each piece who put it there, and when (streams only).
+        provisional: also send the hidden draft, which may be taken back, during the prefill (streams only).
+        origins: add to each piece which model drafted it, and when (streams only).
         timeline: send the timeline of both models and all figures at the end.
     """
 
@@ -242,7 +242,7 @@ class ChatRequest(Body):
     media_io_kwargs: MediaIo | None = None
     crossdraft: Extras = Extras()
 
-    # Only their neutral values:
+    # Accepted with their neutral values only:
     n: Literal[1] | None = None
     presence_penalty: Zero | None = None
     frequency_penalty: Zero | None = None
@@ -252,7 +252,7 @@ class ChatRequest(Body):
     response_format: dict[Literal["type"], Literal["text"]] | None = None
     modalities: list[Literal["text"]] | None = None
 
-    # What changes nothing here:
+    # Accepted without effect:
     user: str | None = None
     metadata: dict[str, Any] | None = None
     store: bool | None = None

@@ -1,4 +1,4 @@
-"""`crossdraft align`: one command from a target and an EventGPT to a drafter that speaks the target's language."""
+"""`crossdraft align`: one command from a target and an EventGPT to a drafter that predicts the target's answers."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
-SCENES = "scenes"  # stands for scenes where a list may be named
+SCENES = "scenes"  # selects scenes in place of a list
 TUNINGS = ("lora", "qlora", "full")
-CLIPS, VALIDATION_CLIPS, TEST_CLIPS, PROMPTS = 1200, 64, 48, 4  # of scenes
-REPORT, ROWS = "align.json", "rows.json"  # the report, and rows of it before it is whole
+CLIPS, VALIDATION_CLIPS, TEST_CLIPS, PROMPTS = 1200, 64, 48, 4  # defaults for scenes
+REPORT, ROWS = "align.json", "rows.json"  # the report, and its rows until it is complete
 BEFORE, TUNED, WITH_MEMORY = "as it was", "tuned", "tuned, and memory:seed"  # rows of the report
 
 
@@ -48,7 +48,7 @@ class ClipOptions:
     seed: Annotated[int, typer.Option(help="Seed of the questions about scenes.")] = 0
 
     def splits(self, clips: str) -> "Splits":
-        """The three of them."""
+        """Sources of the three splits."""
         from crossdraft_lab.train.align.pair import list_splits, scene_splits
 
         scenes = {name: getattr(self, name) for name in ("clips", "validation_clips", "test_clips", "prompts")}
@@ -68,7 +68,7 @@ class ClipOptions:
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
-    """Options of the target's answers, and of where everything runs."""
+    """Options of the target's answers, and of the devices."""
 
     captures: Annotated[
         Path | None, typer.Option(help="Folder of the captures train and validation; OUT/captures by default.")
@@ -153,12 +153,12 @@ def align(
             tuned = check_begun(out, REPORT, force=force, measure=measure)
             _check_weights(target, drafter)
             _capture(folder, splits, settings)
-        ranks.barrier()  # the others wait for the answers
+        ranks.barrier()  # the other ranks wait for the answers
         stores = open_splits(folder, splits, settings)
         inputs = TuneInputs(recipe, target, drafter, stores["train"], stores["validation"], out, str(where))
         inputs.check(ranks.count)
         if ranks.first and not tuned:
-            begin_anew(out, REPORT)  # nothing is left that could be refused
+            begin_anew(out, REPORT)  # all inputs have been checked
         ranks.barrier()
         found: dict[str, Any] = {"tuning": tune_drafter(inputs, ranks)}
     if not ranks.first:
@@ -169,12 +169,12 @@ def align(
         found |= measured
         lines = [*sentences, *lines]
     write_json(out / REPORT, found)
-    KeptRows(out / ROWS).remove()  # they stand in the report
+    KeptRows(out / ROWS).remove()  # the report holds them now
     report({"out": str(out / DRAFTER), **found}, *lines, as_json=as_json)
 
 
 def _check_given(target: str, drafter: str, source: str, tune: str) -> None:
-    """Refuse what is not there before anything large is imported, which takes seconds."""
+    """Refuse arguments that do not exist, before slow imports."""
     choice("--tune", tune, TUNINGS)
     check_models(target, drafter)
     if source != SCENES and not Path(source).is_file():
@@ -185,7 +185,7 @@ def _check_given(target: str, drafter: str, source: str, tune: str) -> None:
 
 
 def _recipe(tune: str, target: str, drafter: str, overrides: "Sequence[str]") -> "TuneRecipe":
-    """Make the recipe of a way of tuning; it keeps the best weights on validation clips, and measures no pairs."""
+    """Make the recipe for a way of tuning; it keeps the best weights on validation clips, and skips the measurement."""
     from crossdraft.checkpoints.locate import EVENT_MODELS
     from crossdraft_lab.train.align.tuned import RECIPE, WHOLE_RECIPE, TuneRecipe
     from crossdraft_lab.train.core.recipe import read_section
@@ -197,7 +197,7 @@ def _recipe(tune: str, target: str, drafter: str, overrides: "Sequence[str]") ->
 
 
 def _check_weights(target: str, drafter: str) -> None:
-    """Refuse a model with weights that are no numbers, under a bar."""
+    """Refuse a model whose weights are NaN or infinite; show a progress bar."""
     from crossdraft.cli.reporting import progress
     from crossdraft.load import event_folder, target_folder
     from crossdraft_lab.train.core.finite import require_finite_files, weight_files
@@ -209,7 +209,7 @@ def _check_weights(target: str, drafter: str) -> None:
 
 
 def _capture(folder: Path, splits: "Splits", settings: "AnswerSettings") -> None:
-    """Complete the captures, under a bar."""
+    """Complete the captures; show a progress bar."""
     from contextlib import ExitStack
 
     from crossdraft.cli.reporting import progress
@@ -225,10 +225,10 @@ def _capture(folder: Path, splits: "Splits", settings: "AnswerSettings") -> None
 
 
 def _rows(drafter: str, out: Path, capture: Path) -> "Mapping[str, str]":
-    """The rows that are measured, by the drafter's spec: as it was, as it is, and that with a memory of the capture.
+    """Names of the measured rows by the drafter's spec: before tuning, after it, and after it with a memory.
 
     Raises:
-        CrossdraftError: a path that would be read as something else in a spec.
+        CrossdraftError: a path that would be read differently within a spec.
     """
     from crossdraft.specs import Spec, parse
     from crossdraft_lab.train.align.pair import DRAFTER
@@ -259,7 +259,7 @@ def _measured(
     settings: "AnswerSettings",
     nodes: int,
 ) -> "tuple[Mapping[str, Any], list[str]]":
-    """The drafter as it was and as it is, alone and with a memory that knows the captured answers, beside controls."""
+    """Measure the drafter before and after tuning, alone and with a memory of the captured answers, beside controls."""
     from dataclasses import replace
 
     from crossdraft.cli.reporting import console_for, progress
@@ -286,7 +286,7 @@ def _measured(
         known = questions_of(splits.train) | questions_of(splits.validation)
         tests, about = list_tests(requests, known), {"list": str(splits.test.path)}
     aligned, named = str(out / DRAFTER), _rows(drafter, out, store.folder)
-    blind = "blind" if settings.target == "reference" else aligned  # without a twin: the drafter without events
+    blind = "blind" if settings.target == "reference" else aligned  # without a blind twin: the drafter without events
     models = Models(
         settings.target, blind=blind, device=settings.device, dtype=settings.dtype, quantize=settings.quantize
     )
@@ -296,6 +296,6 @@ def _measured(
     kept = KeptRows(out / ROWS, rows_config(plan, tests, (drafter, aligned), store.index.asked_sha256))
     with progress("measuring", plan.ticks) as tick:
         results = {named.get(name, name): found for name, found in run_align(plan, tick, kept).items()}
-    plan = replace(plan, drafters=tuple(named.values()))  # by the names that people read
+    plan = replace(plan, drafters=tuple(named.values()))  # under the names that the report shows
     console_for(as_json=True).print(terminal_table(results_table(results)))
     return to_json(plan, results), list(lines(plan.drafters, results))

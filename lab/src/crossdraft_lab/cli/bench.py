@@ -1,4 +1,4 @@
-"""`crossdraft bench`: how fast, against what, and is it still the same text."""
+"""`crossdraft bench`: speed against other methods, and equality of the text."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -123,7 +123,7 @@ def bench(
     from crossdraft_lab.bench.workload import Workload
 
     work = Workload(pairs, answers, listed(kinds), max_new_tokens, temperature, frames=frames or DEFAULT_FRAMES)
-    # After what can be refused without them: these take seconds.
+    # Imported after the checks that need no import: these imports take seconds.
     from crossdraft_lab.bench.plot import draw
     from crossdraft_lab.bench.suite import Suite, run_suite
     from crossdraft_lab.bench.summary import tables, to_json
@@ -310,7 +310,7 @@ def compiled(ctx: typer.Context) -> None:
 
 
 def _refuse_options(ctx: typer.Context) -> None:
-    """Options in front of a subcommand belong to `bench` itself, and would be lost."""
+    """Refuse options in front of a subcommand: they belong to `bench` itself, and would be lost."""
     for option in ctx.command.params:
         source = ctx.get_parameter_source(option.name or "")
         if source is not None and source.name == "COMMANDLINE":

@@ -1,4 +1,4 @@
-"""`crossdraft bench acceptance`, `rules`, `compression`, `heads`: how much of a draft the target keeps."""
+"""`crossdraft bench acceptance`, `rules`, `compression`, `heads`: measurements of accepted tokens."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`crossdraft bench align`: how far a foreign drafter speaks the target's language, through adapters or tuned."""
+"""`crossdraft bench align`: how well a foreign drafter, with an adapter or tuned, predicts the target's answers."""
 
 from typing import Annotated
 

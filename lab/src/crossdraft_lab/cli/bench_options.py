@@ -29,7 +29,7 @@ MoreDrafters = Annotated[
     list[str] | None,
     typer.Option("--drafter", metavar="SPEC", help="One more drafter, such as union:ngram,memory. May be repeated."),
 ]
-# Of those that ask a server, or an engine from many threads.
+# Options of commands that ask a server, or an engine from many threads.
 Questions = Annotated[int, typer.Option(help="Questions, each about a clip of its own.")]
 LoadedDrafter = Annotated[
     str, typer.Option("--drafter", metavar="SPEC", help="What drafts; 'auto' is what the server or the engine chooses.")
@@ -48,10 +48,10 @@ VllmPython = Annotated[
 
 
 def python_at(path: Path | None) -> Path | None:
-    """Absolute path of a Python, links kept because an environment's Python is a link; None for None.
+    """Absolute path of a Python interpreter, with links kept, as that of an environment is a link; `None` for `None`.
 
     Raises:
-        CrossdraftError: there is none.
+        CrossdraftError: the file does not exist.
     """
     if path is not None and not path.is_file():
         raise CrossdraftError(f"--vllm-python names {path}, which does not exist; name an environment's bin/python.")
@@ -77,7 +77,7 @@ class BenchModels:
         """Checkpoints and devices of the pair, and of the blind twin.
 
         Raises:
-            CrossdraftError: one is not there.
+            CrossdraftError: a checkpoint does not exist.
         """
         check_models(self.target, self.event)
         from crossdraft_lab.bench.assembly import Models
@@ -106,13 +106,13 @@ class CoreOptions:
     ] = None
 
     def cores(self, device: str | None) -> "Cores | None":
-        """The cores of the pair, the target being on that device."""
+        """Cores of the pair, for a target on that device."""
         return core_each(device, self.target_cores, self.draft_cores)
 
 
 @contextmanager
 def loaded_target(models: "Models", cores: "Cores | None" = None) -> "Iterator[tuple[dict[str, object], LoadedTarget]]":
-    """The environment before anything is loaded, and the target; pinned to its cores."""
+    """Yield the environment before anything is loaded, and the target; pinned to its cores."""
     from crossdraft.engine.fast.pinning import pinned
     from crossdraft_lab.bench.environment import environment
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Capture a target's answers, for heads to learn from.", add_completion=False)
 
-CLIPS, PROMPTS = 64, 8  # of scenes, by default
+CLIPS, PROMPTS = 64, 8  # defaults for scenes
 Layers = Annotated[
     str | None,
     typer.Option(
@@ -105,7 +105,7 @@ def _run(out: Path, plan: "CapturePlan", index: "CaptureIndex", *, compare: bool
     typer.echo(expected.sentence(), err=True)
     turns = InterleavedRecorder(plan.target, plan.spec, plan.batch) if compare else None
     if turns is not None:
-        plan = replace(plan, workers=0)  # nobody else may work while two are being compared
+        plan = replace(plan, workers=0)  # no other process may compute during the comparison
         turns.warm_up(plan.source.read(0))
     recorder = turns or FeatureRecorder(plan.target, plan.spec, plan.batch)
     with progress("capturing", max(0, len(plan.source) - index.done)) as tick:
@@ -144,7 +144,7 @@ def _check(out: Path, target: str, device: str | None, as_json: bool) -> None:
 
 
 def _source(listed: Path | None, clips: int | None, scenes: dict[str, object], seed: int) -> "ClipSource":
-    """The list, or scenes with the settings that were given."""
+    """Make the source of clips: the list, or scenes with the given settings."""
     from crossdraft_lab.train.capture.sources import ListSource, SceneSource
 
     given = {name: value for name, value in scenes.items() if value is not None}
@@ -158,7 +158,7 @@ def _source(listed: Path | None, clips: int | None, scenes: dict[str, object], s
 
 
 def _numbers(option: str, text: str | None) -> tuple[int, ...] | None:
-    """(2, 4) of "2,4"; () of "none"."""
+    """Parse a list of numbers: (2, 4) from "2,4"; () from "none"."""
     if text is None:
         return None
     if text == "none":

@@ -67,7 +67,7 @@ class CutOptions:
     ] = None
 
     def plan(self, out: Path) -> "ClipPlan":
-        """With clips in the output folder."""
+        """Plan of clips, to be cut into the output folder."""
         from crossdraft_lab.datasets.recorded import QUESTIONS, ClipPlan
 
         asked = QUESTIONS if self.questions is None else _read_questions(self.questions)
@@ -133,7 +133,7 @@ def _without_video(number: int) -> str:
 
 
 def _of_parts(filled: "FilledParts", plan: "ClipPlan | None") -> Iterator[str]:
-    """Describe the parts that could not be read to their end, or gave nothing."""
+    """Yield descriptions of the parts that could not be read to their end, or gave no sample."""
     for part, why in filled.broken.items():
         yield f"Not read to its end: {part}: {why}"
     if filled.empty:
@@ -171,7 +171,7 @@ def split(
         files = {name: folder / f"{name}.jsonl" for name in SPLITS if counts.samples.get(name)}
         for name, path in files.items():
             export(index, path, name)
-        for name in set(SPLITS) - set(files):  # files of an earlier split, whose clips may have moved
+        for name in set(SPLITS) - set(files):  # remove files of an earlier split, whose clips may have moved
             (folder / f"{name}.jsonl").unlink(missing_ok=True)
     lines = [
         f"{name}: {counted(counts.samples[name], 'question')}, {counted(counts.groups[name], 'group')}: {files[name]}"
@@ -211,7 +211,7 @@ def score(
 
 
 def _lists(dataset: str | None, as_json: bool) -> bool:
-    """`--dataset help` lists the data sets, whatever else was given."""
+    """List the data sets for `--dataset help`, whatever else was given; return true if it did."""
     if dataset != "help":
         return False
     from crossdraft.cli.reporting import report

@@ -1,4 +1,4 @@
-"""The clip of `crossdraft demo` where the laboratory is installed: a new scene of the held-out ones."""
+"""The clip of `crossdraft demo` where the laboratory is installed: a held-out scene."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def make(out: Path, seed: int) -> DemoClip:
     """Make a clip of one of the test split's scenes, with questions in wordings that no training saw.
 
     Raises:
-        CrossdraftError: there is no such scene, or the folder cannot be written to.
+        CrossdraftError: the scene does not exist, or the folder cannot be written to.
     """
     from crossdraft_lab.scenes import ask, make_scene, score, split_seeds, write_clip
 

@@ -1,4 +1,4 @@
-"""`crossdraft experiment`: the evidence, one command for each claim, and the report of all of it."""
+"""`crossdraft experiment`: runs the experiments, and writes their report."""
 
 from pathlib import Path
 from typing import Annotated
@@ -66,7 +66,7 @@ def experiment(
 
 
 def _report(out: Path, traces: list[Path] | None, *, as_json: bool) -> None:
-    """Write the pages of what is there, and say which they are."""
+    """Write the report's pages from the experiments in the folder, and print their paths."""
     from crossdraft.cli.reporting import report
     from crossdraft_lab.bench.experiments.real_pair import real_pair
     from crossdraft_lab.bench.experiments.report import has_experiments, write_real_pair, write_report

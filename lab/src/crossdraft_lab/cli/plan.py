@@ -1,4 +1,4 @@
-"""`crossdraft plan`: does drafting pay on this machine, and how much of it?"""
+"""`crossdraft plan`: whether drafting pays on this machine, and the best draft lengths."""
 
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated
@@ -57,7 +57,7 @@ class TypedStages:
         """Return the stages from the numbers that were typed in.
 
         Raises:
-            CrossdraftError: a number is missing, stands there twice, or is out of range.
+            CrossdraftError: a number is missing, is given twice, or is out of range.
         """
         from crossdraft_lab.bench.plan import Stages
 
@@ -82,7 +82,7 @@ class TypedStages:
             missing = ", ".join(name for name, value in needed.items() if value is None)
             raise CrossdraftError(f"To plan, give {missing} as well, or --measure to measure a pair here.")
         for name, value in (("c", self.c), ("verify slope", slope)):
-            if value is not None and not value >= 0:  # not of nan either
+            if value is not None and not value >= 0:  # also refuses NaN
                 raise CrossdraftError(f"The {name} is {value:g}; give 0 or more.")
         passes = () if self.verify is None else _points(self.verify)
         if slope is not None:
@@ -93,7 +93,7 @@ class TypedStages:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPair:
-    """The pair whose stages are measured, and on what."""
+    """The pair whose stages are measured, and the number of questions."""
 
     target: Annotated[str, Option(help="'reference', or the folder of a checkpoint.", rich_help_panel=PAIR)] = (
         "reference"

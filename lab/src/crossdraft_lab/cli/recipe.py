@@ -1,4 +1,4 @@
-"""A command whose arguments set a recipe's keys: a key that is given as an option is known by its name."""
+"""A command whose arguments set a recipe's keys: an option that looks like a key is answered with the key's name."""
 
 from difflib import get_close_matches
 from importlib import import_module
@@ -10,16 +10,16 @@ from crossdraft.errors import CrossdraftError
 
 
 class RecipeCommand(TyperCommand):
-    """Refuses `--steps 10` with the name of the key that is meant, `optim.steps`.
+    """Refuses `--steps 10` with the name of the likely key, `optim.steps`.
 
-    Nothing is imported for it before an option is wrong.
+    The recipe's schema is imported only when an option is wrong.
     """
 
-    schema = "crossdraft_lab.train.heads.recipe", "HeadRecipe"  # module and name
-    recipe: str | None = None  # whose name it is; by default the command's
+    schema = "crossdraft_lab.train.heads.recipe", "HeadRecipe"  # module and class of the recipe
+    recipe: str | None = None  # name of the recipe; by default the command's
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse an unknown option that looks like a key of the recipe; other errors are found later."""
+        """Refuse an unknown option that looks like a key of the recipe; leave other errors to the base class."""
         known = {
             option for parameter in self.get_params(ctx) for option in (*parameter.opts, *parameter.secondary_opts)
         }
@@ -29,7 +29,7 @@ class RecipeCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
     def _key(self, option: str, options: set[str], command: str) -> str | None:
-        """The recipe's key that an unknown option is nearest to; `None` if an existing option is nearer."""
+        """Key of the recipe that is nearest to an unknown option; `None` if an existing option is nearer."""
         from crossdraft_lab.train.core.recipe import RECIPES, nearest_key
 
         module, kind = self.schema

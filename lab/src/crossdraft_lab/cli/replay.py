@@ -10,7 +10,7 @@ from crossdraft.cli.reporting import ReportOptions, progress
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import check_spec, read_spec
 
-REPLAYED = {"memory", "ngram", "trace"}  # need no target
+REPLAYED = {"memory", "ngram", "trace"}  # drafters that need no target
 
 app = typer.Typer(add_completion=False)
 

@@ -1,4 +1,4 @@
-"""`crossdraft scale`: what shows how large models behave here, without trained weights."""
+"""`crossdraft scale`: tools to try large models here, without trained weights."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -43,7 +43,7 @@ def make(
     if seed is None and count > len(seeds):
         raise CrossdraftError(f"The {split} split has {len(seeds)} scenes; ask for fewer than {count}.")
     chosen = range(first, first + count)
-    if out.is_dir():  # else it is made
+    if out.is_dir():  # otherwise it is created
         for number in chosen:
             made = clip_files(number, out)
             check_outputs(made.video, made.events, made.meta, force=force)
@@ -90,5 +90,5 @@ def _draw(scene: "Scene", out: Path) -> None:
     encoded, picture = cv2.imencode(".png", contact_sheet(scene)[..., ::-1])
     if not encoded:
         raise CrossdraftError(f"OpenCV cannot make the picture {out}; reinstall opencv-python-headless.")
-    with atomic_path(out) as path:  # writing is ours, because OpenCV's says nothing of a full disk
+    with atomic_path(out) as path:  # the file is written here, because OpenCV does not report a full disk
         path.write_bytes(picture.tobytes())

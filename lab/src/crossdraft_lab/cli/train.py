@@ -1,4 +1,4 @@
-"""`crossdraft train`: from a recipe to the reference pair, or to a head for a target."""
+"""`crossdraft train`: trains the reference pair, or a head for a target, from a recipe."""
 
 from pathlib import Path
 from typing import Annotated
@@ -104,7 +104,7 @@ def l6(
     digest = target_fingerprint(target)
     store = CaptureStore.open(capture, digest)
     back = None if validation is None else CaptureStore.open(validation, digest)
-    # The first process saves and measures alone, for which the others wait.
+    # The first process saves and measures alone; the others wait for it.
     with init_distributed(device or "cpu", timedelta(days=7)) as (ranks, where):
         figures = tune_drafter(TuneInputs(recipe, target, event, store, back, out, str(where)), ranks)
     drafter = out / "drafter"
@@ -185,7 +185,7 @@ app.command(cls=recipe_command("align.spans", "SpanRecipe"))(ctpd)
 
 
 def _taken(network: str, folder: Path, event: str) -> str:
-    """Say which option takes the head in that folder."""
+    """Name the option that takes the head in that folder."""
     from crossdraft.methods import METHODS
     from crossdraft_lab.networks import ALIGNED, PACKERS, VISION_ADAPTERS, task_of
 

@@ -1,4 +1,4 @@
-"""Table of the data sets that can be read: layout, licence, reader. Commands and the docs' table are made from it."""
+"""Table of the data sets that can be read: layout, licence, reader. Commands and the docs' table use it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,16 +21,16 @@ UNKNOWN = "none that we found; ask its authors"
 
 @dataclass(frozen=True, slots=True)
 class DatasetRecord:
-    """A data set.
+    """A data set of the catalogue.
 
     Args:
-        title: for people.
-        paper: where it is described.
-        licence: as its authors state it.
-        layout: files that it is told by.
-        found: whether a folder holds it.
-        reader: (folder, plan of clips) -> its reader.
-        cuts: its clips are cut out of longer recordings.
+        title: name for people.
+        paper: paper that describes it.
+        licence: licence as its authors state it.
+        layout: description of the files by which it is recognised.
+        found: true if a folder holds it.
+        reader: makes its reader from a folder and a plan of clips.
+        cuts: true if its clips are cut out of longer recordings.
     """
 
     title: str
@@ -63,7 +63,7 @@ def _holds_eventbench(root: Path) -> bool:
     return _holds_instructions(root) and any(any(folder.glob("*.npz")) for folder in subfolders(root))
 
 
-# In this order they are looked for: the narrower layout goes first.
+# Looked for in this order: a narrower layout comes first.
 DATASETS: Mapping[str, DatasetRecord] = {
     "dsec": DatasetRecord(
         "DSEC", "Gehrig et al., RA-L 2021", "CC BY-SA 4.0 as far as we know: read its site; its scripts MIT",
@@ -118,10 +118,10 @@ DATASETS: Mapping[str, DatasetRecord] = {
 
 
 def dataset_in(root: Path, name: str | None = None) -> str:
-    """The name of the data set in a folder: the given one, or what its layout says.
+    """Name of the data set in a folder: `name`, or what the layout shows.
 
     Raises:
-        CrossdraftError: no folder, an unknown name, or a layout that is no known one.
+        CrossdraftError: no folder, an unknown name, or an unknown layout.
     """
     if name is not None and name not in DATASETS:
         raise CrossdraftError(
@@ -140,5 +140,5 @@ def dataset_in(root: Path, name: str | None = None) -> str:
 
 
 def open_dataset(root: Path, name: str, plan: ClipPlan | None = None) -> DatasetReader:
-    """The reader of a data set; errors as its own."""
+    """Open the reader of a data set; errors as its own."""
     return DATASETS[name].reader(root, plan or ClipPlan())

@@ -30,7 +30,7 @@ class DsecSequence:
     """One sequence of DSEC, seen by the left event camera and the left colour camera.
 
     Args:
-        folder: of the sequence, named after it.
+        folder: folder of the sequence, named after it.
         aligned: bring the images onto the raw pixels of the event camera.
     """
 
@@ -67,7 +67,7 @@ class DsecSequence:
             yield image if aligner is None else aligner(image)
 
     def damaged_images(self) -> Iterator[Path]:
-        """Images that do not begin and end as a PNG does; none is decoded."""
+        """Yield images that do not begin and end as a PNG does; none is decoded."""
         for path in self._images[1:]:  # the first is decoded
             try:
                 with path.open("rb") as file:
@@ -104,7 +104,7 @@ class Dsec(RecordedReader):
     """All sequences in a folder, or in its folders `train` and `test`.
 
     Raises:
-        CrossdraftError: there are none.
+        CrossdraftError: there are no sequences.
     """
 
     def __init__(self, root: Path, plan: ClipPlan) -> None:
@@ -129,7 +129,7 @@ class Dsec(RecordedReader):
 
 
 def drive_of(sequence: str) -> str:
-    """The drive that a sequence is a piece of: `zurich_city_09_a` to `_e` are consecutive pieces of one.
+    """Drive that a sequence is a piece of: `zurich_city_09_a` to `_e` are consecutive pieces of one drive.
 
     >>> drive_of("zurich_city_09_a")
     'zurich_city_09'

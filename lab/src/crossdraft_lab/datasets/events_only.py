@@ -26,13 +26,13 @@ from crossdraft_lab.datasets.sample import DatasetSample, Problem
 if TYPE_CHECKING:
     from crossdraft.models.e2vid import Reconstructor
 
-FPS = 20  # of the video that is made
+FPS = 20  # frames a second of the video that is made
 OBJECT_QUESTION = "What object is this?"
 Video = Callable[[Iterator[Events]], Iterator[NDArray[np.uint8]]]
 
 
 def drawn_frames(windows: Iterator[Events]) -> Iterator[NDArray[np.uint8]]:
-    """Each window as EventGPT sees it, [H, W, 3]; white where a window has no events."""
+    """Draw each window as EventGPT sees it, [H, W, 3]; white where a window has no events."""
     for window in windows:
         if len(window):
             yield eventgpt_frames(window, 1)[0]
@@ -44,9 +44,9 @@ class EventSequence:
     """A recording of events alone, whose frames show the events since the frame before.
 
     Args:
-        path: of the recording.
+        path: path of the recording.
         video: makes a frame of each window of events.
-        fps: of the frames.
+        fps: frames a second.
     """
 
     def __init__(self, path: Path, video: Video = drawn_frames, fps: float = FPS) -> None:
@@ -85,7 +85,7 @@ class EventsReader(RecordedReader):
     """Recordings of events alone; their video is drawn, or made by the network whose weights the plan names."""
 
     def video(self, windows: Iterator[Events]) -> Iterator[NDArray[np.uint8]]:
-        """A frame of each window."""
+        """Make a frame of each window."""
         network = self._network
         return drawn_frames(windows) if network is None else network.frames(windows)
 
@@ -98,10 +98,10 @@ class EventsReader(RecordedReader):
 
 
 class E2vid(EventsReader):
-    """Recordings in E2VID's text form. A text is read once, into an HDF5 of which spans can be read.
+    """Recordings in E2VID's text form. A text is read once, and converted to an HDF5 from which spans can be read.
 
     Raises:
-        CrossdraftError: there are none.
+        CrossdraftError: there are no recordings.
     """
 
     def __init__(self, root: Path, plan: ClipPlan) -> None:
@@ -122,7 +122,7 @@ class E2vid(EventsReader):
 
 
 class NCaltech101(EventsReader):
-    """Every recording is a clip; its question is what it shows, and the class's name the answer.
+    """N-Caltech101: every recording is a clip; the question asks what it shows, the answer is the class's name.
 
     Raises:
         CrossdraftError: there is no folder of classes.
@@ -159,7 +159,7 @@ class NCaltech101(EventsReader):
 
 
 def class_name(folder: str) -> str:
-    """A class as words: `Faces_easy` is "faces", `BACKGROUND_Google` "background".
+    """Name of a class in words: `Faces_easy` is "faces", `BACKGROUND_Google` "background".
 
     >>> class_name("car_side")
     'car side'
@@ -170,7 +170,7 @@ def class_name(folder: str) -> str:
 def text_recordings(root: Path) -> list[Path]:
     """Files in a folder that begin as E2VID's do: a zip, or a text whose first line is `width height`.
 
-    Links to nothing and folders of such names are none.
+    Broken links and folders with such names are left out.
     """
     named = (path for path in sorted(root.iterdir()) if path.suffix.lower() in (".zip", ".txt"))
     return [path for path in named if is_file(path) and _is_text(path)]

@@ -15,10 +15,10 @@ class FileFinder:
     def __init__(self, folders: Iterable[Path], suffixes: Sequence[str] = VIDEOS) -> None:
         self.folders = [folder for folder in folders if folder.is_dir()]
         self._suffixes = suffixes
-        self.find = lru_cache(maxsize=4096)(self._find)  # questions about one video follow one another
+        self.find = lru_cache(maxsize=4096)(self._find)  # successive questions are often about one video
 
     def _find(self, *stems: str) -> Path | None:
-        """The first file of these names; names that leave the folders are refused."""
+        """Find the first file with one of these stems; names that leave the folders are refused."""
         for stem in stems:
             if inside(stem):
                 for folder in self.folders:
@@ -43,7 +43,7 @@ def inside(name: str) -> bool:
 
 
 def subfolders(root: Path, depth: int = 2) -> list[Path]:
-    """The folder and those in it, to so many levels, sorted; what is hidden is left out."""
+    """The folder and its subfolders, to `depth` levels, sorted; hidden ones are left out."""
     found, level = [root], [root]
     for _ in range(depth):
         level = [path for folder in level for path in sorted(folder.iterdir()) if path.is_dir() and path.name[0] != "."]
@@ -52,10 +52,10 @@ def subfolders(root: Path, depth: int = 2) -> list[Path]:
 
 
 def one_folder_with(root: Path, pattern: str) -> Path:
-    """The folder, or the one right below it, that holds files of a pattern.
+    """Find the folder that holds files of a pattern: `root` itself, or one right below it.
 
     Raises:
-        CrossdraftError: none does.
+        CrossdraftError: no folder holds such files.
     """
     for folder in subfolders(root, 1):
         if any(folder.glob(pattern)):

@@ -1,7 +1,7 @@
-"""An index of samples on disk: SQLite, written a few thousand rows at a time; an interruption loses at most these.
+"""An index of samples on disk: SQLite, written some thousand rows at a time; an interruption loses at most these.
 
-A million rows take no more memory than a thousand. A part of the data set that was read to its end is not opened again;
-one that was interrupted goes on behind the last row that was kept.
+Memory does not grow with the number of rows. A part of the data set that was read to its end is not opened again; one
+that was interrupted continues behind the last row that was kept.
 """
 
 import json
@@ -41,14 +41,14 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class PairCounts:
-    """Counts of what an index holds.
+    """Numbers of what an index holds.
 
     Args:
-        samples: questions that can be asked.
-        clips: different videos, or recordings where there is no video.
-        groups: of what a split keeps together.
-        missing: questions about files that are not there.
-        parts, open_parts: of the data set; those not read to their end.
+        samples: number of questions that can be asked.
+        clips: number of different videos, or of recordings without video.
+        groups: number of groups that a split keeps together.
+        missing: number of questions whose files are missing.
+        parts, open_parts: number of parts of the data set, and of parts that are not read to their end.
     """
 
     samples: int
@@ -63,7 +63,7 @@ class PairIndex:
     """The index in a folder; paths in it are relative to the folder.
 
     Raises:
-        CrossdraftError: it cannot be opened, or is none of ours.
+        CrossdraftError: the index cannot be opened, or is not ours.
     """
 
     def __init__(self, folder: Path, *, create: bool = False) -> None:
@@ -91,16 +91,16 @@ class PairIndex:
         return {key: json.loads(value) for key, value in self.rows("SELECT key, value FROM meta")}
 
     def describe(self, **values: object) -> None:
-        """Keep plain values about the index in it."""
+        """Store plain values about the index in it."""
         with self._errors(), self._db:
             rows = [(key, json.dumps(value, sort_keys=True)) for key, value in values.items()]
             self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
 
     def expect(self, **values: object) -> None:
-        """Keep these values in a new index, compare them with those of one that is there.
+        """Store these values in a new index, or compare them with those of an existing one.
 
         Raises:
-            CrossdraftError: it was made of something else.
+            CrossdraftError: the existing index was made with other values.
         """
         known = self.meta
         for name, value in {"version": VERSION, **values}.items():
@@ -113,21 +113,21 @@ class PairIndex:
             self.describe(version=VERSION, **values)
 
     def begin(self, parts: Iterable[str]) -> None:
-        """Note parts that are to be read; the index is incomplete until all of them are."""
+        """Register parts that are to be read; the index is incomplete until all of them are."""
         with self.writing() as db:
             db.executemany("INSERT OR IGNORE INTO parts VALUES (?, 0, 0, 0)", [(part,) for part in parts])
 
     def add(self, reader: DatasetReader, part: str, most: int | None = None, watch: Watch = iter) -> int:
-        """Read the rest of a data set's part; return the number of its samples, including earlier runs'.
+        """Read the rest of a data set's part; return the number of its samples, including those of earlier runs.
 
         Args:
-            reader: of the data set.
-            part: its name.
-            most: read no more than so many samples of it; it stays open then.
-            watch: sees the samples pass by, as a progress bar does.
+            reader: reader of the data set.
+            part: name of the part.
+            most: largest number of samples to read; the part then stays open.
+            watch: wraps the iteration over samples, as a progress bar does.
 
         Raises:
-            CrossdraftError: what reading raises; what was read before is kept.
+            CrossdraftError: an error of the reader; samples read before are kept.
         """
         known = next(self.rows("SELECT read, missing, done FROM parts WHERE name = ?", part), (0, 0, 0))
         read, missing, done = known
@@ -142,20 +142,20 @@ class PairIndex:
         return read
 
     def samples(self, split: str | None = None) -> Iterator[Mapping[str, Any]]:
-        """The samples of a split, or all, in the order in which they were read, as rows of the table."""
+        """Yield the samples of a split, or all, in the order in which they were read, as rows of the table."""
         names = (*COLUMNS, "split")
         where, values = ("", ()) if split is None else (" WHERE split = ?", (split,))
         for row in self.rows(f"SELECT {', '.join(names)} FROM samples{where} ORDER BY number", *values):  # noqa: S608
             yield _as_mapping(row, names)
 
     def sample(self, key: str) -> Mapping[str, Any] | None:
-        """The sample of that id, as `samples` gives it, or `None`."""
+        """Return the sample of that id, as `samples` yields it, or `None`."""
         statement = f"SELECT {', '.join(COLUMNS)} FROM samples WHERE id = ?"  # noqa: S608 (our own names)
         row = next(self.rows(statement, key), None)
         return None if row is None else _as_mapping(row, COLUMNS)
 
     def counts(self) -> PairCounts:
-        """Count what the index holds."""
+        """Count samples, clips, groups and parts."""
         samples, clips, groups = next(
             self.rows(
                 "SELECT COUNT(*), COUNT(DISTINCT COALESCE(video, events)), COUNT(DISTINCT kept_together) FROM samples"
@@ -167,9 +167,9 @@ class PairIndex:
         return PairCounts(samples, clips, groups, missing, parts, parts - done)
 
     def rows(self, statement: str, *values: object) -> Iterator[tuple[Any, ...]]:
-        """The rows of a query, one at a time."""
+        """Yield the rows of a query, one at a time."""
         with self._errors():
-            # "yield from" would close the cursor, also when its database is closed already.
+            # "yield from" would close the cursor even when its database is closed already.
             for row in self._db.execute(statement, values):  # noqa: UP028
                 yield row
 
@@ -187,7 +187,7 @@ class PairIndex:
             with self.writing() as db:
                 db.executemany(insert, [self._row(part, sample) for sample in samples])
                 db.execute("INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?)", (part, *state))
-        except UnicodeEncodeError as error:  # another field than the question
+        except UnicodeEncodeError as error:  # in a field other than the question
             raise CrossdraftError(f"A sample of {part} is no text ({error}); mend its annotations.") from error
         except sqlite3.IntegrityError as error:
             raise CrossdraftError(
@@ -196,7 +196,7 @@ class PairIndex:
             ) from error
 
     def _twice(self, samples: list[DatasetSample]) -> str:
-        """Return the first id that the index already holds."""
+        """Return the first id that the index already holds; empty if there is none."""
         seen = set[str]()
         for sample in samples:
             if sample.id in seen or self.sample(sample.id) is not None:
@@ -216,7 +216,7 @@ class PairIndex:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turn SQLite's errors into one sentence, except for rows that contradict each other."""
+        """Convert SQLite's errors into one sentence, except for rows that contradict each other."""
         try:
             yield
         except sqlite3.IntegrityError:
@@ -235,7 +235,7 @@ def _whole(samples: Iterator[DatasetSample], part: str) -> Iterator[DatasetSampl
 
 
 def _batches(samples: Iterator[DatasetSample]) -> Iterator[list[DatasetSample]]:
-    """Batches of a few thousand samples; the samples before a reader's error are yielded before it is raised."""
+    """Yield batches of some thousand samples; those before a reader's error are yielded before it is raised."""
     some = list[DatasetSample]()
     try:
         for sample in samples:

@@ -3,7 +3,7 @@ r"""Lists of conversations about event recordings, in LLaVA's form: EventGPT's i
     [{"id": …, "event_data": "interlaken_00_c/000069.npy",
       "conversations": [{"from": "human", "value": "<event>\n…"}, {"from": "gpt", "value": "…"}]}, …]
 
-Variants carry `split`, `video_data` or `mp4_data` beside it, and may leave the conversations empty: then the plan's
+Variants have `split`, `video_data` or `mp4_data` as well, and may leave the conversations empty: then the plan's
 questions are asked. EventBench's recordings are `.npz` (320x240 unless their kind says otherwise).
 """
 
@@ -28,8 +28,8 @@ from crossdraft_lab.datasets.video_qa import cut_from
 PLACEHOLDERS = re.compile(r"\s*<(event|video|image|ev_start|ev_end)>\s*")
 VIDEO_FIELDS = ("mp4_data", "video_data")
 KIND_FIELDS = ("task", "task_type", "category", "question_type", "type")
-MOST_TURNS = 200  # of one conversation
-# EventBench's sensors by the kind of its recordings, where they are not the simulator's.
+MOST_TURNS = 200  # turns of one conversation
+# EventBench's sensors by the kind of its recordings, where they differ from the simulator's.
 SIMULATED = (320, 240)
 HD = dict.fromkeys(("event_ocr", "emotion_cls"), (1280, 720))
 VGA = dict.fromkeys(("dsec_n_imagenet", "gesture_recognition_EB_hand"), (640, 480))
@@ -42,7 +42,7 @@ class Instructions(DatasetReader):
     """Every file of conversations in a folder, or right below it.
 
     Raises:
-        CrossdraftError: there is none.
+        CrossdraftError: there is no such file.
     """
 
     def __init__(self, root: Path, plan: ClipPlan) -> None:
@@ -90,7 +90,7 @@ class Instructions(DatasetReader):
         return written
 
     def _find(self, name: str, suffixes: tuple[str, ...]) -> Path | None:
-        """Find the file of that name below one of the folders, or of the same name with another suffix."""
+        """Find the file of that name, or with another of the suffixes, below one of the folders."""
         if not inside(name):
             return None
         for folder in self._folders:
@@ -104,7 +104,7 @@ class Instructions(DatasetReader):
 
 
 def turns_of(row: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """Every question of a conversation with its answer, without placeholders; `None` if there is no conversation."""
+    """Yield each question of a conversation with its answer, without placeholders; `None` for an empty conversation."""
     conversation = row.get("conversations")
     said = [entry for entry in conversation if isinstance(entry, dict)] if isinstance(conversation, list) else []
     for asked, answer in pairwise([*said, {}]):
@@ -114,7 +114,7 @@ def turns_of(row: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
 
 
 def origin_of(name: str) -> tuple[str, str, float | None, float | None]:
-    """(sequence, group, from second, to second) of an event file's name: folder, drive, or source video.
+    """Return (sequence, group, from second, to second) by an event file's name: its folder, drive, or source video.
 
     >>> origin_of("interlaken_00_c/000069.npy")
     ('interlaken_00_c', 'interlaken_00', None, None)

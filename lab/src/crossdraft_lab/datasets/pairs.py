@@ -1,4 +1,4 @@
-"""Work on an index of pairs: fill it from a data set, check data set and index, write its clips as a list."""
+"""Work on an index of pairs: filling it from a data set, checking data set and index, writing its clips as a list."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,11 +21,11 @@ Bar = Callable[[Iterator[DatasetSample], str], Iterator[DatasetSample]]
 
 @dataclass(frozen=True, slots=True)
 class FilledParts:
-    """Parts that are broken, and parts without a sample.
+    """Parts that could not be read, and parts without a sample.
 
     Args:
-        broken: why each could not be read to its end; what was read before is kept.
-        empty: those that gave no sample: recordings that are shorter than a clip, or have no events where frames are.
+        broken: for each part, the reason that it could not be read to its end; samples read before are kept.
+        empty: parts without a sample: recordings that are shorter than a clip, or have no events where frames are.
     """
 
     broken: Mapping[str, str]
@@ -46,11 +46,11 @@ def fill(
     """Read these parts, one after another.
 
     Args:
-        index: what they are kept in.
-        reader: of the data set.
-        parts: their names.
-        most: samples of each.
-        bar: passes a part's samples by, and is told what it is.
+        index: index that keeps the samples.
+        reader: reader of the data set.
+        parts: names of the parts.
+        most: largest number of samples of each part.
+        bar: wraps the iteration over a part's samples, given the part's description.
     """
     index.begin(parts)
     broken, empty = dict[str, str](), list[str]()
@@ -65,7 +65,7 @@ def fill(
     return FilledParts(broken, tuple(empty))
 
 
-MOST_PROBLEMS = 1000  # reported of one part
+MOST_PROBLEMS = 1000  # problems that are reported of one part
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,10 @@ class DatasetCheck:
     """Result of checking the folder of a data set.
 
     Args:
-        dataset: its name in the catalogue.
-        title, licence: as the catalogue says.
-        parts: how many annotation files or sequences there are.
-        problems: with files; at most `MOST_PROBLEMS` of a part.
+        dataset: name in the catalogue.
+        title, licence: title and licence in the catalogue.
+        parts: number of annotation files or sequences.
+        problems: problems with files; at most `MOST_PROBLEMS` of a part.
     """
 
     dataset: str
@@ -103,12 +103,12 @@ class DatasetCheck:
 def check_dataset(
     root: Path, name: str | None = None, watch: Callable[[Sequence[str]], Iterable[str]] = iter
 ) -> DatasetCheck:
-    """Look at every file that the layout names. Nothing is written.
+    """Check every file that the layout names. Nothing is written.
 
     Args:
-        root: its folder.
-        name: of the data set, where the layout does not say it.
-        watch: sees the parts pass by, as a progress bar does.
+        root: folder of the data set.
+        name: name of the data set, if the layout does not show it.
+        watch: wraps the iteration over parts, as a progress bar does.
 
     Raises:
         CrossdraftError: the folder holds no known data set, or none of its files.
@@ -125,7 +125,7 @@ def check_dataset(
 
 
 def check_index(folder: Path) -> DatasetCheck:
-    """Look at an index: are its files there, was everything read, do its splits leak?
+    """Check an index: whether its files exist, whether all parts were read, and whether its splits leak.
 
     Raises:
         CrossdraftError: there is no index, or it is damaged.
@@ -146,18 +146,18 @@ def check_index(folder: Path) -> DatasetCheck:
         return DatasetCheck(str(meta.get("dataset")), title, str(meta.get("licence")), counts.parts, tuple(problems))
 
 
-MOST_QUESTIONS = 512  # in a line
+MOST_QUESTIONS = 512  # questions in a line
 
 
 def export(index: PairIndex, path: Path, split: str | None = None) -> tuple[int, int]:
     """Write the clips of a split, or all, as JSON lines; the file is whole or absent.
 
-    A line holds `video`, `events` where there are any, `prompt` (the questions), and for whoever scores the answers
-    `answers`, `kinds`, `ids`, `sequence`, `dataset` and `licence`. Paths are relative to the index's folder. Questions
-    about a clip that stand apart, or that are very many, make several lines.
+    A line holds `video`, `events` if there are any, `prompt` (the questions), and for the scoring of answers `answers`,
+    `kinds`, `ids`, `sequence`, `dataset` and `licence`. Paths are relative to the index's folder. Questions about a
+    clip that are not successive, or more than `MOST_QUESTIONS`, make several lines.
 
     Returns:
-        How many lines were written, and how many clips were left out because they have no video file.
+        Number of lines written, and number of clips left out because they have no video file.
     """
     meta = index.meta
     known = {"dataset": meta.get("dataset"), "licence": meta.get("licence")}

@@ -1,4 +1,4 @@
-"""Clips out of long recordings: frames and events of the same span, cut into ordinary video and event files."""
+"""Clips from long recordings: frames and events of the same span, cut into ordinary video and event files."""
 
 import os
 from abc import abstractmethod
@@ -15,15 +15,15 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.events.excerpt import Excerpt
 from crossdraft_lab.datasets.sample import DatasetReader, DatasetSample, Problem
 
-# Of driving; none of them can be answered without looking.
+# Questions about driving; none of them can be answered without looking.
 QUESTIONS = (
     "What is ahead of us?",
     "What is moving in this scene, and where to?",
     "Describe the road and what is beside it.",
     "What should the driver pay attention to?",
 )
-LEAST_FRAMES = 2  # of a clip
-MOST_FRAMES = 2_000_000  # of a sequence
+LEAST_FRAMES = 2  # frames of a clip
+MOST_FRAMES = 2_000_000  # frames of a sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +31,15 @@ class ClipPlan:
     """Settings for cutting clips, and the questions about them.
 
     Args:
-        folder: where the clips are written, `<sequence>/<number>.mp4` and `.h5`; `None` cuts none.
-        seconds: of a clip.
-        stride_s: from one clip's beginning to the next one's; shorter than a clip, they overlap. `None` = its length.
-        questions: about every clip of a data set that has none of its own.
-        aligned: bring images onto the pixels of the event camera, where a calibration is there.
-        weights: of an event-to-video network (safetensors), for recordings without frames; `None` draws the events.
+        folder: folder for the clips, `<sequence>/<number>.mp4` and `.h5`; `None` cuts none.
+        seconds: length of a clip in seconds.
+        stride_s: seconds from one clip's start to the next; clips overlap if it is below `seconds`, which `None` means.
+        questions: questions about every clip of a data set that has none of its own.
+        aligned: map images onto the pixels of the event camera, where there is a calibration.
+        weights: event-to-video network (safetensors) for recordings without frames; `None` draws the events.
 
     Raises:
-        CrossdraftError: no question, or a length that is none.
+        CrossdraftError: no question, or an invalid length.
     """
 
     folder: Path | None = None
@@ -68,11 +68,11 @@ class ClipPlan:
 
 
 class FrameSequence(Protocol):
-    """A recording: frames and events on one clock in µs."""
+    """A recording of frames and events on one clock in µs."""
 
     @property
     def group(self) -> str:
-        """The drive that it is a piece of."""
+        """Drive that the recording is a piece of."""
         ...
 
     @property
@@ -102,7 +102,7 @@ class RecordedReader(DatasetReader):
         """A sequence by its name."""
 
     def samples(self, part: str) -> Iterator[DatasetSample]:
-        """Cuts each clip unless it is there, and yields the questions about it; clips without events are left out."""
+        """Cut each clip unless it exists, and yield the questions about it; clips without events are left out."""
         sequence, plan = self.sequence(part), self.plan
         if plan.folder is None:
             raise CrossdraftError("Clips of a recording need a folder to be written to; name one.")
@@ -123,7 +123,7 @@ class RecordedReader(DatasetReader):
                 )
 
     def problems(self, part: str) -> Iterator[Problem]:
-        """Yield what cannot be read; of the events, the beginning and the end are tried."""
+        """Yield files that cannot be read; of the events, only the beginning and the end are read."""
         try:
             sequence = self.sequence(part)
             times, span = sequence.times_us, sequence.events.time_span()
@@ -137,7 +137,7 @@ class RecordedReader(DatasetReader):
 
 
 def spans(times_us: NDArray[np.int64], seconds: float, stride_s: float | None = None) -> Iterator[tuple[int, int]]:
-    """Half-open spans [start, end) in µs from the first frame on, as far as the frames go.
+    """Yield half-open spans [start, end) in µs from the first frame on, up to the last frame.
 
     >>> list(spans(np.array([0, 500_000, 1_000_000, 1_500_000]), 1.0, 0.5))
     [(0, 1000000), (500000, 1500000), (1000000, 2000000)]
@@ -146,7 +146,7 @@ def spans(times_us: NDArray[np.int64], seconds: float, stride_s: float | None = 
         return
     length, stride = round(seconds * 1e6), round((stride_s or seconds) * 1e6)
     frame_us = int(np.median(np.diff(times_us)))
-    start, end = int(times_us[0]), int(times_us[-1]) + frame_us  # the last frame stands for its own time, too
+    start, end = int(times_us[0]), int(times_us[-1]) + frame_us  # the last frame covers its own interval, too
     while start + length <= end:
         yield start, start + length
         start += stride
@@ -157,8 +157,8 @@ def cut(sequence: FrameSequence, start_us: int, end_us: int, stem: Path) -> tupl
 
     Args:
         sequence: the recording.
-        start_us, end_us: the half-open span of both.
-        stem: of the two files; each is whole or absent.
+        start_us, end_us: the half-open span of video and events.
+        stem: path of the two files without suffix; each is whole or absent.
     """
     from crossdraft.events.hdf5_write import write_dsec_h5
     from crossdraft.video.write import write_mp4
@@ -181,7 +181,7 @@ def cut(sequence: FrameSequence, start_us: int, end_us: int, stem: Path) -> tupl
 
 
 def even(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """RGB [H, W, 3] without the last row or column of an odd side: H.264 has none."""
+    """RGB [H, W, 3] without the last row or column of an odd side, which H.264 does not support."""
     rgb = np.repeat(frame[..., None], 3, axis=2) if frame.ndim == 2 else frame
     return rgb[: len(rgb) // 2 * 2, : rgb.shape[1] // 2 * 2]
 
@@ -190,7 +190,7 @@ def read_times(path: Path, scale: float = 1) -> NDArray[np.int64]:
     """Read a file with one time a line; `scale` converts the times to µs.
 
     Raises:
-        CrossdraftError: missing, no numbers, or times that do not rise.
+        CrossdraftError: the file is missing, a line is no number, or times do not rise.
     """
     try:
         with path.open(encoding="ascii") as file:
@@ -202,12 +202,12 @@ def read_times(path: Path, scale: float = 1) -> NDArray[np.int64]:
 
 
 def rising(times: NDArray[np.int64], source: object) -> NDArray[np.int64]:
-    """Return the times if there are some and they rise; raise CrossdraftError otherwise."""
+    """Return the times if there are any and they rise; raise CrossdraftError otherwise."""
     if not len(times) or (np.diff(times) <= 0).any():
         raise CrossdraftError(f"{source}: the frames' times do not rise, or there are none; the file is damaged.")
     return times
 
 
 def relative(path: Path, folder: Path) -> str:
-    """Path relative to a folder, wherever the two lie."""
+    """Path relative to a folder, even if it is not below the folder."""
     return Path(os.path.relpath(path, folder)).as_posix()

@@ -9,18 +9,18 @@ from typing import Any, TextIO
 from crossdraft.errors import CrossdraftError
 
 BLOCK = 1 << 16  # characters read at a time
-MOST_CHARACTERS = 1 << 24  # of one row
+MOST_CHARACTERS = 1 << 24  # characters of one row
 MOST_ROWS = 20_000_000
-SPACE = " \t\r\n"  # of JSON
-BETWEEN = re.compile(r"[ \t\r\n,]*")  # what stands between two values
+SPACE = " \t\r\n"  # white space in JSON
+BETWEEN = re.compile(r"[ \t\r\n,]*")  # separator of two values
 
 
 def json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The objects of a JSON list, or of JSON lines.
+    """Yield the objects of a JSON list, or of JSON lines.
 
     Raises:
-        CrossdraftError: missing, no JSON, a row that is no object, a row or a number of rows beyond all reason, more
-            behind the end of a list.
+        CrossdraftError: the file is missing, no JSON, has a row that is no object or is too long, too many rows, or
+            more text behind the end of a list.
     """
     try:
         with path.open(encoding="utf-8-sig") as file:
@@ -35,7 +35,7 @@ def json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _values(file: TextIO, path: Path) -> Iterator[Any]:
-    """Every value between the brackets of a list, or one after another."""
+    """Yield every value between the brackets of a list, or every value of a file without brackets."""
     decoder, held, at, ended = json.JSONDecoder(), "", 0, False
     listed: bool | None = None
     while True:
@@ -54,7 +54,7 @@ def _values(file: TextIO, path: Path) -> Iterator[Any]:
             if ended or len(held) - at > MOST_CHARACTERS:
                 raise CrossdraftError(f"{path} is no whole JSON ({error}); copy it again.") from error
             end = at
-        # A value that reaches the end of what is held may go on, as a number does.
+        # A value that reaches the end of the buffer may continue, as a number can.
         if end > at and (end < len(held) or ended):
             yield value
             at = end
@@ -69,7 +69,7 @@ def _values(file: TextIO, path: Path) -> Iterator[Any]:
 
 
 def _check_rest(held: str, file: TextIO, path: Path) -> None:
-    """Refuse anything but space after a list: more text belongs to another file, or the list is cut short."""
+    """Refuse anything but space after a list: the file is then damaged."""
     while not held.strip(SPACE):
         if not (held := file.read(BLOCK)):
             return
@@ -77,10 +77,10 @@ def _check_rest(held: str, file: TextIO, path: Path) -> None:
 
 
 def field(row: Mapping[str, Any], name: str, path: Path, *, numbers: bool = True) -> str:
-    """A field of a row as text; numbers become digits, where they may stand for it.
+    """Field of a row as text; a whole number is converted to digits if `numbers`.
 
     Raises:
-        CrossdraftError: it is missing, or neither text nor a whole number.
+        CrossdraftError: the field is missing, or neither text nor a whole number.
     """
     value = row.get(name)
     if isinstance(value, bool) or not isinstance(value, str | int if numbers else str):

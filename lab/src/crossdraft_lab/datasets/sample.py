@@ -8,7 +8,7 @@ from pathlib import Path
 
 from crossdraft.errors import CrossdraftError
 
-HALVES = re.compile("[\ud800-\udfff]")  # of surrogate pairs
+HALVES = re.compile("[\ud800-\udfff]")  # halves of surrogate pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,15 +16,15 @@ class DatasetSample:
     """A question about a clip.
 
     Args:
-        id: tells it from all others of its data set.
+        id: key that is unique within the data set.
         sequence: the recording or video that the clip is part of.
         question: plain text, without a model's placeholders.
         answers: right answers; empty where the data set has none.
         video, events: files of the clip; `None` where the data set has none of that kind.
-        start_s, end_s: where the clip lies in its group, in seconds; `None` where the layout does not say.
-        kind: of question, in the data set's own terms.
-        group: what a split must keep together, the drive or the source video; the sequence if empty.
-        missing: a file that the annotations name and that is not there; such a sample cannot be asked.
+        start_s, end_s: start and end of the clip within its group, in seconds; `None` where the layout does not say.
+        kind: kind of question, in the data set's own terms.
+        group: name of the drive or the source video, which a split must not divide; the sequence if empty.
+        missing: name of a file in the annotations that does not exist; such a sample cannot be asked.
     """
 
     id: str
@@ -54,15 +54,15 @@ class Problem:
 
 
 class DatasetReader(ABC):
-    """A data set in its own layout. Nothing is held beyond one part's table of names.
+    """A data set in its own layout. Only one part's table of names is held in memory.
 
     Args:
-        paths: of the parts that are read one after another: annotation files, or sequences.
-        lacking: says so if there are none.
-        shows: what a question is about, for `problems`.
+        paths: paths of the parts that are read one after another: annotation files, or sequences.
+        lacking: error message if there are no parts.
+        shows: kinds of file that a question is about, for `problems`.
 
     Raises:
-        CrossdraftError: there are none.
+        CrossdraftError: there are no parts.
     """
 
     def __init__(self, paths: Mapping[str, Path], lacking: str, shows: str = "recording") -> None:
@@ -76,14 +76,14 @@ class DatasetReader(ABC):
 
     @abstractmethod
     def samples(self, part: str) -> Iterator[DatasetSample]:
-        """The samples of a part, in the same order at every call.
+        """Yield the samples of a part, in the same order at every call.
 
         Raises:
-            CrossdraftError: an annotation or a recording that cannot be read.
+            CrossdraftError: an annotation or a recording cannot be read.
         """
 
     def problems(self, part: str) -> Iterator[Problem]:
-        """Yield what is missing or broken in a part; nothing if it is whole."""
+        """Yield missing or broken files of a part; nothing if the part is whole."""
         last = ""
         for sample in self.samples(part):
             if sample.missing and sample.missing != last:
@@ -113,7 +113,7 @@ def wording(question: str) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """A number and what it counts.
+    """Number with the name of the things that it counts.
 
     >>> counted(1, "question"), counted(1200, "clip")
     ('1 question', '1,200 clips')

@@ -1,7 +1,7 @@
-"""Splits without leaks: overlapping clips stay together, and questions of the test are in no training split.
+"""Splits without leaks: overlapping clips stay together, and test questions are in no training split.
 
 A group (a drive, a source video) goes whole into one split. With held-out questions a test sample is new in both ways,
-its group and its wording; what is new in one way only is left out (`unused`), as it would measure neither.
+its group and its wording; a sample that is new in only one way is left out (`unused`), as it would measure neither.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from crossdraft_lab.datasets.index import PairIndex
 
 TRAIN, VALIDATION, TEST, UNUSED = "train", "validation", "test", "unused"
 SPLITS = (TRAIN, VALIDATION, TEST)
-OFFICIAL = {"val": VALIDATION, "validate": VALIDATION, "valid": VALIDATION}  # other names of a part
+OFFICIAL = {"val": VALIDATION, "validate": VALIDATION, "valid": VALIDATION}  # other names of the validation part
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +23,13 @@ class SplitPlan:
     """Settings for dividing an index.
 
     Args:
-        validation, test: shares of the samples, 0 to 1; 0 = there is no such split.
+        validation, test: shares of the samples, 0 to 1; 0 = no such split.
         questions: share of the wordings that only the test asks; 0 = the test asks the training's wordings.
-        seed: of the choice of groups and of wordings.
+        seed: seed of the choice of groups and of wordings.
         by_part: divide by the names of the data set's own parts (train, val, test), instead of by shares.
 
     Raises:
-        CrossdraftError: shares that leave nothing to train on.
+        CrossdraftError: the shares leave nothing to train on.
     """
 
     validation: float = 0.1
@@ -48,12 +48,12 @@ class SplitPlan:
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """Data that several splits share and must not.
+    """Data that several splits share but must not.
 
     Args:
-        what: "group", "clip", "overlap" or "question".
-        name: which.
-        splits: that share it.
+        what: kind of data: "group", "clip", "overlap" or "question".
+        name: name of the shared thing.
+        splits: the splits that share it.
     """
 
     what: str
@@ -75,10 +75,10 @@ class SplitCounts:
 
 
 def divide(index: PairIndex, plan: SplitPlan) -> SplitCounts:
-    """Give every sample its split, and look for leaks.
+    """Assign every sample to a split, and look for leaks.
 
     Raises:
-        CrossdraftError: too few groups or wordings for the shares, parts with other names, or a leak.
+        CrossdraftError: too few groups or wordings for the shares, parts with unknown names, or a leak.
     """
     with index.writing() as db:
         db.execute("CREATE INDEX IF NOT EXISTS by_group ON samples (kept_together)")
@@ -91,9 +91,9 @@ def divide(index: PairIndex, plan: SplitPlan) -> SplitCounts:
             _by_group(index, db, plan)
         held = _hold_questions(index, db, plan) if plan.questions else 0
         settings = json.dumps({name: getattr(plan, name) for name in plan.__slots__}, sort_keys=True)
-        db.execute("INSERT OR REPLACE INTO meta VALUES ('split', ?)", (settings,))  # `leaks` asks what was held out
+        db.execute("INSERT OR REPLACE INTO meta VALUES ('split', ?)", (settings,))  # `leaks` reads what was held out
         found = tuple(leaks(index))
-        if found:  # in the transaction: the split that was there before stays
+        if found:  # within the transaction, so that an earlier split stays
             raise CrossdraftError(
                 f"The split leaks: {found[0]}{f', and {len(found) - 1} more' if len(found) > 1 else ''}; "
                 + ("its parts are the data set's own: divide it by shares." if plan.by_part else "mend the index.")
@@ -111,10 +111,10 @@ def count_splits(index: PairIndex, held_questions: int = 0) -> SplitCounts:
 
 
 def leaks(index: PairIndex, most: int = 20) -> Iterator[Leak]:
-    """Yield what several splits share: groups, clips, overlapping spans of one sequence; and held-out questions.
+    """Yield leaks: groups, clips, and overlapping spans of a sequence in several splits; and held-out questions.
 
     Args:
-        index: it may have been edited by others, or divided by the data set's own parts.
+        index: an index; it may have been edited by others, or divided by the data set's own parts.
         most: largest number of leaks of each kind.
     """
     used = "split NOT IN ('', 'unused')"
@@ -136,7 +136,7 @@ def leaks(index: PairIndex, most: int = 20) -> Iterator[Leak]:
 
 
 def _overlaps(index: PairIndex, used: str, most: int) -> Iterator[Leak]:
-    """Spans of one sequence in several splits: sorted by their start, each is held against what reaches furthest."""
+    """Yield overlapping spans of one sequence in several splits, by a sweep over their starts."""
     statement = (
         f"SELECT sequence, start_s, end_s, split FROM samples WHERE {used} "  # noqa: S608 (our own words)
         "AND start_s IS NOT NULL AND end_s IS NOT NULL ORDER BY sequence, start_s"
@@ -155,7 +155,7 @@ def _overlaps(index: PairIndex, used: str, most: int) -> Iterator[Leak]:
 
 
 def _holds_questions(index: PairIndex) -> bool:
-    """True if samples were left out, as they are where questions are held out."""
+    """True if samples were left out, which is so only if questions are held out."""
     return next(index.rows("SELECT EXISTS (SELECT 1 FROM samples WHERE split = 'unused')"))[0] == 1
 
 
@@ -171,7 +171,7 @@ def _by_part(index: PairIndex, db: Any) -> None:
 
 
 def _by_group(index: PairIndex, db: Any, plan: SplitPlan) -> None:
-    """Divide groups in an order drawn from the seed: the first are the test, the next the validation."""
+    """Divide groups in an order drawn from the seed: the first go to the test, the next to the validation."""
     total = index.counts().samples
     wanted = [(TEST, plan.test * total), (VALIDATION, plan.validation * total)]
     wanted = [(name, size) for name, size in wanted if size > 0]
@@ -193,7 +193,7 @@ def _by_group(index: PairIndex, db: Any, plan: SplitPlan) -> None:
 
 
 def _hold_questions(index: PairIndex, db: Any, plan: SplitPlan) -> int:
-    """Hold wordings out for the test; return their number."""
+    """Hold out wordings for the test; return their number."""
     if not plan.test:
         raise CrossdraftError("Questions are held out for the test, and there is none; give --test, or no --questions.")
     (wordings,) = next(index.rows("SELECT COUNT(DISTINCT wording) FROM samples"))

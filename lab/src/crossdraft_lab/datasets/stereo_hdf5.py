@@ -2,7 +2,7 @@
 
 MVSEC, `<sequence>_data.hdf5`: grey frames of the event camera itself, times in epoch seconds.
 M3ED, `<sequence>_data.h5`: colour frames (BGR) or grey ones of a camera beside it, times in µs. Its images are not
-brought onto the events' pixels: that takes both lenses' distortion, and the two stand a few centimetres apart.
+not mapped onto the events' pixels: that would need both lenses' distortion, and the cameras are some centimetres apart.
 """
 
 import re
@@ -26,10 +26,10 @@ class Hdf5Layout:
     """Location of the frames in a file.
 
     Args:
-        frames: data sets [F, H, W], [F, H, W, 1] or [F, H, W, 3], the first that is there.
-        times: of the frames.
-        to_us: what a time is multiplied by.
-        bgr: three channels are blue, green, red.
+        frames: names of data sets [F, H, W], [F, H, W, 1] or [F, H, W, 3]; the first that exists is used.
+        times: name of the data set with the frames' times.
+        to_us: factor that converts times to µs.
+        bgr: true if three channels are blue, green, red.
     """
 
     frames: tuple[str, ...]
@@ -95,7 +95,7 @@ class StereoHdf5(RecordedReader):
     """All sequences of MVSEC, or of M3ED, in a folder.
 
     Raises:
-        CrossdraftError: there are none.
+        CrossdraftError: there are no sequences.
     """
 
     def __init__(self, root: Path, plan: ClipPlan, layout: str) -> None:
@@ -116,5 +116,5 @@ def sequence_name(path: Path) -> str:
 
 
 def data_files(root: Path, layout: str) -> list[Path]:
-    """The files whose names end as the layout's."""
+    """Files in a folder whose names end as the layout's do."""
     return [path for folder in subfolders(root) for path in sorted(folder.glob(f"*{SUFFIX[layout]}"))]

@@ -43,7 +43,7 @@ class Talk2Event(DatasetReader):
             captions = row.get("captions")
             if not isinstance(captions, list) or not all(isinstance(caption, str) for caption in captions):
                 raise CrossdraftError(f"{path}: object {number} has no list of captions; copy it again.")
-            name = field(row, "image_path", path).replace(".jpg", ".png")  # what the release's own loader does
+            name = field(row, "image_path", path).replace(".jpg", ".png")  # as the release's own loader does
             image = self._root / name
             there = inside(name) and is_file(image)
             for index, caption in enumerate(captions):

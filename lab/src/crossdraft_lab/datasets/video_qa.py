@@ -1,8 +1,8 @@
 """Open-ended questions about videos: ActivityNet-QA, MSRVTT-QA, MSVD-QA.
 
 Questions and answers come in one file (`test_qa.json`) or in two (`test_q.json`, `test_a.json`), which are joined on
-`question_id`: neither file promises an order. The join is on disk, so that millions of answers take no more memory than
-a thousand.
+`question_id`, as neither file promises an order. The join is done on disk, so that memory does not grow with the number
+of answers.
 """
 
 import json
@@ -23,19 +23,19 @@ from crossdraft_lab.datasets.sample import DatasetReader, DatasetSample, Problem
 # ActivityNet-QA's question types 0 to 2, and its answer types of free questions.
 ACTIVITYNET_KINDS = ("motion", "spatial", "temporal", "yes/no", "colour", "object", "location", "number", "other")
 QUESTION_WORDS = ("what", "who", "how", "when", "where")  # MSRVTT-QA's and MSVD-QA's kinds (Xu et al. 2017)
-CACHE_KIB = 16 << 10  # of a table on disk, in memory
+CACHE_KIB = 16 << 10  # KiB of memory for a table on disk
 
 
 class TextsOnDisk:
-    """A table of texts by text, in a database without a name: SQLite removes it, however the process ends.
+    """Table from text to text, in a database without a name: SQLite removes it, however the process ends.
 
     Args:
-        what: cannot be done where there is no room for it: the beginning of a sentence.
+        what: beginning of the error message if the disk is full, such as "The answers cannot be joined".
     """
 
     def __init__(self, what: str) -> None:
         self._what = what
-        # What is read from it may be a generator, which another thread may end than the one that began it.
+        # The table may be read by a generator, which a thread other than the creating one may end.
         self._db = sqlite3.connect("", check_same_thread=False)
         try:
             with self._errors():
@@ -46,19 +46,19 @@ class TextsOnDisk:
             raise
 
     def put(self, rows: Iterable[tuple[str, str]]) -> None:
-        """Keep rows; of several rows with one key, the last.
+        """Store rows; of several rows with one key, the last one stays.
 
         Raises:
-            CrossdraftError: there is no room.
+            CrossdraftError: the disk is full.
         """
         with self._errors():
             self._db.executemany("INSERT OR REPLACE INTO texts VALUES (?, ?)", map(_as_ascii, rows))
 
     def add(self, key: str) -> bool:
-        """Keep a key; return true if it is new.
+        """Store a key; return true if it is new.
 
         Raises:
-            CrossdraftError: there is no room.
+            CrossdraftError: the disk is full.
         """
         with self._errors():
             return self._db.execute("INSERT OR IGNORE INTO texts VALUES (?, ?)", _as_ascii((key, ""))).rowcount == 1
@@ -67,7 +67,7 @@ class TextsOnDisk:
         """Look up the text of a key.
 
         Raises:
-            CrossdraftError: it cannot be read.
+            CrossdraftError: the table cannot be read.
         """
         with self._errors():
             found = self._db.execute("SELECT value FROM texts WHERE key = ?", (json.dumps(key),)).fetchone()
@@ -98,7 +98,7 @@ class VideoQa(DatasetReader):
     """Common base of the three readers.
 
     Raises:
-        CrossdraftError: no annotations in the folder.
+        CrossdraftError: the folder has no annotations.
     """
 
     def __init__(self, root: Path) -> None:
@@ -132,7 +132,7 @@ class VideoQa(DatasetReader):
                     yield Problem(answers, f"no answer to question {sample.id!a}")
                 if (fault := fault_of(sample)) is not None:
                     yield Problem(part, fault)
-                if not sample.missing and not ids.add(sample.id):  # one about a file that is missing is not kept
+                if not sample.missing and not ids.add(sample.id):  # a sample whose file is missing is not stored
                     yield Problem(part, f"two questions have the id {sample.id!a}")
 
     def _sample(self, part: str, key: str, row: Mapping[str, Any], path: Path) -> DatasetSample:
@@ -162,7 +162,7 @@ class VideoQa(DatasetReader):
         return (name,)
 
     def _source(self, name: str) -> tuple[str, float | None, float | None]:
-        """The video that the clip was taken from, and which seconds of it."""
+        """Return the video from which a clip was taken, and its start and end there in seconds."""
         return name, None, None
 
     def _kind(self, row: Mapping[str, Any], question: str) -> str:
@@ -171,13 +171,13 @@ class VideoQa(DatasetReader):
 
 
 def answers_on_disk(path: Path) -> TextsOnDisk:
-    """`answer` and `type` of each question, as JSON; of several answers to one question the last.
+    """Store `answer` and `type` of each question, as JSON; of several answers to one question the last.
 
     Args:
-        path: of a list of objects with `question_id`, `answer` and perhaps `type`.
+        path: file with a list of objects with `question_id`, `answer` and perhaps `type`.
 
     Raises:
-        CrossdraftError: the file cannot be read, a row lacks its question, or there is no room for them.
+        CrossdraftError: the file cannot be read, a row lacks its question, or the disk is full.
     """
     answers = TextsOnDisk(f"The answers {path} cannot be joined to their questions")
     try:
@@ -206,7 +206,7 @@ class ActivityNetQa(VideoQa):
 class MsrvttQa(VideoQa):
     """MSRVTT-QA (Xu et al., ACM MM 2017): files `video<id>.mp4`.
 
-    Several clips come from one YouTube video. `*videodatainfo.json`, where it is there, says from which and where.
+    Several clips come from one YouTube video. `*videodatainfo.json`, if it exists, names the video and the span.
     """
 
     def __init__(self, root: Path) -> None:
@@ -262,7 +262,7 @@ def _mapped_files(path: Path) -> dict[str, str]:
 
 
 def cut_from(stem: str) -> tuple[str, float | None, float | None]:
-    """The source video and the seconds that a name such as `<id>_<from>_<to>` says.
+    """Return the source video and the seconds stated by a name such as `<id>_<from>_<to>`.
 
     >>> cut_from("-4wsuPCjDBc_5_15")
     ('-4wsuPCjDBc', 5.0, 15.0)

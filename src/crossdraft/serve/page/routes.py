@@ -1,4 +1,4 @@
-"""`/`: the page, its files, the events as pictures, and the target alone to compare with."""
+"""`/`: the page, its files, pictures of events, and a comparison with the target alone."""
 
 import asyncio
 import threading
@@ -24,11 +24,11 @@ from crossdraft.serve.service import Service
 router = APIRouter()
 T = TypeVar("T")
 
-LOOK_S = 0.05  # between two checks for other requests
+LOOK_S = 0.05  # seconds between two checks for other requests
 
 
 async def page(request: Request) -> Response:
-    """The page, or a file of it."""
+    """Send the page, or a file of it."""
     return page_file(request.scope["path"])
 
 
@@ -43,7 +43,7 @@ async def events(
     seconds: Annotated[float, Query(ge=0, le=1e6, allow_inf_nan=False)] = 0,
     frames: Annotated[int, Query(ge=COLUMNS, le=MOST_FRAMES, multiple_of=COLUMNS)] = MOST_FRAMES,
 ) -> Response:
-    """A recording's frames as one picture (`event_strip`); `url` as in `/v1/media/content`."""
+    """Send a recording's frames as one picture (`event_strip`); `url` as in `/v1/media/content`."""
     service, client = service_of(request), asked_by(request).client
     path = path_of(service, url, client)
 
@@ -68,7 +68,7 @@ def _check_idle(service: Service, own: int = 0) -> None:
 
 
 async def _while_idle(service: Service, running: "asyncio.Future[T]") -> T:
-    """Await the one request that runs; as soon as another one comes, fail as `_check_idle` does."""
+    """Await the only running request; as soon as another one comes, fail as `_check_idle` does."""
     while not (await asyncio.wait([running], timeout=LOOK_S))[0]:
         _check_idle(service, own=1)
     return await running
@@ -76,11 +76,11 @@ async def _while_idle(service: Service, running: "asyncio.Future[T]") -> T:
 
 @router.post("/page/alone")
 async def alone(request: Request) -> Response:
-    """The answer of the target alone, run now, and the pair's time; the body is that of `/v1/chat/completions`.
+    """Answer with the target alone, now, and time the pair; the body is that of `/v1/chat/completions`.
 
-    The pair answers anew as well, without kept prompts and answers, which the target alone does not have either.
-    Nothing else runs in the engine meanwhile, so the request is refused while others are being answered, and it ends
-    with the same error as soon as another request comes.
+    The pair answers anew as well, without cached prompts and answers, which the target alone does not have either.
+    Nothing else runs in the engine meanwhile: the request is refused while others are being answered, and it ends with
+    the same error as soon as another request comes.
     """
     service, asked = service_of(request), asked_by(request)
     chat = await read_chat(service, await request.body(), asked.client)
@@ -99,7 +99,7 @@ async def alone(request: Request) -> Response:
             running = asyncio.ensure_future(asyncio.to_thread(target_alone, service.engine, question, stop))
             try:
                 found = await _while_idle(service, running)
-            finally:  # a thread cannot be cancelled: it is told, and counts as a request until it has ended
+            finally:  # a thread cannot be cancelled: it is told to stop, and counts as a request until it ends
                 stop.set()
                 await asyncio.wait([running])
         stats = found.answer.stats

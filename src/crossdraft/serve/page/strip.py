@@ -13,24 +13,24 @@ from crossdraft.events.limits import EventLimits
 from crossdraft.events.stream import Newest
 
 COLUMNS = 8
-SIDE = 240  # pixels of a frame's longer side, at most
+SIDE = 240  # largest number of pixels of a frame's longer side
 MOST_FRAMES = 96
-MOST_EVENTS = 16_000_000  # the newest; before those the frames stay white
+MOST_EVENTS = 16_000_000  # the newest events are drawn; earlier frames stay white
 
 
 def event_strip(path: Path, seconds: float, frames: int, limits: EventLimits) -> NDArray[np.uint8]:
-    """Frames of equal time of the part of a recording that a clip shows.
+    """Draw frames of equal duration for the part of a recording that a clip shows.
 
     Args:
         path: the recording.
-        seconds: how long the clip is; 0 = not known: all of the recording.
-        frames: how many, a multiple of COLUMNS.
+        seconds: length of the clip; 0 = unknown: draw all of the recording.
+        frames: number of frames, a multiple of COLUMNS.
 
     Returns:
-        uint8 [frames / COLUMNS * h, COLUMNS * w, 3], RGB: row by row, white where nothing happened.
+        uint8 [frames / COLUMNS * h, COLUMNS * w, 3], RGB: row by row, white where there were no events.
 
     Raises:
-        CrossdraftError: it cannot be read, holds no events, or does not overlap with the clip in time.
+        CrossdraftError: the recording cannot be read, holds no events, or does not overlap with the clip in time.
     """
     recording = Excerpt(path, limits=limits)
     first = recording.first_time()
