@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import crossdraft as cd
+from crossdraft import api
 from crossdraft.assembly import assemble
 from crossdraft.drafters.event.load import load_drafter
 from crossdraft.engine.request import Finish, Origin
@@ -183,6 +184,20 @@ def test_pinned_cores_are_the_target_s_alone_and_given_back(pair, request_):
         closing.start()
         closing.join()
     assert os.sched_getaffinity(0) == set(cores)
+
+
+def test_an_engine_whose_calibration_fails_leaves_nothing_behind(pair, monkeypatch):
+    workers = []
+
+    def fails(_target, _cost, _rows, spare):
+        workers.extend(spare.__self__.workers)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(api, "calibrate", fails)
+    with pytest.raises(ZeroDivisionError) as held:  # whose traceback keeps the engine from being collected
+        cd.Engine.load(str(pair.target), str(pair.event), cd.Options(placement="process"))
+    assert held.traceback
+    assert [worker.alive for worker in workers] == [False]
 
 
 def test_a_stream_cancelled_before_it_begins_just_ends(pair, request_):

@@ -251,7 +251,11 @@ class Engine:
             release()
             raise
         if runner is not None and options.adaptive:  # rather than with the first request; where passes will run
-            engine._scheduler.call(partial(calibrate, loaded, cost, options.max_batch, runner.spare_cores))
+            try:
+                engine._scheduler.call(partial(calibrate, loaded, cost, options.max_batch, runner.spare_cores))
+            except BaseException:
+                engine.close()
+                raise
         return engine
 
     def submit(self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True) -> PendingAnswer:
