@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from crossdraft.errors import CrossdraftError
 from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.dist import MicroBatch
 from crossdraft_lab.train.heads.batches import StoredBatches, _order
@@ -24,6 +27,14 @@ def test_what_does_not_fill_a_batch_waits_for_another_epoch():
     assert all(len(batch) == 4 for batch in _order(0, 0, 4, (1,) * 10, (0,) * 10))
     few = _order(0, 0, 4, (1,) * 3, (0,) * 3)  # unless there is nothing else
     assert [len(batch) for batch in few] == [3]
+
+
+def test_fewer_answers_than_passes_are_refused(tmp_path: Path):
+    write(tmp_path, answers(3, (2, 3), (2, 2), (4, 3)))
+    stored = StoredBatches(CaptureStore.open(tmp_path), (1,))
+    assert [len(stored.batch(0, 8, MicroBatch(index, 2)).tokens) for index in range(2)] == [1, 2]
+    with pytest.raises(CrossdraftError, match=r"has 3 of optim\.clips=8 answers, .* among 4 passes; lower"):
+        stored.batch(0, 8, MicroBatch(0, 4))
 
 
 def test_a_batch_is_about_clips_of_one_size():

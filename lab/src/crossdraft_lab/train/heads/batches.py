@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft_lab.train.capture.plan import canonical
 from crossdraft_lab.train.capture.recorder import FeatureRecorder
@@ -55,8 +56,19 @@ class StoredBatches:
         self._sizes = store.piece_lengths() if self.visual_layers else (0,) * len(self._lengths)
 
     def batch(self, step: int, count: int, share: MicroBatch) -> TrainBatch:
-        """The share's part of the step's `count` answers."""
-        return self.store.batch(share.take(self.indices(step, count)), self.layers, self.visual_layers)
+        """The share's part of the step's `count` answers.
+
+        Raises:
+            CrossdraftError: there are fewer answers than shares.
+        """
+        indices = self.indices(step, count)
+        if len(indices) < share.of:
+            raise CrossdraftError(
+                f"A step has {len(indices)} of optim.clips={count} answers, as the capture holds no more that can be "
+                f"one batch, and they cannot be shared out among {share.of} passes; lower optim.accumulate or the "
+                "number of processes, or capture more."
+            )
+        return self.store.batch(share.take(indices), self.layers, self.visual_layers)
 
     def describe(self, step: int, count: int) -> str:
         """Describe the data of a step in words."""
