@@ -338,7 +338,7 @@ def test_a_network_that_no_drafter_serves_is_missed_before_the_first_step(
     pair: PairPaths, captured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless nobody asks what it is worth."""
-    monkeypatch.setattr("crossdraft.heads.registry.HEADS", {})
+    monkeypatch.setattr("crossdraft_lab.train.heads.measure.METHODS", {})
     capsys.readouterr()
     assert train(pair, captured, tmp_path / "run", *SMALL) == 2
     assert "No drafter serves the network 'eagle'" in capsys.readouterr().err

@@ -158,11 +158,6 @@ NETWORKS: Table[HeadRecord] = Table("crossdraft.networks", HeadRecord, "network"
 """Every network that a head's folder may hold: `HEADS`, `OWN`, and those of other installed packages."""
 
 
-def heads_of_network(network: str) -> dict[str, HeadRecord]:
-    """The methods of `HEADS` that draft with a network, by name."""
-    return {name: record for name, record in HEADS.items() if record.network == network}
-
-
 def weights_of(name: str) -> str:
     """The name of a method's shipped weights; for a method outside `HEADS` the method's own name."""
     record = HEADS.get(name)

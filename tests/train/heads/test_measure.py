@@ -1,13 +1,16 @@
 """What is measured of hidden drafts: the first draft and those of the rounds separately."""
 
+from dataclasses import replace
+
 import pytest
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.heads.drafting.head_drafter import TREES
-from crossdraft.heads.registry import HEADS
-from crossdraft_lab.train.heads.measure import measure_hidden, with_tree
+from crossdraft.heads.registry import HEADS, NETWORKS
+from crossdraft.methods import METHODS, register
+from crossdraft_lab.train.heads.measure import measure_hidden, methods_of, with_tree
 from tests.engine.zoo import ZOO, as_target, noisy
 from tests.heads.consistency import some_head
 
@@ -52,3 +55,11 @@ def test_a_head_that_grows_other_trees_drafts_no_more_than_before():
     assert (other.grow, drafter.grow) == (TREES["dynamic"], TREES["chain"])
     assert other.banned_indices.tolist() == [0, 1, 2]
     assert other.ends == {1}
+
+
+@pytest.mark.usefixtures("no_drafters_registered")
+def test_a_network_of_another_package_is_drafted_with_as_its_record_says(monkeypatch):
+    record = replace(HEADS["eagle3"], network="theirs")
+    monkeypatch.setitem(NETWORKS, "theirs", record)
+    register(replace(METHODS["eagle3"], name="mine", network="theirs"))
+    assert methods_of("theirs") == {"mine": record}

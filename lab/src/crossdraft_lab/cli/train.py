@@ -195,7 +195,7 @@ def _taken(network: str, folder: Path, event: str) -> str:
     methods = [name for name, method in METHODS.items() if method.network == network]
     methods += ["aligned"] * (network in ALIGNED) + ["predicted"] * (network in VISION_ADAPTERS)
     if not methods:
-        return f"no drafter serves the network '{network}' yet: give it an entry in heads/registry.py"
+        return f"no drafter serves the network '{network}' yet: give it a record (docs/adding_a_head.md)"
     return "--drafter takes it as " + " or ".join(f"{name}:dir={folder}{model}" for name in methods)
 
 

@@ -18,7 +18,8 @@ from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.drafting.head_drafter import LARGEST, TREES, Grow, HeadDrafter
 from crossdraft.heads.networks.base import Head
-from crossdraft.heads.registry import HeadRecord, heads_of_network
+from crossdraft.heads.registry import HEADS, NETWORKS, HeadRecord
+from crossdraft.methods import METHODS
 from crossdraft_lab.train.core.log import say
 from crossdraft_lab.train.heads.recipe import Measure
 
@@ -119,10 +120,10 @@ def methods_of(network: str) -> dict[str, HeadRecord]:
     Raises:
         CrossdraftError: no drafter is registered for the network.
     """
-    methods = heads_of_network(network)
-    if not methods:
-        raise CrossdraftError(f"No drafter serves the network '{network}'; register one.")
-    return methods
+    names = [name for name, method in METHODS.items() if method.network == network]
+    if not names or not NETWORKS[network].drafter:
+        raise CrossdraftError(f"No drafter serves the network '{network}'; register one (docs/adding_a_head.md).")
+    return {name: HEADS.get(name, NETWORKS[network]) for name in names}
 
 
 def measure_methods(
