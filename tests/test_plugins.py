@@ -81,14 +81,14 @@ def test_the_laboratory_adds_to_every_table():
 def test_without_the_laboratory_one_sentence_names_the_package(capsys):
     assert main(["bench", "--pairs", "1"]) == 2
     assert capsys.readouterr().err == (
-        "crossdraft: The command 'bench' comes with crossdraft-lab: pip install crossdraft-lab.\n"
+        "crossdraft: The command 'bench' comes with crossdraft-lab: pip install -e './lab[all]' in the checkout.\n"
     )
     for ask in (
         lambda: check_spec(read_spec("aligned:dir=x")),
         lambda: check_rule("fuzzy"),
         lambda: settings_of("fastv:keep=0.5"),
     ):
-        with pytest.raises(CrossdraftError, match="More come with crossdraft-lab: pip install crossdraft-lab"):
+        with pytest.raises(CrossdraftError, match="More come with crossdraft-lab: pip install -e"):
             ask()
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
@@ -106,5 +106,5 @@ def test_without_the_laboratory_the_demo_asks_about_the_shipped_clip(pair, tmp_p
     assert {path.name for path in (tmp_path / "demo").iterdir()} == {"road.mp4", "road.h5"}
     assert sum(path.stat().st_size for path in (tmp_path / "demo").iterdir()) <= 300_000
     assert main(["demo", "--out", str(tmp_path / "other"), "--seed", "1", *models]) == 2
-    assert "--seed 1 is another clip, which crossdraft-lab makes" in capsys.readouterr().err
+    assert "--seed 1 is another clip; more come with crossdraft-lab: pip install -e" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()

@@ -96,7 +96,7 @@ def test_a_question_about_the_shipped_clip_is_answered(run, clip):
 def test_what_the_laboratory_has_is_refused_by_its_name(run, clip, arguments):
     done = run(*arguments, *(["--video", str(clip[0])] if arguments[0] == "ask" else []))
     assert done.returncode == 2
-    assert "pip install crossdraft-lab" in done.stderr
+    assert "pip install -e './lab[all]' in the checkout" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -11,6 +11,8 @@ from crossdraft.errors import CrossdraftError
 
 T = TypeVar("T")
 
+LAB = "crossdraft-lab: pip install -e './lab[all]' in the checkout"  # it is not on PyPI
+
 
 class Table(MutableMapping[str, T], Generic[T]):
     """Records by name: our own, those set at run time, and those of other installed packages.
@@ -78,7 +80,7 @@ class Table(MutableMapping[str, T], Generic[T]):
 def more_to_install() -> str:
     """A sentence on the package that brings more records; empty where it is installed."""
     installed = find_spec("crossdraft_lab") is not None
-    return "" if installed else " More come with crossdraft-lab: pip install crossdraft-lab."
+    return "" if installed else f" More come with {LAB}."
 
 
 @cache

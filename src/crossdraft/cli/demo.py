@@ -14,7 +14,7 @@ from crossdraft.cli.options import AsJson, MaxNewTokens, NoColour, PairOptions, 
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import check_folder
 from crossdraft.options import Options
-from crossdraft.plugins import Table
+from crossdraft.plugins import LAB, Table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -110,7 +110,7 @@ def demo(
     check_folder(out)
     source = SOURCES.get("scene", SHIPPED)
     if seed and source is SHIPPED:
-        raise CrossdraftError(f"--seed {seed} is another clip, which crossdraft-lab makes: pip install crossdraft-lab.")
+        raise CrossdraftError(f"--seed {seed} is another clip; more come with {LAB}.")
 
     from crossdraft.cli.reporting import import_engine
 

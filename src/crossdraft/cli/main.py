@@ -21,7 +21,7 @@ from crossdraft import __version__
 from crossdraft.engine.fast.cores import spin_shortly
 from crossdraft.errors import CrossdraftError
 from crossdraft.options import OPTIONS
-from crossdraft.plugins import Table
+from crossdraft.plugins import LAB, Table
 from crossdraft.signals import after_imports, handled
 
 # Every command, in the order in which a newcomer meets them, with the first sentence of its help: those of our own are
@@ -98,7 +98,7 @@ class LazyGroup(TyperGroup):
         """The command that is called, loaded; for an unknown one the nearest names are suggested."""
         name, known = args[0], self.list_commands(ctx)
         if name in OF_LAB and name not in known:
-            raise CrossdraftError(f"The command '{name}' comes with crossdraft-lab: pip install crossdraft-lab.")
+            raise CrossdraftError(f"The command '{name}' comes with {LAB}.")
         if name in known:
             self.commands[name] = _loaded(name)
         else:
