@@ -204,13 +204,12 @@ def _request(
     from crossdraft.engine.sampling import Sampling
 
     drawn = Sampling(
-        sampling.temperature,
-        sampling.top_k,
-        sampling.top_p,
-        sampling.min_p,
-        sampling.repetition_penalty,
-        None,
-        sampling.seed,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        seed=sampling.seed,
     )
     stop = tuple(sampling.stop) if sampling.stop else None
     return replace(

@@ -82,9 +82,8 @@ class RequestLimits:
         Raises:
             ApiError: 503, as much waits as may; 429, the client's own limit.
         """
-        self.check(client)
-        self._rates.count(client)
         with self.running(client):
+            self._rates.count(client)
             yield
 
     @contextmanager
