@@ -89,6 +89,8 @@ def test_drafts_cannot_be_prepared_in_the_targets_process():
     asked = Options(parallel="ssd", placement="inline", device="cpu")
     with pytest.raises(CrossdraftError, match="parallel is for a drafter in a process of its own"):
         decided(asked, parse("event"))
+    with pytest.raises(CrossdraftError, match="draft_cores and placement exclude each other"):
+        decided(Options(placement="inline", draft_cores=tuple(os.sched_getaffinity(0))[:1]), parse("event"))
     assert decided(asked, parse("event@process")) == decided(asked, None) == asked
     assert decided(replace(asked, placement="auto"), parse("ngram")).placement == "inline"  # it was not asked for
 

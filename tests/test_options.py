@@ -52,6 +52,7 @@ def test_there_are_no_more_options_than_a_page_holds_and_help_says_each():
         ({"placement": ["inline"]}, "Unknown placement"),
         ({"adaptive": "no"}, "Unknown adaptive 'no'; choose one of True, False"),
         ({"compile": True, "lossy_prefill": "pool"}, "lossy_prefill and compile exclude each other"),
+        ({"placement": "process", "hidden": "before"}, "placement is 'process' and hidden is 'before'"),
         ({"device": "cpu", "device_map": "auto"}, "device and device_map exclude each other"),
         ({"device_map": "both"}, "Unknown device_map 'both'; choose one of auto, balanced"),
         ({"num_frames": 0}, "num_frames is 0; it must be at least 1"),

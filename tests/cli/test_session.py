@@ -97,20 +97,6 @@ def test_cores_are_as_they_were_named():
     assert (inline.target_cores, inline.draft_cores) == (CORES[:1], None)
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ({"placement": "process", "hidden": "before"}, "which is for an inline drafter"),
-        ({"placement": "inline", "draft_cores": CORES[:1]}, "draft_cores and placement exclude each other"),
-        ({"placement": "inline", "parallel": "pearl"}, "parallel and placement exclude each other"),
-        ({"num_frames": 4, "fps": 2.0}, "give one of them"),
-    ],
-)
-def test_settings_that_exclude_each_other_are_refused(given, sentence):
-    with pytest.raises(CrossdraftError, match=sentence):
-        options_of(pair_of("event", **given))
-
-
 def test_a_part_in_a_process_of_its_own_may_have_cores_whatever_the_placement():
     options = options_of(pair_of("event@process", placement="inline", device="cpu", draft_cores=CORES[-1:]))
     assert (options.placement, options.draft_cores) == ("inline", CORES[-1:])

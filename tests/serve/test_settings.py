@@ -29,7 +29,6 @@ def test_flags_go_before_the_environment_and_that_before_the_file(tmp_path, monk
     [
         ("prot: 1", "did you mean 'port'"),
         ("port: 99999", "port is 99999"),
-        ("max_batch: 0", "max_batch is 0"),
         ("log_format: xml", "log_format"),
         ("nodes: 0", r"^nodes is 0; it must be at least 1; change it in .*serve\.yaml\.$"),
         ("placement: edge", r"^Unknown placement 'edge'; choose one of auto, inline, process; change it in"),
