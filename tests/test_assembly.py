@@ -154,7 +154,7 @@ def test_one_lost_process_loses_the_drafter_and_a_restart_brings_it_back(target,
             notes = " ".join(answer.other_notes)
         assert "target went on alone" in notes
         while runner.drafter is None and time.monotonic() < deadline:
-            runner.take_up()
+            runner.resume()
             time.sleep(0.01)
         (answer,) = decoder.generate(REQUESTS[:1])
         assert (answer.tokens, answer.other_notes) == (alone[0], ())

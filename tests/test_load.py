@@ -101,6 +101,10 @@ CASES: dict[str, tuple[Damage, str]] = {
         part("text_config", layer_types=["linear_attention", "full_attention"]),
         r"linear-attention layers: their state sums up every token.*nor rejected tokens taken back",
     ),
+    "layers of another type": (
+        part("text_config", layer_types=["conv", "chunked_attention", "full_attention"]),
+        r"layers of the types chunked_attention, conv, .*full_attention and sliding_attention alone",
+    ),
     "layers as text": (part("text_config", num_hidden_layers="four"), "describes no model .*num_hidden_layers"),
     "no layers": (part("text_config", num_hidden_layers=0), "unknown model.language_model.layers.0"),
     "many layers": (part("text_config", num_hidden_layers=10**6), "describes 1000000 layers, but only"),

@@ -250,9 +250,9 @@ class Engine:
                 runner.close()
             release()
             raise
-        if runner is not None and options.adaptive:  # rather than with the first request; where passes will run
+        if runner is not None and options.adaptive:  # passes are timed now rather than with the first request
             try:
-                engine._scheduler.call(partial(calibrate, loaded, cost, options.max_batch, runner.spare_cores))
+                engine._scheduler.start()
             except BaseException:
                 engine.close()
                 raise

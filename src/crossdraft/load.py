@@ -25,7 +25,7 @@ from crossdraft.engine.generation import read_defaults, read_file
 from crossdraft.engine.prompt import PromptIds, known_ids
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
-from crossdraft.engine.traits import refuse_recurrent
+from crossdraft.engine.traits import check_layers
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
 from crossdraft.token_bytes import token_speller
@@ -273,7 +273,7 @@ def checked_folder(source: str, shipped: Sequence[str]) -> Path:
     config = read_config(folder)
     text = config.get("text_config")
     layers = (text if isinstance(text, dict) else config).get("layer_types")
-    refuse_recurrent(f"The checkpoint {folder}", layers if isinstance(layers, list) else ())  # before it is read
+    check_layers(f"The checkpoint {folder}", layers if isinstance(layers, list) else ())  # before it is read
     return folder
 
 

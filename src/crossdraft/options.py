@@ -206,8 +206,8 @@ class Options(NamedFields):
     )
     prefill_chunk: int | None = _option(
         None,
-        "tokens of a prompt that are read between two rounds of other requests; 0 = 2,048, as for a request alone; by "
-        "default what takes 0.1 s or a round and a half, whichever is longer",
+        "tokens of a prompt that are read between two rounds of other requests; 0 = all; by default what takes 0.1 s "
+        "or a round and a half, whichever is longer",
         check=_whole(0),
         shared=True,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from crossdraft import api
 from crossdraft.cli.cores import Cores
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.errors import CrossdraftError
@@ -147,6 +148,17 @@ def test_each_runs_on_its_own_cores_and_with_as_many_threads(models):
     assert used == {"target": one, "target-all": both, "hf": one, "hf-all": both}
     assert len({run.tokens for name in methods for run in results.of(name)}) == 1
     assert (sorted(os.sched_getaffinity(0)), torch.get_num_threads()) == (allowed, threads)
+
+
+def test_passes_are_timed_on_the_cores_that_they_run_on(models, monkeypatch):
+    """A thread on the pair's cores borrows none: then the drafter's cores would seem to be worth nothing."""
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) < 2:
+        pytest.skip("needs two cores")
+    timed = []
+    monkeypatch.setattr(api, "calibrate", lambda *_: timed.append(os.sched_getaffinity(0)))
+    with loaded(models, ["event"], models.load_target(), Cores((allowed[0],), (allowed[1],))):
+        assert timed == [{allowed[0]}]
 
 
 def test_cheap_drafters_race_inline_and_give_the_targets_tokens(models):

@@ -73,7 +73,7 @@ def test_a_pass_of_rounds_and_a_chunk_is_both_of_them(name, executor, trees):
         pytest.skip("no executor `fast`")
 
     pieces, delta = target.chunks(prompt, target.encode(prompt))
-    parts = [one for one in (*target.cut(pieces[0], 5), *pieces[1:]) if one is not None]
+    parts = [one for one in (*target.split(pieces[0], 5), *pieces[1:]) if one is not None]
 
     def filled() -> KVCache:
         cache = target.new_cache(3, 256)
@@ -125,7 +125,7 @@ def test_pieces_of_a_prompt_read_one_by_one_say_the_same(name, size):
     for piece in pieces:
         rest = piece
         while rest is not None:
-            first, rest = target.cut(rest, size)
+            first, rest = target.split(rest, size)
             widths.append(len(first.tokens))
             out = target.extend(cache, [PassRow(0, first)])
     tolerance = 1e-5 if name.endswith("_moe") else 1e-10
@@ -265,35 +265,41 @@ def test_features_of_a_prompt_in_chunks_are_those_of_the_whole(target, size, cac
 def test_a_chunk_takes_a_tenth_of_a_second_or_a_round_and_a_half():
     """Worked by hand: 1 ms a token, rounds of 10 ms: 100 tokens, cut to 96; rounds of 0.1 s: 150 tokens, cut to 144."""
     times = ChunkSize()
-    assert times.tokens(2) == FIRST
+    assert times.tokens(2, 9999) == FIRST
     for tokens in (20, 40, 80) * 20:
         times.saw(0.001 * tokens + 0.010, 1, tokens)  # no round was seen yet: nothing can be noted
-    assert times.tokens(2) == FIRST
+    assert times.tokens(2, 9999) == FIRST
     for tokens in (20, 40, 80) * 20:
         times.saw(0.010, 1, 0)
         times.saw(0.010 + 0.001 * tokens, 1, tokens)
     assert (HELD_S, HELD_ROUNDS) == (0.1, 1.5)
     assert times.held_s == HELD_S
-    assert times.tokens(2) == 96
-    assert times.tokens(1) == ALONE
+    assert times.tokens(2, 9999) == 96
+    assert times.tokens(1, 9999) == ALONE
     for _ in range(200):
         times.saw(0.1, 1, 0)
     assert times.held_s == pytest.approx(0.15)
-    assert times.tokens(2) == 144
+    assert times.tokens(2, 9999) == 144
     for _ in range(200):
         times.saw(9.0, 1, 0)
-    assert times.tokens(2) == ALONE
+    assert times.tokens(2, 9999) == ALONE
     for _ in range(200):
         times.saw(9.0, 0, 1)
-    assert times.tokens(2) == LEAST
-    assert ChunkSize(7).tokens(2) == 7
-    assert ChunkSize(7).tokens(1) == ChunkSize(0).tokens(9) == ALONE
+    assert times.tokens(2, 9999) == LEAST
+    assert ChunkSize(7).tokens(2, 9999) == 7
+    assert ChunkSize(7).tokens(1, 9999) == ALONE
+
+
+def test_a_piece_is_read_whole_where_that_was_asked_for_or_hardly_more_than_a_chunk_is_left():
+    assert ChunkSize(0).tokens(1, 9999) == ChunkSize(0).tokens(9, 9999) == 9999
+    assert ChunkSize().tokens(1, 2056) == 2056  # Video-LLaVA's eight frames
+    assert [ChunkSize(7).tokens(1, left) for left in (2560, 2561)] == [2560, ALONE]
 
 
 def test_a_prompt_read_alone_says_what_its_tokens_take():
     times = ChunkSize()
     times.saw(0.4, 0, 400)
-    assert times.tokens(2) == 96
+    assert times.tokens(2, 9999) == 96
     assert ChunkSize(0).held_s is None
 
 
@@ -345,7 +351,7 @@ def test_a_request_cancelled_while_it_is_read_takes_no_further_chunk(target, alo
 @encodes_clips
 def test_alone_a_long_prompt_is_given_up_between_two_chunks(target, monkeypatch):
     monkeypatch.setattr(queue, "ALONE", 4)
-    decoder, seen = DecodeLoop(target), []
+    decoder, seen = DecodeLoop(target, prefill_chunk=None), []
     extend = target.extend
     monkeypatch.setattr(target, "extend", lambda *arguments: (seen.append(1), extend(*arguments))[1])
     asked = decoder.submit(REQUESTS[0], cancelled=lambda: len(seen) == 2)

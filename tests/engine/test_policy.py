@@ -10,15 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.engine.cost_model import FADING, OUTLIER, CostModel, RoundCosts
-from crossdraft.engine.drafter import Draft
+from crossdraft.engine.drafter import Draft, Needs
 from crossdraft.engine.estimates import LinearFit, RequestDifficulty, expected_accepted
+from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.policy import DECIDE_EVERY, SpeculationPolicy
 from crossdraft.engine.request import Request
 from crossdraft.engine.request_state import Job, RequestState
 from crossdraft.engine.rules import rule_for
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from tests.engine.cost_models import depth, drafted, passes, reader, trained
+from tests.engine.scripted import Scripted
 
 # -- how deep ----------------------------------------------------------------------------------------------------------
 
@@ -385,7 +388,7 @@ def test_a_policy_plans_without_a_trace_and_counts_a_round_when_it_is_under_way(
     model.undrafted = 5
     policy.began_round(state, plan)
     assert model.undrafted == 0
-    assert model.token_s == plan.plan.token_s
+    assert model.token_s == plan.chosen.token_s
 
 
 # -- preparing drafts while the target verifies ------------------------------------------------------------------------
@@ -437,7 +440,7 @@ def test_whether_drafts_are_prepared_is_decided_every_few_rounds_for_all_of_thei
     states = [RequestState(Job(n, Request("x", max_new_tokens=n)), rule_for(None, Sampling())) for n in (4, 40)]
     found = []
     for _ in range(DECIDE_EVERY + 1):
-        policy.began_rounds(1)
+        policy.decide_preparing(1)
         found.append({policy.plan_round(state, 1).budget.ahead for state in states})
     assert found == [{False}] * (DECIDE_EVERY - 1) + [{True}] * 2
 
@@ -445,16 +448,37 @@ def test_whether_drafts_are_prepared_is_decided_every_few_rounds_for_all_of_thei
 def test_a_round_that_is_half_of_one_way_and_half_of_the_other_is_no_measure_of_either():
     policy = preparing(with_worth(trained(0.98, 0.2), 1.1))
     for _ in range(DECIDE_EVERY):
-        policy.began_rounds(1)
+        policy.decide_preparing(1)
     assert policy.cost.prepares
     before = copy.deepcopy(policy.cost)
     draft = Draft(DraftTree.chain([1, 2, 3]))
     policy.saw_draft(draft, 16, 9.0)
     policy.saw_verify(1, 4, 9.0)
     assert policy.cost == before
-    policy.began_rounds(1)
+    policy.decide_preparing(1)
     policy.saw_verify(1, 4, 9.0)
     assert policy.cost != before
+
+
+def test_a_round_s_drafts_and_its_pass_go_the_same_way(target):
+    """If it were decided after a round is planned, its draft would be made one way, and the pass run the other."""
+    loop = DecodeLoop(target, DraftRunner(Scripted([], needs=Needs(prepares=True))))
+    decided, planned = [], []
+    decide, plan = loop.policy.decide_preparing, loop.policy.plan_round
+
+    def flipped(rows):
+        decide(rows)
+        decided.append(len(decided) % 2 == 0)
+        loop.policy.cost.prepares = decided[-1]
+
+    def kept(state, rows):
+        planned.append((made := plan(state, rows)).budget.ahead)
+        return made
+
+    loop.policy.decide_preparing, loop.policy.plan_round = flipped, kept
+    loop.generate([Request("xx", max_new_tokens=12)])
+    assert len(planned) > 3
+    assert planned == decided
 
 
 def test_where_drafts_are_never_prepared_for_long_what_that_took_counts_less_and_less():
@@ -462,7 +486,7 @@ def test_where_drafts_are_never_prepared_for_long_what_that_took_counts_less_and
     policy.cost.shared[1, True] = RoundCosts(policy.cost.verify, LinearFit(w=1.0, x=1.0, y=100.0, xx=1.0, xy=100.0))
     found = []
     for _ in range(DECIDE_EVERY * 1000):
-        policy.began_rounds(1)
+        policy.decide_preparing(1)
         found.append(policy.cost.prepares)
     assert not any(found[: DECIDE_EVERY * 50])
     assert any(found)

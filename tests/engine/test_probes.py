@@ -241,7 +241,7 @@ def test_a_loop_that_began_without_its_drafter_takes_its_probes_when_it_is_back(
     decoding = DecodeLoop(target, runner, adaptive=False)
     deadline = time.monotonic() + 20
     while runner.drafter is None and time.monotonic() < deadline:
-        runner.take_up()
+        runner.resume()
         time.sleep(0.01)
     found = decoding.generate(REQUESTS)
     assert [answer.tokens for answer in found] == alone

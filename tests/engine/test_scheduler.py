@@ -16,8 +16,10 @@ from crossdraft.engine.opening import Opening
 from crossdraft.engine.passes import Chunk
 from crossdraft.engine.prompt_features import PromptReading
 from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.scheduler import Call, Scheduler, without_frames
 from crossdraft.errors import CrossdraftError, QueueFullError, RequestError
+from tests.engine.scripted import Scripted
 
 
 def test_memory_is_given_back_when_the_answers_have_been_handed_over(target, monkeypatch):
@@ -167,6 +169,27 @@ def test_what_was_read_is_freed_when_a_request_is_over_and_waits_for_no_collecti
     finally:
         gc.enable()
         scheduler.close()
+
+
+def test_a_loop_that_fails_leaves_no_request_with_the_drafter(target, monkeypatch, caplog):
+    caplog.set_level(logging.CRITICAL, "crossdraft")
+    runner = DraftRunner(Scripted([]))
+    scheduler = Scheduler(lambda: DecodeLoop(target, runner))
+
+    def broken(self, rows):
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(DecodeLoop, "_run", broken)
+    try:
+        pending = scheduler.submit(Request("x", max_new_tokens=4))
+        with pytest.raises(RequestError, match="The engine failed: RuntimeError: no memory"):
+            pending.result(60)
+        monkeypatch.undo()
+        assert scheduler.call(lambda: runner._slots) == {}
+        assert scheduler.submit(Request("x", max_new_tokens=4)).result(60).tokens
+    finally:
+        scheduler.close()
+        runner.close()
 
 
 class Held:

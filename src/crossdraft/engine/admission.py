@@ -91,7 +91,7 @@ class Admission:
             opening.finish()
         elif not opening.advance(self._submit, held_s):
             return False
-        self._rest()
+        self._end_idle_thread()
         while not opening.state.over and not self._fits(opening.state):
             if not self._preempt(opening.state.request.priority):
                 return False
@@ -105,7 +105,7 @@ class Admission:
         self._work = self._side.submit(done_on, work, cores, min(len(cores), torch.get_num_threads()))
         return self._work
 
-    def _rest(self) -> None:
+    def _end_idle_thread(self) -> None:
         """End the other thread if it has nothing to do: its idle OpenMP threads slow down those of this thread."""
         if self._side is not None and self._work is not None and self._work.done():
             self.close(wait=False)
@@ -148,7 +148,7 @@ class Admission:
         job.request.check_length(self.target.context)  # before any model reads it
         job = replace(job, request=self.prefixes.identify(self.target.defaults.resolve(job.request)))
         check_bias(job.request.sampling.token_bias, self.target.vocab_size)
-        self.drafter.take_up()
+        self.drafter.resume()
         state = RequestState(job, rule_for(self.rule, job.request.sampling), learns=self.drafter.needs.learns)
         if self.queue.rows and self.drafter.needs.visual:
             state.visual_features = VisualFuture()  # begun now, the drafter would hold up others' drafts
@@ -162,16 +162,16 @@ class Admission:
         A drafter in this process reads nothing yet if that would hold up running answers.
         """
         runner, target, policy = self.drafter, self.target, self.policy
-        state.asked_drafter = True
-        runner.begins(state)
+        state.drafter_decided = True
+        runner.note_absence(state)
         if runner.drafter is None:
             return
         request = for_drafter(state.request, target.defaults.most(target.context), state.rule)
         # A known clip leaves hardly a prefill to hide behind, so the first round does not wait for a draft.
-        rounds = request.known and (runner.remote or runner.hidden == "auto")
-        rounds = rounds or (bool(self.queue.rows) and not runner.remote)
+        first_in_rounds = request.known and (runner.remote or runner.hidden == "auto")
+        first_in_rounds = first_in_rounds or (bool(self.queue.rows) and not runner.remote)
         rows = min(self.cache.max_rows, len({state, *self.queue.states}) + len(self.queue.waiting))
-        mode = "off" if rounds else runner.hidden
+        mode = "off" if first_in_rounds else runner.hidden
         plan = policy.plan_request(request, mode, rows, learns=runner.needs.learns)
         policy.began_request(plan)
         if not plan.reads:
@@ -184,7 +184,7 @@ class Admission:
 
     def _show(self, state: RequestState, encoded: Encoded) -> None:
         """Give the drafter the target's visual features, and start it if it has not begun yet."""
-        if not state.asked_drafter:
+        if not state.drafter_decided:
             self._start_drafter(state)
         if state.visual_features is not None:
             state.visual_features.set_result(self.target.visual_features(encoded))
@@ -198,6 +198,7 @@ class Admission:
         except BaseException:
             self.cache.drop_row(row)
             raise
+        state.cache_row = row
         self.queue.rows.append(state)
 
     def _fits(self, state: RequestState) -> bool:
@@ -253,17 +254,15 @@ class Admission:
 
     def _drop_row(self, state: RequestState) -> None:
         """Take a request's row; the prefix cache may keep its keys and values for later requests."""
-        rows = self.queue.rows
-        row = rows.index(state)
-        state.keep_answer(self.cache, row)
-        self.cache.drop_row(row)
-        last = rows.pop()
+        state.keep_answer(self.cache)
+        self.cache.drop_row(state.cache_row)
+        last = self.queue.rows.pop()
         if last is not state:
-            rows[row] = last
+            last.cache_row, self.queue.rows[state.cache_row] = state.cache_row, last
 
     def _end(self, state: RequestState, error: Exception | None) -> None:
         """End a request: its answer can be fetched."""
-        if state.drafts:
+        if state.drafting:
             state.stats.undrafted = state.why_undrafted()
         state.end()
         read_wait_s = self.drafter.end(state)

@@ -51,8 +51,8 @@ class ExpectedRound:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Plan of a round: the number of levels to draft, and the seconds a token then takes, which an accepted node saves.
+class DraftDepth:
+    """Depth of a round's draft in levels, and the seconds a token then takes, which an accepted node saves.
 
     Args:
         nearest: where nothing is drafted, the round with a draft that is nearest to paying.
@@ -238,7 +238,7 @@ class CostModel:
 
     # -- how much to draft ---------------------------------------------------------------------------------------
 
-    def plan(self, limit: int, request: RequestDifficulty, rows: int = 1, probes: int = 0) -> Plan:
+    def plan(self, limit: int, request: RequestDifficulty, rows: int = 1, probes: int = 0) -> DraftDepth:
         """Choose the γ ≤ limit with most expected tokens per second, E[1 + a] / (W(γ) + V(γ + 1)); 0 if drafting loses.
 
         Levels that are asked for and do not come are neither waited for nor verified. A level may have several nodes,
@@ -247,11 +247,11 @@ class CostModel:
         costs = self.costs(rows)
         t = costs.verify(1)
         if not t or not costs.wait.w:
-            return Plan(limit, t)
+            return DraftDepth(limit, t)
         best = min(self.rounds_of(limit, request, rows, probes), key=lambda one: one.token_s, default=None)
         if best is not None and best.token_s * FADING**self.undrafted < t:
-            return Plan(best.depth, best.token_s)
-        return Plan(0, t, best)
+            return DraftDepth(best.depth, best.token_s)
+        return DraftDepth(0, t, best)
 
     def preparing_pays(self, limit: int, rows: int = 1, probes: int = 0) -> bool:
         """True if a token takes less time when drafts are prepared while the target verifies.

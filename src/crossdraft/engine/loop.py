@@ -46,7 +46,7 @@ class DecodeLoop:
         adaptive: let measured times and acceptances set the budget of each round.
         on_piece: called with the pieces of every request that has no `on_piece` of its own.
         prefixes: cache of prompts' beginnings for later prompts; `None` = nothing is kept.
-        prefill_chunk: tokens of a prompt that share a pass with others; 0 = 2,048, `None` = as many as take
+        prefill_chunk: tokens of a prompt that share a pass with others; 0 = all, `None` = as many as take
             0.1 s, or a round and a half.
         kv_bytes: limit of all running requests' keys and values: a request that would exceed it waits.
     """
@@ -152,8 +152,7 @@ class DecodeLoop:
 
     def _pass(self, rows: list[RequestState]) -> None:
         """Propose → verify → commit → emit, in one target pass."""
-        size = self.chunks.tokens(len(rows))
-        parts = [self._next_chunk(row, size) for row in rows]
+        parts = [self._next_chunk(row, len(rows)) for row in rows]
         times = SharedPassTimes(rows, parts)
         drafts = self._drafts([row for row, (chunk, _) in zip(rows, parts, strict=True) if not chunk.skip_logits])
         times.drafted()
@@ -162,38 +161,37 @@ class DecodeLoop:
             for row, (chunk, _) in zip(rows, parts, strict=True)
         ]
         out = self.target.extend(self.cache, passed)
-        times.verified(out, passed)
+        times.verified(out.done.wait(), out.seconds, passed)
         for row, one, hidden, (_, rest) in zip(rows, passed, out.hidden, parts, strict=True):
-            row.was_read(one, hidden, rest, out.done)
+            row.was_read(one, hidden, rest)
         self._commit(rows, [drafts.get(row.request_id, NOTHING) for row in rows], out)
         times.end()
         self._measure(rows, passed, out, times)
 
-    def _next_chunk(self, row: RequestState, size: int) -> tuple[Chunk, Chunk | None]:
+    def _next_chunk(self, row: RequestState, rows: int) -> tuple[Chunk, Chunk | None]:
         """The tokens that a row reads in the next pass, and the rest of that piece of its prompt."""
         if not row.pending:
             return Chunk(torch.tensor([row.root])), None
-        return self.target.cut(row.pending[0], size)
+        return self.target.split(row.pending[0], self.chunks.tokens(rows, len(row.pending[0].tokens)))
 
     def _pass_row(self, row: RequestState, chunk: Chunk, draft: Draft) -> PassRow:
-        needs = self.drafter.needs if row.drafts else NO_NEEDS
+        needs = self.drafter.needs if row.drafting else NO_NEEDS
         captured = row.captured(chunk, needs)
-        return PassRow(self.queue.rows.index(row), chunk, draft.input_tree, draft.probe_embeds, captured)
+        return PassRow(row.cache_row, chunk, draft.input_tree, draft.probe_embeds, captured)
 
     def _drafts(self, rows: Sequence[RequestState]) -> dict[int, Draft]:
         """Drafts, as far as they pay, of the requests whose root is read now; by the request's id."""
-        first, later = [row for row in rows if not row.tokens], [row for row in rows if row.tokens]
-        plans = [(row, self.policy.plan_round(row, len(rows))) for row in later if row.drafts]
-        if plans:
-            self.policy.began_rounds(len(rows))
+        first, later = [row for row in rows if not row.tokens], [row for row in rows if row.tokens and row.drafting]
+        if later:
+            self.policy.decide_preparing(len(rows))
+        plans = [(row, self.policy.plan_round(row, len(rows))) for row in later]
         for row, plan in plans:
             self.policy.began_round(row, plan, len(rows))
         asked = [(row, plan.budget) for row, plan in plans if plan.budget.nodes > 0]
         wait = self.drafter.ask([row for row, _ in asked], [budget for _, budget in asked]) if asked else list
         found: dict[int, Draft] = {}
         for row in first:
-            if row.drafts:
-                row.wait_until_read()  # the pass was only launched: the drafter goes on until it is done
+            if row.drafting:
                 draft = self.drafter.collect(row)
                 self.policy.saw_hidden_draft(draft, self.drafter.waited_s)
                 found[row.request_id] = self._checked(draft, self.policy.hidden_nodes, row, hidden=True)
@@ -223,19 +221,19 @@ class DecodeLoop:
         """Verify each row's tree, keep its accepted path in the cache, emit, and commit to the drafter."""
         outputs: list[tuple[RequestState, Any]] = []
         for index, (row, draft, logits) in enumerate(zip(rows, drafts, out.logits, strict=True)):
-            if row.pending or row.over or not len(logits):
+            if row.pending or row.over:
                 continue  # more of its prompt is to come
             tree, first = draft.tree, not row.tokens
             try:  # a user's own rule, processor or decoding may fail: the error is the request's
                 if first:
-                    row.keep_prompt(self.cache, self.queue.rows.index(row))
+                    row.keep_prompt(self.cache)
                 accepted = row.verify(tree, logits[: 1 + len(tree)])
                 path = accepted.path
-                self.cache.keep(self.queue.rows.index(row), path)
+                self.cache.keep(row.cache_row, path)
                 self.policy.saw_acceptance(row, draft, path, hidden=first)
                 emitted = row.emit(tree, accepted, logits, Origin.HIDDEN if first else Origin.DRAFTED, self.target)
                 row.stats.count_round(tree.depth, len(tree), len(path), len(emitted), hidden=first)
-                if row.drafts:  # for a finished answer, too: a drafter may learn from it
+                if row.drafting:  # for a finished answer, too: a drafter may learn from it
                     outputs.append(
                         (row, row.output(self.drafter.needs, draft, path, emitted, logits, out.hidden[index]))
                     )
@@ -250,8 +248,8 @@ class DecodeLoop:
     ) -> None:
         """Tell the policy the times of the pass."""
         row, one = rows[0], passed[0]
-        if len(rows) == times.prompts and row.drafts and not one.chunk.skip_logits:
-            self.policy.saw_prefill(len(one), out.seconds, self.drafter.hidden_work(row))
+        if times.prompts and len(rows) == 1 and row.drafting and not one.chunk.skip_logits:
+            self.policy.saw_prefill(len(one), out.seconds, self.drafter.hidden_step_s(row))
         elif not times.prompts:
             self.policy.saw_verify(len(rows), out.width, out.seconds)
         self.chunks.saw(out.seconds, len(rows) - times.prompts, times.prompt_tokens)

@@ -102,7 +102,7 @@ class Opening:
     def _plan(self, known: CachedPrompt, encoded: Encoded) -> None:
         """Store in the request's state the pieces to be read into its row."""
         state, target = self.state, self._target
-        whole = bool(state.tokens) or not state.drafts
+        whole = bool(state.tokens) or not state.drafting
         state.known, state.prefix = known, known.prefix
         state.pending, state.rope_delta = target.chunks(known.prompt, encoded, len(known.prefix), whole=whole)
         if state.tokens:  # the answer so far is read too, up to the root

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from crossdraft.engine.cost_model import CostModel, Plan, is_sure
+from crossdraft.engine.cost_model import CostModel, DraftDepth, is_sure
 from crossdraft.engine.drafter import NOTHING, Budget, Draft
 from crossdraft.engine.request import Request
 from crossdraft.engine.request_state import RequestState
-from crossdraft.engine.runner.runner import HiddenWork
 from crossdraft.engine.tree import ROOT
 
 log = logging.getLogger(__name__)
@@ -59,10 +58,10 @@ class RequestPlan:
 
 @dataclass(frozen=True)
 class RoundPlan:
-    """Plan of one request's round: the budget of its draft, and the cost model's `plan` if it had a choice."""
+    """Plan of one request's round: its draft's budget, and the depth chosen by the cost model if it had a choice."""
 
     budget: Budget
-    plan: Plan | None = None
+    chosen: DraftDepth | None = None
 
 
 @dataclass
@@ -143,7 +142,7 @@ class SpeculationPolicy:
         return draft.first(nodes)
 
     @harmless(None)
-    def began_rounds(self, rows: int) -> None:
+    def decide_preparing(self, rows: int) -> None:
         """Decide, at the beginning of a round of `rows` rows, whether drafts are prepared while the target verifies."""
         cost, self._changes = self.cost, False
         if not (self.prepares and self.adaptive):
@@ -165,13 +164,13 @@ class SpeculationPolicy:
     @harmless(None)
     def began_round(self, state: RequestState, plan: RoundPlan, rows: int = 1) -> None:
         """Record that a request's round with this plan began, which `rows` rows share."""
-        if plan.plan is None:
+        if plan.chosen is None:
             return
-        self.cost.token_s = plan.plan.token_s
-        self.cost.began_round(plan.plan.depth, rows)
-        if not plan.plan.depth:
+        self.cost.token_s = plan.chosen.token_s
+        self.cost.began_round(plan.chosen.depth, rows)
+        if not plan.chosen.depth:
             state.stats.rounds_off += 1
-            state.plain_plan = plan.plan
+            state.plain_plan = plan.chosen
             state.difficulty.forget()
             state.stated.forget()
 
@@ -223,11 +222,11 @@ class SpeculationPolicy:
             self.cost.drafting.add(drafting_s)
 
     @harmless(None)
-    def saw_prefill(self, tokens: int, seconds: float, work: HiddenWork | None) -> None:
+    def saw_prefill(self, tokens: int, seconds: float, step_s: float | None) -> None:
         """Record that the pass over a prompt's last piece and its tree, `tokens` tokens, took `seconds`.
 
-        `work`: the hidden draft that was made in this process; `None` if there was none.
+        `step_s`: seconds per token of the hidden draft that was made in this process; `None` if there was none.
         """
         self.cost.ride.add(tokens, seconds)
-        if work is not None and work.nodes:
-            self.cost.step.add(work.draft_s / work.nodes)
+        if step_s is not None:
+            self.cost.step.add(step_s)

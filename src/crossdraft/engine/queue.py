@@ -13,7 +13,7 @@ from crossdraft.engine.request_state import Job, OnPiece, RequestState
 from crossdraft.errors import CrossdraftError, RequestError
 
 REQUEST_IDS = itertools.count()  # of all requests of this process
-ALONE = 2048  # tokens of a chunk while no answer runs: between two chunks the request can be cancelled
+ALONE = 2048  # tokens of a chunk while no answer runs, or a quarter more: between chunks the request can be cancelled
 FIRST = 64  # tokens of a chunk beside running answers, before anything is measured
 LEAST = 16
 HELD_S = 0.1  # seconds for which a chunk may hold up running answers, which a reader hardly notices,
@@ -25,7 +25,7 @@ class ChunkSize:
     """Number of a prompt's tokens that share a pass with running answers, by the measured times of chunks and rounds.
 
     Args:
-        size: tokens of a chunk; 0 = `ALONE`, `None` = as many as take `held_s`. Each further chunk costs a
+        size: tokens of a chunk; 0 = all, `None` = as many as take `held_s`. Each further chunk costs a
             pass, which delays the request and all that wait behind it.
     """
 
@@ -34,9 +34,11 @@ class ChunkSize:
     read_s: Ema = field(default_factory=Ema)  # seconds of a chunk, without the round that shares its pass
     read: Ema = field(default_factory=Ema)  # tokens of a chunk
 
-    def tokens(self, rows: int) -> int:
-        """Number of tokens of the next chunk, in a pass of `rows` rows."""
-        if rows == 1 or self.size == 0:
+    def tokens(self, rows: int, left: int) -> int:
+        """Number of tokens of the next chunk, in a pass of `rows` rows; `left` tokens of that piece are not read."""
+        if self.size == 0 or (rows == 1 and 4 * left <= 5 * ALONE):  # a pass over a few tokens reads all the weights
+            return left
+        if rows == 1:
             return ALONE
         held_s, read_s = self.held_s, self.read_s.value
         if self.size or held_s is None or not read_s or not self.read.value:

@@ -12,8 +12,7 @@ from torch import Tensor
 from crossdraft.engine.accept import Acceptance, Rule
 from crossdraft.engine.arrivals import VisualFuture
 from crossdraft.engine.cache import KVCache, KVPrefix
-from crossdraft.engine.clock import Mark
-from crossdraft.engine.cost_model import Plan
+from crossdraft.engine.cost_model import DraftDepth
 from crossdraft.engine.detokenize import AnswerText, TokenText
 from crossdraft.engine.drafter import Draft, Needs, OnToken, VerifyOutput
 from crossdraft.engine.estimates import RequestDifficulty
@@ -64,8 +63,8 @@ class RequestState:
         self.request_id = job.request_id
         self.request = job.request
         self.rule = rule
-        self.asked_drafter = False  # whether it was decided if the drafter drafts for it
-        self.drafts = False  # whether the drafter drafts for it; false once the drafter is lost or gives up
+        self.drafter_decided = False  # whether it was decided if the drafter drafts for it
+        self.drafting = False  # whether the drafter drafts for it; false once the drafter is lost or gives up
         self.drafter_error: str | None = None  # why the drafter was lost or gave up
         self.error: Exception | None = None
         self.ledger = Ledger(Stats(rule=rule.spec, lossless=rule.lossless, lossy_rule=not rule.lossless))
@@ -85,14 +84,14 @@ class RequestState:
         self.notes: list[str] = []
         self.difficulty = RequestDifficulty()  # of its drafts, relative to the rates of all requests
         self.stated = RequestDifficulty()  # of its drafts, relative to the drafter's own probabilities
-        self.plain_plan: Plan | None = None  # plan of the last round in which drafting did not pay
+        self.plain_plan: DraftDepth | None = None  # plan of the last round in which drafting did not pay
         self.gives_probs = False  # whether its last draft came with the drafter's own probabilities
+        self.cache_row = -1  # its row of the cache, while it has one
         self.known: CachedPrompt | None = None  # its prompt, once it is prepared
         self.pending: list[Chunk] = []  # chunks of its prompt still to be read; empty = its root is read next
         self.prefix = KVPrefix()  # cached beginning of its prompt
         self.rope_delta = 0
         self.features: PromptReading | None = None  # hidden layers of its prompt for its drafter, until a commit
-        self._read: Mark | None = None  # the end of the last pass over a part of its prompt
         self.visual_features: VisualFuture | None = None  # for its drafter
         self.prompt_ids = PromptIds()  # for its drafter, set once the prompt is prepared
 
@@ -125,24 +124,18 @@ class RequestState:
             return self.features.wanted(len(chunk.tokens), needs)
         return () if chunk.skip_logits else needs.hidden_layers
 
-    def was_read(self, one: PassRow, hidden: Sequence[Tensor], rest: Chunk | None, done: Mark) -> None:
+    def was_read(self, one: PassRow, hidden: Sequence[Tensor], rest: Chunk | None) -> None:
         """Note that a pass has read a chunk of the prompt; `rest` is the unread rest of that piece of it."""
         if not self.pending:
             return
-        self._read = done
         if self.features is not None:
             self.features.add(dict(zip(one.capture, hidden, strict=True)), len(one.chunk.tokens))
         self.pending = [*([] if rest is None else [rest]), *self.pending[1:]]
 
-    def wait_until_read(self) -> None:
-        """Wait until the device has done the last pass over a part of the prompt."""
-        if self._read is not None:
-            self._read.wait()
-
-    def keep_prompt(self, cache: KVCache, row: int) -> None:
-        """Let the prefix cache keep the prompt, which a row of `cache` holds."""
+    def keep_prompt(self, cache: KVCache) -> None:
+        """Let the prefix cache keep the prompt, which its row of `cache` holds."""
         if self.known is not None and self.features is not None:
-            self.known.store(cache, row, self.features.cut, self.features.front())
+            self.known.store(cache, self.cache_row, self.features.cut, self.features.front())
 
     def output(
         self,
@@ -264,10 +257,10 @@ class RequestState:
                 self.request.sampling, target.model, self.context, target.defaults.eos, wanted
             )
 
-    def keep_answer(self, cache: KVCache, row: int) -> None:
-        """Let the prefix cache keep the prompt with its answer, as far as a row of `cache` holds them."""
+    def keep_answer(self, cache: KVCache) -> None:
+        """Let the prefix cache keep the prompt with its answer, as far as its row of `cache` holds them."""
         if self.known is not None and self.error is None and not self.pending:
-            self.known.store_answer(cache, row, self.tokens)
+            self.known.store_answer(cache, self.cache_row, self.tokens)
 
     def verify(self, tree: DraftTree, logits: Tensor) -> Acceptance:
         """Verify a tree, by raw logits [1 + n, V] at the root and at every node."""

@@ -4,7 +4,6 @@ import logging
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
@@ -60,7 +59,7 @@ class PendingAnswer:
         self._release = release
         self._owner = owner  # kept alive as long as somebody may wait
         self._check = check
-        self._decoder: DecodeLoop | None = None
+        self._loop: DecodeLoop | None = None
         self._ticket: int | None = None
         self._cancelled = False
 
@@ -99,19 +98,19 @@ class PendingAnswer:
         """True if the answer was cancelled."""
         return self._cancelled
 
-    def begin(self, decoder: DecodeLoop) -> int | None:
+    def begin(self, loop: DecodeLoop) -> int | None:
         """Queue the request in the loop, in whose thread this is called; returns its ticket."""
         if self._cancelled:
             self._end()
             self.future.cancel()
             self.future.set_running_or_notify_cancel()  # wakes threads in `concurrent.futures.wait`
             return None
-        self._decoder, self._ticket = decoder, self._job(decoder, self.cancelled)
+        self._loop, self._ticket = loop, self._job(loop, self.cancelled)
         return self._ticket
 
     def _cancel(self) -> None:
-        if (decoder := self._decoder) is not None and self._ticket is not None:
-            decoder.cancel(self._ticket)
+        if (loop := self._loop) is not None and self._ticket is not None:
+            loop.cancel(self._ticket)
 
     def settle(self, result: Answer | BaseException) -> None:
         """Hand over the result of the finished request, after its check if it has one."""
@@ -134,7 +133,7 @@ class PendingAnswer:
 
         A future that its owner cancels, as asyncio does, is done earlier, while the request still has a row.
         """
-        self._owner = self._check = self._decoder = None
+        self._owner = self._check = self._loop = None
         release, self._release = self._release, lambda: None
         release()
 
@@ -190,9 +189,8 @@ class Scheduler:
         self._closed = self._joins = False
         self._most, self._count = most, 0
         self._process = os.getpid()
-        self._decoder: DecodeLoop | None = None  # this and the following belong to the loop's thread
+        self._loop: DecodeLoop | None = None  # this and the following belong to the loop's thread
         self._pending: dict[int, PendingAnswer] = {}
-        self._stepped: weakref.WeakSet[DecodeLoop] = weakref.WeakSet()  # other loops in this thread, driven by calls
 
     # -- from any thread -----------------------------------------------------------------------------------------
 
@@ -224,8 +222,8 @@ class Scheduler:
             self._add(patient=patient)
         asked = time.perf_counter()
 
-        def job(decoder: DecodeLoop, cancelled: Callable[[], bool]) -> int:
-            return decoder.submit(request, on_piece, provisional=provisional, asked=asked, cancelled=cancelled)
+        def job(loop: DecodeLoop, cancelled: Callable[[], bool]) -> int:
+            return loop.submit(request, on_piece, provisional=provisional, asked=asked, cancelled=cancelled)
 
         pending = PendingAnswer(self, job, owner, leave, check)
         if not self.post(Call(lambda: self._begin(pending), pending.settle)):
@@ -271,19 +269,6 @@ class Scheduler:
             raise CrossdraftError(CLOSED)
         return future.result()
 
-    def stepped(self, make: Callable[[], DecodeLoop]) -> DecodeLoop:
-        """Make another loop in the loop's thread; its rounds are run by `call`.
-
-        Raises:
-            CrossdraftError: as `call`.
-        """
-
-        def made() -> DecodeLoop:
-            self._stepped.add(decoder := make())
-            return decoder
-
-        return self.call(made)
-
     def check_caller(self) -> None:
         """Refuse a caller in the loop's own thread, which would wait for itself.
 
@@ -303,9 +288,9 @@ class Scheduler:
 
     @property
     def rows(self) -> int:
-        """Rows of the decoder's cache that are in use; a round later it may be another number."""
-        decoder = self._decoder
-        return 0 if decoder is None else decoder.cache.rows
+        """Rows of the loop's cache that are in use; a round later it may be another number."""
+        loop = self._loop
+        return 0 if loop is None else loop.cache.rows
 
     def post(self, call: Call) -> bool:
         """Queue a call for the loop's thread, to be run between two rounds; false if the engine is closed.
@@ -345,12 +330,23 @@ class Scheduler:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
+    def start(self) -> None:
+        """Make the loop now, not with the first request.
+
+        Raises:
+            CrossdraftError: as `call`.
+        """
+        self.call(self._made)
+
     # -- in the loop's thread ------------------------------------------------------------------------------------
+
+    def _made(self) -> DecodeLoop:
+        self._loop = self._loop or self._make()
+        return self._loop
 
     def _begin(self, pending: PendingAnswer) -> None:
         try:
-            self._decoder = self._decoder or self._make()
-            request_id = pending.begin(self._decoder)
+            request_id = pending.begin(self._made())
         except Exception as error:
             log.exception("A request could not be queued.")
             pending.settle(RequestError(f"The engine failed: {type(error).__name__}: {error}"))
@@ -380,17 +376,17 @@ class Scheduler:
 
     def _let_go(self, error: CrossdraftError) -> None:
         """End the loop and fail all waiting requests; answers that are still held then keep no weights alive."""
-        decoder, pending, calls = self._decoder, self._pending, self._calls
-        if decoder is not None:
+        loop, pending, calls = self._loop, self._pending, self._calls
+        if loop is not None:
             with suppress(Exception):  # the loop is given up anyway
-                decoder.close()
+                loop.close()
         for tell in (*(one.settle for one in pending.values()), *(one.refuse for one in calls)):
             with suppress(BaseException):  # a callback may raise: the others are still told
                 tell(error)
-        self._decoder, self._pending, self._calls = None, {}, []
+        self._loop, self._pending, self._calls = None, {}, []
         del self._make
-        if decoder is not None and self._joins:  # last: it may take as long as reading a prompt
-            decoder.join()
+        if loop is not None and self._joins:  # last: it may take as long as reading a prompt
+            loop.join()
 
     def _turn(self) -> bool:
         """Run the posted calls, then a round; false when the engine is closed."""
@@ -398,37 +394,38 @@ class Scheduler:
         for _ in range(count or 0):
             self._calls[0].run()
             del self._calls[0]  # not before: if a call ends the thread, it and those behind it are refused
-        if count is not None and self._decoder is not None:
-            self._step(self._decoder)
+        if count is not None and self._loop is not None:
+            self._step(self._loop)
         return count is not None
 
     def _next(self) -> int | None:
         """Wait until there is something to do; returns the number of posted calls, `None` if the engine is closed."""
         with self._changed:
-            while not (self._calls or self._closed or (self._decoder is not None and self._decoder.busy)):
+            while not (self._calls or self._closed or (self._loop is not None and self._loop.busy)):
                 self._changed.wait()
             if self._closed:
                 return None
             return len(self._calls)
 
-    def _step(self, decoder: DecodeLoop) -> None:
+    def _step(self, loop: DecodeLoop) -> None:
         """Run one round, and hand over the answers that it finished."""
         try:
-            if decoder.busy:
-                decoder.step()
+            if loop.busy:
+                loop.step()
         except BaseException as error:  # Ctrl-C never comes in this thread
             log.exception("The loop failed; a new one begins.")
-            self._decoder, pending = None, self._pending
+            self._loop, pending = None, self._pending
             self._pending = {}
             for one in pending.values():
                 one.settle(RequestError(f"The engine failed: {type(error).__name__}: {error}"))
-            decoder.drafter.lose(f"{type(error).__name__}: {error}")  # its state may be anything
-            decoder.prefixes.clear()
+            loop.drafter.lose(f"{type(error).__name__}: {error}")  # its state may be anything
+            loop.drafter.forget()
+            loop.prefixes.clear()
             return
-        for request_id in decoder.finished():
+        for request_id in loop.finished():
             waiting = self._pending.pop(request_id)
             try:
-                waiting.settle(decoder.answer(request_id))
+                waiting.settle(loop.answer(request_id))
             except Exception as error:  # noqa: BLE001 - handed over to who waits
                 waiting.settle(error)
-        decoder.tidy()
+        loop.tidy()

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from crossdraft.engine.passes import Chunk, PassRow, TargetOut
+from crossdraft.engine.passes import Chunk, PassRow
 from crossdraft.engine.request_state import RequestState
 from crossdraft.engine.timeline import Span
 
@@ -27,19 +27,18 @@ class SharedPassTimes:
         """Note the time at which the drafts are here."""
         self._drafted = time.perf_counter()
 
-    def verified(self, out: TargetOut, passed: Sequence[PassRow]) -> None:
-        """Wait for the end of the launched pass, and record its times."""
-        end = out.done.wait()
+    def verified(self, end: float, seconds: float, passed: Sequence[PassRow]) -> None:
+        """Record the times of the pass, which took `seconds` of the device and ended at `end`."""
         for row, reads, first, one in zip(self._rows, self._reads, self._first, passed, strict=True):
             ledger = row.ledger
-            if reads and (not first or one.chunk.skip_logits or not row.drafts):
+            if reads and (not first or one.chunk.skip_logits or not row.drafting):
                 ledger.read_chunk(self._drafted, end, len(one.chunk.tokens))
             elif reads:
-                ledger.rides_along(self._drafted, end, len(one), out.seconds)
+                ledger.rides_along(self._drafted, end, len(one), seconds)
             else:
                 ledger.first_round = min(ledger.first_round, self._start)
                 ledger.timeline.spans.append(Span("target", "verify", self._drafted, end, len(one)))
-                ledger.stats.add_time("verify", out.seconds)
+                ledger.stats.add_time("verify", seconds)
             if reads and first and not one.chunk.skip_logits:
                 ledger.prefilled()
 

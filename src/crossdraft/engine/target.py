@@ -216,7 +216,7 @@ class Target:
         ids = prompt.input_ids.cpu()
         positions, delta = self._positions(prompt) if prompt.positions is None else prompt.positions(encoded)
         images = self._images(prompt)
-        cut = self._cut(ids)
+        cut = self._last_visual(ids)
         if prompt.items and encoded and start < cut and self.traits.takes_encoded:
             encoded = last_features(encoded, self._visual_counts(ids[start:cut], encoded))
         # The last token is the root of the tree that rides along. If it is visual, it must be in the piece of the other
@@ -238,13 +238,14 @@ class Target:
 
     def visual_end(self, prompt: Prompt) -> int:
         """Number of a prompt's tokens up to the last visual one; 0 if no token is visual, or no text follows."""
-        return self._cut(prompt.input_ids.cpu()) % len(prompt)
+        end = self._last_visual(prompt.input_ids.cpu())
+        return 0 if end == len(prompt) else end
 
-    def _cut(self, ids: Tensor) -> int:
+    def _last_visual(self, ids: Tensor) -> int:
         """Number of tokens up to the last visual one."""
         return max((at + 1 for at, token in enumerate(ids.tolist()) if token in self.traits.visual_ids), default=0)
 
-    def cut(self, piece: Chunk, size: int) -> tuple[Chunk, Chunk | None]:
+    def split(self, piece: Chunk, size: int) -> tuple[Chunk, Chunk | None]:
         """Split a piece of a prompt after `size` tokens; the second part is `None` if nothing is left.
 
         A piece with images whose tokens see each other, or features that only the model makes, is not split.

@@ -18,6 +18,11 @@ PLACEHOLDERS = {
 }
 
 
+KNOWN_LAYERS = frozenset(
+    ("full_attention", "sliding_attention")
+)  # `layer_types` of a decoder, as transformers names them
+
+
 @dataclass(frozen=True)
 class Traits:
     """Properties of a model, as `detect_traits` finds them."""
@@ -41,12 +46,12 @@ def detect_traits(model: PreTrainedModel) -> Traits:
 
     Raises:
         CrossdraftError: a kind of attention that trees are not built for (flash-attention 2), or that no tree can be
-            verified with (linear attention).
+            verified with (layers that keep a state).
     """
     config, text = model.config, model.config.get_text_config()
     layers = getattr(text, "layer_types", None)
     slides = layers is None or "sliding_attention" in layers
-    refuse_recurrent(type(model).__name__, layers or ())
+    check_layers(type(model).__name__, layers or ())
     kind = text._attn_implementation
     if kind not in ("sdpa", "eager"):
         raise CrossdraftError(
@@ -67,8 +72,8 @@ def detect_traits(model: PreTrainedModel) -> Traits:
     )
 
 
-def refuse_recurrent(name: str, layers: Sequence[str]) -> None:
-    """Raise CrossdraftError if any of a decoder's layers, by transformers' names of their types, keeps a state.
+def check_layers(name: str, layers: Sequence[str]) -> None:
+    """Raise CrossdraftError if no tree can be read by any of a decoder's layers, as by those that keep a state.
 
     Args:
         name: of the model, or where it lies.
@@ -78,4 +83,9 @@ def refuse_recurrent(name: str, layers: Sequence[str]) -> None:
         raise CrossdraftError(
             f"{name} has linear-attention layers: their state sums up every token read, so that the branches of a tree "
             "cannot be read in one pass, nor rejected tokens taken back; give a model whose layers all attend in full."
+        )
+    if others := sorted({*map(str, layers)} - KNOWN_LAYERS):
+        raise CrossdraftError(
+            f"{name} has layers of the types {', '.join(others)}, whose caches and masks are not known here; give a "
+            f"model with layers of the types {' and '.join(sorted(KNOWN_LAYERS))} alone."
         )

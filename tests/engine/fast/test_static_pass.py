@@ -364,11 +364,11 @@ def test_a_loop_for_comparison_and_a_stepped_one_hand_back_theirs(static):
         kept = captured(static, 1)
         expected = engine.alone(REQUESTS[0])
         stepped = engine.decoder()
-        assert stepped._decoder.cache is kept
+        assert stepped._loop.cache is kept
         del stepped
         gc.collect()
         assert engine.generate(REQUESTS[0]).tokens == expected.tokens
-        assert engine._scheduler._decoder.cache is kept
+        assert engine._scheduler._loop.cache is kept
 
 
 def test_a_drafter_hands_back_its_cache_when_its_request_is_over(static, monkeypatch):

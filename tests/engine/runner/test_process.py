@@ -605,7 +605,7 @@ def test_a_restarted_one_is_a_new_process_and_drafts(process, runner, requests, 
     os.kill(before, signal.SIGKILL)
     again = run(process, Restarts(1, backoff_s=0.0))
     again.lose("it was killed")
-    assert until(lambda: again.take_up() or again.drafter)
+    assert until(lambda: again.resume() or again.drafter)
     try:
         (answer,) = DecodeLoop(target, again, adaptive=False).generate(requests[:1])
         assert (answer.tokens, answer.other_notes) == (alone[0], ())

@@ -85,7 +85,7 @@ def runner_of(worker, clock=time.monotonic, backoff_s=BACKOFF_S, restarts=RESTAR
 
 
 def taken_up(runner):
-    runner.take_up()
+    runner.resume()
     return runner.drafter is not None
 
 

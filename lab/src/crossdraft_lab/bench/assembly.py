@@ -106,7 +106,8 @@ class EngineMethod:
         self.blank = blank
         self.blind = blind
         self._times: Counter[tuple[int, str]] = Counter()
-        self._loop = new_loop(engine.target, engine.drafter, engine.options, engine.cost, engine.prefixes)
+        with pinned(None if cores is None else cores.target):  # its passes are timed on the cores that they run on
+            self._loop = new_loop(engine.target, engine.drafter, engine.options, engine.cost, engine.prefixes)
 
     @property
     def workers(self) -> list[int]:

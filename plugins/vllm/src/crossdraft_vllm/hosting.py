@@ -120,7 +120,7 @@ class HostedDrafts:
 
     def refresh(self) -> None:
         """Take up a drafter that was restarted, and the requests that wait for a place."""
-        self._runner.take_up()
+        self._runner.resume()
         while self._waiting and len(self._requests) < self.limits.requests:
             name, request = self._waiting.popleft()
             self._guarded(lambda drafter, name=name, request=request: self._begin(drafter, name, request))

@@ -80,7 +80,7 @@ class Worker(Protocol):
 
 
 @dataclass
-class HiddenWork:
+class _HiddenWork:
     """Record of a hidden draft made in this process: its mode, its nodes, and the seconds that drafting them took."""
 
     mode: str
@@ -94,7 +94,7 @@ class _Slot(Generic[State]):
 
     row: RequestState
     request: Request
-    work: HiddenWork
+    work: _HiddenWork
     state: State | None = None
     refusal: str | None = None  # why the drafter does nothing more for it
     until: threading.Event | None = None
@@ -161,7 +161,7 @@ class DraftRunner(Generic[State]):
         self._thread: ThreadPoolExecutor | None = None
         self._stream: StreamDrafter[State] | None = None
         self.drafter: Drafter[State] | None = self._fresh()
-        self._restarted = False  # true while a restarted drafter waits for `take_up`
+        self._restarted = False  # true while a restarted drafter waits for `resume`
         self._restarting: threading.Thread | None = None
         self._closed = threading.Event()
         self._lock = threading.Lock()
@@ -193,7 +193,7 @@ class DraftRunner(Generic[State]):
         idle = [worker.spare_cores() for worker in self.workers] if self.drafter is not None else []
         return tuple(sorted({core for cores in idle for core in cores})) if all(idle) else ()
 
-    def begins(self, row: RequestState) -> None:
+    def note_absence(self, row: RequestState) -> None:
         """Note in a new request why there is no drafter now, if there should be one."""
         if self.absence is not None:
             row.drafter_error = self.absence
@@ -205,14 +205,14 @@ class DraftRunner(Generic[State]):
         """Take up a request and begin its hidden draft of up to `nodes` nodes; `mode` is a hidden mode, not `auto`."""
         if not self.remote and mode != "off":
             request = replace(request, visual_features=None)  # the target's thread makes them, and would wait
-        slot = self._slots[row.request_id] = _Slot[State](row, request, HiddenWork(mode))
-        row.drafts = True
+        slot = self._slots[row.request_id] = _Slot[State](row, request, _HiddenWork(mode))
+        row.drafting = True
 
         def work() -> None:
             if mode != "off" and (nodes or self.remote):
-                self._start(slot, Budget(nodes, on_token=on_token))
+                self._start_hidden(slot, Budget(nodes, on_token=on_token))
             elif self.remote and request.known:
-                self._begun(slot)  # the drafter reads while the target prefills, and drafts for the first round
+                self._read(slot)  # the drafter reads while the target prefills, and drafts for the first round
 
         self._guarded([slot], work)
 
@@ -233,19 +233,19 @@ class DraftRunner(Generic[State]):
         draft, self.waited_s = self._guarded([slot], work)
         return self._unless_refused(draft or NOTHING, slot)
 
-    def hidden_work(self, row: RequestState) -> HiddenWork | None:
-        """Record of a request's hidden draft, if the cost model decides whether one is made; else `None`."""
+    def hidden_step_s(self, row: RequestState) -> float | None:
+        """Seconds per token of a request's hidden draft, where the cost model decides if one is made; else `None`."""
         slot = self._slots.get(row.request_id)
-        if slot is None or not row.drafts or slot.request.known or self.hidden != "auto":
+        if slot is None or not row.drafting or slot.request.known or self.hidden != "auto" or not slot.work.nodes:
             return None
-        return slot.work
+        return slot.work.draft_s / slot.work.nodes
 
     def ask(self, rows: Sequence[RequestState], budgets: Sequence[Budget]) -> Proposal:
         """Begin `Drafter.propose`; the returned function waits for the drafts, one a row, and raises nothing."""
         slots = [self._slots[row.request_id] for row in rows]
 
         def work() -> tuple[list[bool], Proposal | None, int]:
-            able = [self._begun(slot) is not None for slot in slots]
+            able = [self._read(slot) is not None for slot in slots]
             asked = [entry for entry, one in zip(zip(slots, budgets, strict=True), able, strict=True) if one]
             return able, self._propose(asked) if asked else None, len(asked)
 
@@ -281,7 +281,7 @@ class DraftRunner(Generic[State]):
         slot = self._slots.get(row.request_id)
         if slot is None:
             return None
-        drafted = row.drafts
+        drafted = row.drafting
         if drafted and row.stats.rounds > 1 and not (row.stats.drafted or row.ledger.drafted):
             row.notes.append(STILL_READING)
         self._guarded([slot], lambda: self._end(slot))
@@ -290,7 +290,7 @@ class DraftRunner(Generic[State]):
 
     # -- when it is lost ---------------------------------------------------------------------------------------------
 
-    def take_up(self) -> None:
+    def resume(self) -> None:
         """Use the drafter again, if it was restarted."""
         with self._lock:
             if self._restarted:
@@ -319,6 +319,10 @@ class DraftRunner(Generic[State]):
             target=self._restart, args=(lost, states, delay), name="drafter-restart", daemon=True
         )
         self._restarting.start()
+
+    def forget(self) -> None:
+        """Drop the records of all requests, whose loop has failed and will not end them."""
+        self._slots.clear()
 
     def _miss(self, absence: str) -> None:
         """Note and log why there is no drafter now."""
@@ -374,7 +378,7 @@ class DraftRunner(Generic[State]):
         Returns:
             the call's result, `None` without a drafter; and the seconds waited, without the drafter's reading.
         """
-        if self.drafter is None or not any(slot.row.drafts for slot in slots):
+        if self.drafter is None or not any(slot.row.drafting for slot in slots):
             return None, 0.0
         start = time.perf_counter()
         try:
@@ -397,7 +401,7 @@ class DraftRunner(Generic[State]):
 
     def _unless_refused(self, draft: Draft, slot: _Slot[State]) -> Draft:
         """Return a draft and add its notes to the answer; a refusal ends drafting for the request."""
-        if not slot.row.drafts:
+        if not slot.row.drafting:
             return NOTHING
         row = slot.row
         row.notes.extend(note for note in draft.notes if note not in row.notes)
@@ -412,8 +416,8 @@ class DraftRunner(Generic[State]):
 
     def _end_drafting(self, slot: _Slot[State], why: str, what: str) -> None:
         """End drafting for this request, and note why."""
-        if slot.row.drafts:
-            slot.row.drafts, slot.row.drafter_error = False, why.rstrip(".")
+        if slot.row.drafting:
+            slot.row.drafting, slot.row.drafter_error = False, why.rstrip(".")
             slot.row.notes.append(f"The drafter {what} ({slot.row.drafter_error}); the target went on alone.")
 
     # -- the drafter's own calls -------------------------------------------------------------------------------------
@@ -428,10 +432,10 @@ class DraftRunner(Generic[State]):
             raise DrafterLost("it was lost")
         return drafter
 
-    def _start(self, slot: _Slot[State], budget: Budget) -> None:
+    def _start_hidden(self, slot: _Slot[State], budget: Budget) -> None:
         """Begin the hidden draft."""
         if slot.work.mode == "before" and not self.remote:
-            draft = self._first(slot, budget)
+            draft = self._write_hidden(slot, budget)
             slot.hidden = lambda: [draft]
             return
         slot.until = threading.Event()
@@ -440,26 +444,26 @@ class DraftRunner(Generic[State]):
             self._thread = self._thread or ThreadPoolExecutor(1, "drafter")
             made = self._thread.submit(self._concurrent, slot, budget, self._stream and self._stream.point())
             slot.hidden = lambda: [made.result()]
-        elif self._begun(slot) is not None:
+        elif self._read(slot) is not None:
             slot.hidden = self._propose([(slot, budget)])
 
     def _concurrent(self, slot: _Slot[State], budget: Budget, point: "torch.cuda.Event | None") -> Draft:
-        """Run `_first` in the drafter's thread; on a GPU on the drafter's stream, after the event `point`."""
+        """Run `_write_hidden` in the drafter's thread; on a GPU on the drafter's stream, after the event `point`."""
         if self._stream is None or point is None:
-            return self._first(slot, budget)
+            return self._write_hidden(slot, budget)
         with self._stream.concurrent(point):
-            return self._first(slot, budget)
+            return self._write_hidden(slot, budget)
 
-    def _first(self, slot: _Slot[State], budget: Budget) -> Draft:
+    def _write_hidden(self, slot: _Slot[State], budget: Budget) -> Draft:
         """Read the request and write the hidden draft."""
-        if self._begun(slot) is None:
+        if self._read(slot) is None:
             return _refused(slot)
         read = time.perf_counter()
         draft = self._timed_drafts(self._propose([(slot, budget)]), 1, "hidden draft")[0]
         slot.work.nodes, slot.work.draft_s = len(draft.tree), time.perf_counter() - read
         return draft
 
-    def _begun(self, slot: _Slot[State]) -> State | None:
+    def _read(self, slot: _Slot[State]) -> State | None:
         """Return the drafter's state of a request, which the drafter reads now if it has not; `None` if refused."""
         if slot.state is None and slot.refusal is None:
             start = time.perf_counter()
@@ -501,7 +505,7 @@ class DraftRunner(Generic[State]):
         return lambda: [draft for proposal in proposals for draft in proposal()]
 
     def _commit(self, slots: Sequence[_Slot[State]], outputs: Sequence[VerifyOutput]) -> None:
-        states = [self._begun(slot) for slot in slots]
+        states = [self._read(slot) for slot in slots]
         committed = [(state, output) for state, output in zip(states, outputs, strict=True) if state is not None]
         start = time.perf_counter()
         try:
