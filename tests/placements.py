@@ -201,7 +201,7 @@ def cloud(target: str, media: Path, **more: Any) -> Iterator[Cloud]:
     )
     with slow_cloud(), load_engine(settings) as engine:
         engine.options = replace(engine.options, hidden_nodes=NODES)
-        engine._scheduler._decoder.policy.hidden_nodes = NODES  # it is warm, so the loop is there
+        engine._scheduler._loop.policy.hidden_nodes = NODES  # it is warm, so the loop is there
         running, *thread = Runner(engine, media).start(settings)
         yield Cloud(engine, "ws://{}:{}".format(*running.address), target, more.get("dtype"))
         Runner.stop(running, *thread)
