@@ -61,23 +61,14 @@ def test_a_cold_first_answer_does_not_cap_hidden_drafts():
     assert model.verify_depth(8) == 8
 
 
-def test_an_empty_draft_that_was_not_waited_for_is_no_reason_to_stop_asking():
+@pytest.mark.parametrize(("waited", "probes", "counts"), [(1e-4, 0, False), (4e-3, 0, True), (1e-4, 1, True)])
+def test_an_empty_draft_counts_where_it_was_waited_or_paid_for(waited, probes, counts):
     model = CostModel()
     model.verify.add(1, 0.007)
     for _ in range(50):
-        model.saw_draft(8, 0, 0, waited=0.0001)
-    assert model.rounds.arrivals(8) == CostModel().rounds.arrivals(8)
-    for _ in range(50):
-        model.saw_draft(8, 0, 0, waited=0.004)
-    assert model.rounds.arrivals(8)[0] < 0.1
-
-
-def test_probes_without_a_draft_are_paid_for_so_they_count():
-    model = CostModel()
-    model.verify.add(1, 0.1)
-    for _ in range(20):
-        model.saw_draft(8, 0, 0, waited=0.0001, probes=True)
-    assert model.rounds.arrivals(8)[0] < 0.1
+        model.saw_draft(8, 0, 0, waited, probes=bool(probes))
+    assert model.rounds.arrivals(8) == CostModel().rounds.arrivals(8) or counts
+    assert (model.rounds.arrivals(8)[0] < 0.1) is counts
 
 
 OPENINGS = (-1, -1, -1, -1, 0, 1, 2, 3)  # of four earlier answers, two tokens each

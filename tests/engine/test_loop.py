@@ -264,7 +264,9 @@ def test_features_of_a_prompt_in_chunks_are_those_of_the_whole(target, size, cac
 
 def test_a_chunk_takes_a_tenth_of_a_second_or_a_round_and_a_half():
     """Worked by hand: 1 ms a token, rounds of 10 ms: 100 tokens, cut to 96; rounds of 0.1 s: 150 tokens, cut to 144."""
-    times = ChunkSize()
+    alone, times = ChunkSize(), ChunkSize()
+    alone.saw(0.4, 0, 400)
+    assert (alone.tokens(2, 9999), ChunkSize(0).held_s) == (96, None)
     assert times.tokens(2, 9999) == FIRST
     for tokens in (20, 40, 80) * 20:
         times.saw(0.001 * tokens + 0.010, 1, tokens)  # no round was seen yet: nothing can be noted
@@ -294,13 +296,6 @@ def test_a_piece_is_read_whole_where_that_was_asked_for_or_hardly_more_than_a_ch
     assert ChunkSize(0).tokens(1, 9999) == ChunkSize(0).tokens(9, 9999) == 9999
     assert ChunkSize().tokens(1, 2056) == 2056  # Video-LLaVA's eight frames
     assert [ChunkSize(7).tokens(1, left) for left in (2560, 2561)] == [2560, ALONE]
-
-
-def test_a_prompt_read_alone_says_what_its_tokens_take():
-    times = ChunkSize()
-    times.saw(0.4, 0, 400)
-    assert times.tokens(2, 9999) == 96
-    assert ChunkSize(0).held_s is None
 
 
 def test_chunks_are_small_only_while_others_are_answered(target, alone):

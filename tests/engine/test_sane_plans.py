@@ -1,7 +1,6 @@
 """Whatever a machine's clock does to the measurements, a plan is made of times that can be."""
 
 import math
-import random
 
 import pytest
 from hypothesis import given, settings
@@ -59,22 +58,6 @@ def test_no_history_makes_a_plan_that_cannot_be(history):
 @given(st.lists(ROUND, max_size=6))
 def test_no_history_of_very_many_does(history):
     play(history)
-
-
-def test_histories_with_outliers_that_once_made_time_negative():
-    """A fit whose line crosses zero: 9 of these 3000 ended in a negative time per token, which no power takes."""
-    for seed in range(300):
-        rng, model, request = random.Random(seed), CostModel(), RequestDifficulty()
-        request.add([0.8, 0.8, 0.8], 1)
-        model.saw_pass(1, 1, 0.010)
-        model.saw_pass(1, 10, 0.012)
-        for _ in range(12):
-            levels = rng.choice((0, 1, 2, 5, 8, 12, 16, 20))
-            late = 0.2 * rng.random() if rng.random() < 0.25 else 0.001
-            model.saw_draft(max(levels, 1), levels, levels, 0.0005 * levels + late)
-            plan = model.plan(30, request)
-            assert plan.token_s > 0
-            assert 0 <= model.node_gain(request, plan.token_s) <= 1
 
 
 def test_two_late_deep_drafts_do_not_make_shallow_ones_take_less_than_no_time():
