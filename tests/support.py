@@ -7,10 +7,10 @@ depends on what the models see, and some drafts are accepted and some are not.
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -51,6 +51,15 @@ FRAMES, EVENT_FRAMES = 8, 5
 SIDE, PATCH = 28, 14  # 2 x 2 patches and a class token per frame
 TEMPLATE = "USER: {event}\n{question} ASSISTANT:"
 CORPUS = ("what is the car in front doing? the car in front is turning left near the red light.",) * 4
+
+
+def failing(error: BaseException | type[BaseException]) -> Callable[..., NoReturn]:
+    """A function of any arguments that raises the error."""
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    return fail
 
 
 @dataclass(frozen=True)

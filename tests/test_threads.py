@@ -15,7 +15,7 @@ from crossdraft.engine.request import Finish, Origin
 from crossdraft.engine.runner.runner import STILL_READING
 from crossdraft.engine.target import Target
 from crossdraft_lab.bench.workload import Workload, items
-from tests.support import encodes_clips
+from tests.support import encodes_clips, failing
 
 QUESTIONS = ("what is the car doing?", "is there a red light?", "where is the car?", "what is near?")
 LENGTHS = (6, 14, 22)
@@ -189,11 +189,7 @@ def test_an_internal_error_names_its_request_and_the_next_one_is_answered(pair, 
 
 def test_who_cannot_take_a_piece_fails_alone(pair, requests, alone):
     with cd.Engine.load(str(pair.target), None, cd.Options(max_batch=2)) as engine:
-
-        def refuse(piece):
-            raise OSError("the client is gone")
-
-        pending = [engine.submit(requests[2], refuse), engine.submit(requests[5])]
+        pending = [engine.submit(requests[2], failing(OSError("the client is gone"))), engine.submit(requests[5])]
         with pytest.raises(cd.RequestError, match="the client is gone"):
             pending[0].result()
         assert pending[1].result().tokens == alone[5]
@@ -233,11 +229,7 @@ def test_ctrl_c_stays_ctrl_c_whatever_runs(pair, requests, alone):
         str(pair.target), str(pair.event), cd.Options(placement="inline", max_batch=3, nodes=1)
     ) as engine:
         long = [cd.Request(r.prompt, r.video, r.events, max_new_tokens=300) for r in requests[:3]]
-
-        def interrupt(*_):
-            raise KeyboardInterrupt
-
-        before = signal.signal(signal.SIGALRM, interrupt)
+        before = signal.signal(signal.SIGALRM, failing(KeyboardInterrupt))
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         try:
             with pytest.raises(KeyboardInterrupt):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from crossdraft.engine.cache import KVCache, KVPrefix
 from crossdraft.errors import CrossdraftError
+from tests.support import failing
 
 HEADS, SIZE = 2, 3
 
@@ -313,11 +314,7 @@ def test_where_there_is_no_room_to_give_memory_back_it_stays(monkeypatch):
     cache = KVCache(1, max_rows=4, capacity=64)
     for capacity in (64, 1024):
         cache.add_row(capacity)
-
-    def full(*_):
-        raise RuntimeError("not enough memory")
-
-    monkeypatch.setattr(cache, "_allocate", full)
+    monkeypatch.setattr(cache, "_allocate", failing(RuntimeError("not enough memory")))
     cache.drop_row(1)
     assert cache.capacity == 1024
 

@@ -25,6 +25,7 @@ from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError, RequestError
 from tests.engine.scripted import Scripted
 from tests.engine.zoo import ZOO, as_target, noisy
+from tests.support import failing
 
 REQUESTS = [Request("x" * i, max_new_tokens=6 + 5 * i) for i in range(1, 6)]
 
@@ -371,10 +372,7 @@ def test_what_a_drafter_refuses_midway_costs_no_answer(target, alone, method, no
     class Refusing(Scripted):
         pass
 
-    def refuse(*given):
-        raise CrossdraftError("The shelf is on fire.")
-
-    setattr(Refusing, method, refuse)
+    setattr(Refusing, method, failing(CrossdraftError("The shelf is on fire.")))
     found = decoder(target, Refusing([]), "off", adaptive=False).generate(REQUESTS[:2])
     assert [answer.tokens for answer in found] == alone[:2]
     assert all(answer.other_notes == notes for answer in found)

@@ -23,7 +23,7 @@ from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError, RequestError
 from tests.engine.scripted import Scripted
 from tests.engine.zoo import IMAGES, ZOO, as_target, noisy
-from tests.support import encodes_clips
+from tests.support import encodes_clips, failing
 
 REQUESTS = [Request("x" * i, max_new_tokens=6 + 5 * i) for i in range(1, 6)]
 LONG = Request("xxxxx", max_new_tokens=120)
@@ -555,11 +555,8 @@ def test_what_fails_behind_a_pass_is_not_read_twice(target, alone, monkeypatch):
     while len(answered(loop)) < 2:
         loop.step()
 
-    def lost(*_):
-        raise RuntimeError("the device is lost")
-
     with monkeypatch.context() as patched:
-        patched.setattr("crossdraft.engine.loop.SharedPassTimes.verified", lost)
+        patched.setattr("crossdraft.engine.loop.SharedPassTimes.verified", failing(RuntimeError("the device is lost")))
         loop.step()
     run_out(loop)
     for request_id in request_ids:
@@ -609,10 +606,7 @@ def test_what_cannot_be_kept_costs_no_answer(target, alone, monkeypatch):
     prefixes = PrefixCache(1 << 30)
     decoder = DecodeLoop(target, max_batch=2, prefixes=prefixes)
 
-    def full(*_):
-        raise MemoryError
-
-    monkeypatch.setattr(KVCache, "span", full)
+    monkeypatch.setattr(KVCache, "span", failing(MemoryError()))
     answers = decoder.generate([replace(request, namespace="") for request in REQUESTS[:3]])
     assert [answer.tokens for answer in answers] == alone[:3]
     assert prefixes.nbytes == 0
@@ -621,10 +615,7 @@ def test_what_cannot_be_kept_costs_no_answer(target, alone, monkeypatch):
 def test_who_cannot_be_read_again_is_the_only_one_to_end(target, alone, monkeypatch):
     decoder, first, second = preempted(target)
 
-    def broken(*_, **__):
-        raise MemoryError
-
-    monkeypatch.setattr(decoder.prefixes, "lookup", broken)
+    monkeypatch.setattr(decoder.prefixes, "lookup", failing(MemoryError()))
     run_out(decoder)
     assert decoder.answer(second).tokens == alone[0]
     with pytest.raises(RequestError, match="MemoryError"):
@@ -635,10 +626,7 @@ def test_a_row_that_cannot_be_filled_again_is_given_back(target, alone, monkeypa
     """Memory runs out while one that had to leave gets its keys and values back."""
     decoder, first, second = preempted(target)
 
-    def full(*_):
-        raise MemoryError
-
-    monkeypatch.setattr(decoder.cache, "append", full)
+    monkeypatch.setattr(decoder.cache, "append", failing(MemoryError()))
     while decoder.busy:
         decoder.step()
         assert decoder.cache.rows == len(decoder.queue.rows)

@@ -20,6 +20,7 @@ from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.scheduler import Call, Scheduler, without_frames
 from crossdraft.errors import CrossdraftError, QueueFullError, RequestError
 from tests.engine.scripted import Scripted
+from tests.support import failing
 
 
 def test_memory_is_given_back_when_the_answers_have_been_handed_over(target, monkeypatch):
@@ -148,11 +149,7 @@ def test_what_was_read_is_freed_when_a_request_is_over_and_waits_for_no_collecti
     caplog.set_level(logging.CRITICAL, "crossdraft")  # pytest keeps a logged error, with its traceback
     scheduler = Scheduler(lambda: DecodeLoop(target))
     if spoilt:
-
-        def extend(cache, *args, **kwargs):
-            raise RuntimeError("no memory")
-
-        monkeypatch.setattr(target, "extend", extend)
+        monkeypatch.setattr(target, "extend", failing(RuntimeError("no memory")))
     kept = []
     gc.collect()
     before = readings()  # other tests may have left some
@@ -175,11 +172,7 @@ def test_a_loop_that_fails_leaves_no_request_with_the_drafter(target, monkeypatc
     caplog.set_level(logging.CRITICAL, "crossdraft")
     runner = DraftRunner(Scripted([]))
     scheduler = Scheduler(lambda: DecodeLoop(target, runner))
-
-    def broken(self, rows):
-        raise RuntimeError("no memory")
-
-    monkeypatch.setattr(DecodeLoop, "_run", broken)
+    monkeypatch.setattr(DecodeLoop, "_run", failing(RuntimeError("no memory")))
     try:
         pending = scheduler.submit(Request("x", max_new_tokens=4))
         with pytest.raises(RequestError, match="The engine failed: RuntimeError: no memory"):

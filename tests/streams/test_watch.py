@@ -24,7 +24,7 @@ from crossdraft.streams import (
     replay,
 )
 from crossdraft.video import iter_frames
-from tests.support import encodes_clips
+from tests.support import encodes_clips, failing
 
 QUESTION = Request("What is ahead?", max_new_tokens=8)
 
@@ -128,10 +128,7 @@ def test_each_question_is_compared_with_its_own_last_answer():
 
 
 def test_interrupted_it_counts_what_was_left():
-    def interrupted(request, on_piece):
-        raise KeyboardInterrupt
-
-    watch = Watch(interrupted, [QUESTION])
+    watch = Watch(failing(KeyboardInterrupt), [QUESTION])
     watch.offer(window(0))
     with pytest.raises(KeyboardInterrupt):
         list(watch.answers())

@@ -25,6 +25,7 @@ from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.options import Options
 from tests.engine.zoo import ZOO, as_target, noisy
+from tests.support import failing
 
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler here: nothing is compiled"
@@ -216,10 +217,7 @@ def test_a_model_without_the_executor_fast_is_refused_in_one_sentence():
 
 
 def test_without_a_compiler_one_sentence_says_so(monkeypatch):
-    def nothing():
-        raise RuntimeError("none")
-
-    monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", nothing)
+    monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", failing(RuntimeError("none")))
     with pytest.raises(CrossdraftError, match=r"needs a C\+\+ compiler on a CPU, and none was found; install g\+\+"):
         check_compiler(torch.device("cpu"))
 

@@ -40,6 +40,7 @@ from crossdraft.load import load_target
 from crossdraft.video.read import read_frames
 from tests.engine.late_target import wait_for
 from tests.engine.runner.numbered import NumberedRunner
+from tests.support import failing
 
 needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: none can be spare")
 QUESTIONS = ("what is the car doing?", "is there a red light?", "where is the car?")
@@ -455,10 +456,7 @@ def test_a_worker_that_cannot_start_is_said_not_awaited(fresh_processes, monkeyp
 
 
 def test_one_that_the_system_does_not_start_is_one_sentence(fresh_processes, monkeypatch):
-    def full(*_, **__):
-        raise BlockingIOError(11, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(child.subprocess, "Popen", full)
+    monkeypatch.setattr(child.subprocess, "Popen", failing(BlockingIOError(11, "Resource temporarily unavailable")))
     with pytest.raises(CrossdraftError, match=r"could not be started \(Resource temporarily unavailable\)"):
         ProcessDrafter(list)
 
@@ -513,11 +511,7 @@ def test_who_is_interrupted_while_a_request_is_on_its_way_writes_nothing_into_it
     """Ctrl-C in `collect`, and the end of the request after it: the arrays arrive whole all the same."""
     os.kill(process.pid, signal.SIGSTOP)
     runner.start(0, heavy(requests[0]), 4, "beside")
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
+    before = signal.signal(signal.SIGALRM, failing(KeyboardInterrupt))
     signal.setitimer(signal.ITIMER_REAL, 0.3)
     try:
         with pytest.raises(KeyboardInterrupt):

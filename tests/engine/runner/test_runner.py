@@ -18,6 +18,7 @@ from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from tests.engine.scripted import Refusing
 from tests.engine.zoo import ZOO, as_target
+from tests.support import failing
 
 ADVICE = (
     "plan", "node_gain", "worthwhile", "hidden_nodes", "reading_pays", "saw_draft", "saw_acceptance",
@@ -175,10 +176,7 @@ def test_a_restart_that_fails_is_tried_again(worker, monkeypatch):
 
 
 def test_one_that_cannot_be_restarted_is_said_so(worker):
-    def fail():
-        raise OSError("no memory")
-
-    worker.restart = fail
+    worker.restart = failing(OSError("no memory"))
     runner = runner_of(worker, backoff_s=0.001)
     runner.lose("it is on fire")
     until(lambda: "could not be restarted (no memory), for the 4th time" in runner.absence)
@@ -290,10 +288,7 @@ def test_whatever_a_drafter_raises_costs_no_answer(method, error):
     class Failing(Scripted):
         pass
 
-    def fail(*given):
-        raise error("boom")
-
-    setattr(Failing, method, fail)
+    setattr(Failing, method, failing(error("boom")))
     runner = DraftRunner(Failing([DraftTree.chain([1])] * 9), "before", restarts=Restarts(RESTARTS))
     (answer,) = DecodeLoop(target, runner, adaptive=False).generate([request])
     assert answer.tokens == alone
@@ -366,11 +361,9 @@ def test_no_error_of_the_cost_model_costs_an_answer(where, monkeypatch):
     request = Request("x", max_new_tokens=12)
     alone = DecodeLoop(target).generate([request])[0].tokens
     tree = DraftTree.chain([*alone[:3]])
-
-    def fail(*given, **named):
-        raise TypeError("float() argument must be a string or a real number, not 'complex'")
-
-    monkeypatch.setattr(CostModel, where, fail)
+    monkeypatch.setattr(
+        CostModel, where, failing(TypeError("float() argument must be a string or a real number, not 'complex'"))
+    )
     cost = CostModel()
     (answer,) = DecodeLoop(target, DraftRunner(Scripted([tree] * 9), "before"), cost=cost).generate([request])
     assert answer.tokens == alone
