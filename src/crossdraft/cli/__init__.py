@@ -1,1 +1,1 @@
-"""The command line: one file a command group, a thin skin over the library, no logic."""
+"""The command line: one file for each command group, which only calls the library."""

@@ -23,7 +23,7 @@ app = typer.Typer(help="Ask a question about a clip.", add_completion=False)
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
-    """Options for choosing tokens and ending an answer; the checkpoint decides what is None."""
+    """Options for choosing tokens and ending an answer; the checkpoint decides those that are `None`."""
 
     temperature: Annotated[
         float | None, typer.Option(help="0 = greedy. This and the next: by default as the checkpoint says.")
@@ -60,21 +60,21 @@ class ShownOptions:
     ] = None
 
     def read(self, question: str | None) -> "Request":
-        """The request with its question, clips and images, or its conversation, and no other fields.
+        """Make the request from the question, clips and images, or from the conversation; other fields keep defaults.
 
         Raises:
-            CrossdraftError: nothing is asked, or in two ways; a file is missing; or the conversation's file is no JSON.
+            CrossdraftError: no question, or two kinds of it; a file is missing; or the conversation is no JSON.
         """
         self._check(question)
         written = None if self.messages is None else _conversation(self.messages)
-        from crossdraft.engine.request import Request  # with PyTorch, which takes seconds
+        from crossdraft.engine.request import Request  # imports PyTorch, which takes seconds
 
         if written is not None:
             return Request(messages=written)
         return Request(question or "", _one_or_all(self.video), image=_one_or_all(self.image), system=self.system)
 
     def _check(self, question: str | None) -> None:
-        """Refuse what can be refused without PyTorch."""
+        """Refuse options that can be refused without importing PyTorch."""
         if self.messages is not None:
             if question is not None or self.video or self.image or self.system is not None:
                 raise CrossdraftError(
@@ -112,7 +112,7 @@ def _one_or_all(paths: list[Path] | None) -> object:
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """Options for what is shown of an answer, and which files are written."""
+    """Options for the display of an answer, and for the files to write."""
 
     logprobs: Annotated[bool, typer.Option("--logprobs", help="Show the log-probability of each token.")] = False
     compare: Annotated[
@@ -168,7 +168,7 @@ def ask(
     why = why_not_usual(pair, events=events)
     pair = with_drafter(pair, events=events, quiet=output.as_json)
     console = answer_console(plain=output.no_color or output.as_json)
-    if output.compare:  # the target alone reads the clip every time, and so does the pair
+    if output.compare:  # both the target alone and the pair read the clip every time
         pair = replace(pair, options=replace(pair.options, cache_bytes=0))
     with opened(pair, request) as engine:
         if output.compare and engine.prefill_status is not None:
@@ -196,7 +196,7 @@ def ask(
 def _request(
     asked: "Request", recording: RecordingOptions, pair: PairOptions, sampling: SamplingOptions, output: OutputOptions
 ) -> "Request":
-    """The request, after its files were looked at."""
+    """Complete the request, after its files were checked."""
     excerpt = recording.excerpt(Path(str(asked.clip)) if asked.clip is not None else None)
     if output.compare and pair.drafter == "none":
         raise CrossdraftError("--compare runs the target alone, and so does --drafter none; leave one of them out.")
@@ -218,7 +218,7 @@ def _request(
 
 
 def _write(output: OutputOptions, question: str, answer: "Answer", baseline: "Baseline | None") -> None:
-    """The files that were asked for."""
+    """Write the files that the options name."""
     from crossdraft.drawing.save import save_timeline
     from crossdraft.files import atomic_path
 
@@ -232,10 +232,10 @@ def _write(output: OutputOptions, question: str, answer: "Answer", baseline: "Ba
 
 
 def typical(answer: "Answer", comparison: "AnswerComparison | None") -> "tuple[Answer, Baseline | None]":
-    """The answer whose figures are shown, and the target alone.
+    """Return the answer whose figures are shown, and the target alone.
 
-    After a comparison both are runs of that comparison, so that all times shown are of the same runs; but a
-    sampled answer is shown with its own figures, because the runs after the comparison drew other tokens.
+    After a comparison both are runs of the comparison, so that all times shown are of the same runs; but a sampled
+    answer is shown with its own figures, because the runs after the comparison drew other tokens.
     """
     if comparison is None or comparison.drafted is None or comparison.drafted.tokens != answer.tokens:
         return answer, None
@@ -245,7 +245,7 @@ def typical(answer: "Answer", comparison: "AnswerComparison | None") -> "tuple[A
 def report(
     request: "Request", answer: "Answer", engine: "Engine", comparison: "AnswerComparison | None" = None
 ) -> dict[str, object]:
-    """The output of `--json`."""
+    """Report for `--json`."""
     from crossdraft.cli.view import record
 
     def named(visual: object) -> str:

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, else a line now and then."""
+"""Progress on stderr: a bar on a terminal, otherwise an occasional line."""
 
 import sys
 import time
@@ -16,14 +16,14 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-# Seconds before the first line of progress; before the second, then doubled for each further line; and at most.
+# Seconds before the first line of progress; before the second, doubled for each further line; and the largest.
 FIRST_S, SECOND_S, LAST_S = 1.0, 5.0, 30.0
 
 
 class Bar(Progress):
-    """A bar on stderr; where that is no terminal, a line of progress now and then, and none for short work.
+    """A bar on stderr; if that is no terminal, an occasional line of progress, and none for short work.
 
-    A line is written when something is counted, never by a thread of its own, which could disturb a measurement.
+    A line is written when something is counted, not by a thread of its own, which could disturb a measurement.
     """
 
     def __init__(self, *columns: ProgressColumn, transient: bool = True, auto_refresh: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""`crossdraft chat`: load a pair once, then ask about a clip again and again."""
+"""`crossdraft chat`: loads a pair once, then answers questions about a clip."""
 
 import json
 import sys
@@ -31,7 +31,7 @@ COMMANDS = {
 
 @dataclass
 class Chat:
-    """A chat: the subject of its questions, and how answers are shown."""
+    """A chat: the subject of its questions, and the display of answers."""
 
     engine: "Engine"
     pair: PairOptions
@@ -42,7 +42,7 @@ class Chat:
     failures: int = 0
 
     def show(self, plain: dict[str, object], *lines: str) -> None:
-        """Plain values as a line of JSON, or lines for people."""
+        """Print plain values as a line of JSON, or lines for people."""
         if self.as_json:
             print(json.dumps(plain, ensure_ascii=False), flush=True)
         else:
@@ -87,7 +87,7 @@ def chat(
 
 
 def _loop(talk: Chat) -> None:
-    """Answer lines until the input ends; an error in one is reported, and the next is read."""
+    """Answer lines until the input ends; an error in one line is reported, and the next one is read."""
     from crossdraft.cli.main import complain
 
     if sys.stdin.isatty() and not talk.as_json:
@@ -131,7 +131,7 @@ def lines() -> Iterator[str]:
 
 
 def answer(talk: Chat, question: str) -> None:
-    """One question: streamed, with a line of figures below; or a line of JSON."""
+    """Answer one question: streamed, with a line of figures below; or as a line of JSON."""
     from crossdraft.cli.ask import report
     from crossdraft.cli.session import stream
     from crossdraft.cli.view import say, show_notes
@@ -147,10 +147,10 @@ def answer(talk: Chat, question: str) -> None:
 
 
 def command(talk: Chat, line: str) -> None:
-    """Run one of `COMMANDS`; where answers are shown as lines of JSON, so is its output.
+    """Run one of `COMMANDS`; if answers are shown as JSON, its output is, too.
 
     Raises:
-        CrossdraftError: an unknown one, or a file that cannot be used; everything then stays as it was.
+        CrossdraftError: an unknown command, or a file that cannot be used; nothing changes then.
     """
     name, _, rest = line.partition(" ")
     rest = rest.strip()

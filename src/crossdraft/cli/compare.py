@@ -21,8 +21,8 @@ class Difference:
 
     Args:
         position: index of the first token that differs.
-        alone, drafted: the text of the token on either side; empty where an answer had ended.
-        gap: the target's top logit minus its second there. Rounding may flip a gap near zero, a wide one is a fault.
+        alone, drafted: text of the token on either side; empty if an answer had ended.
+        gap: the target's top logit minus its second one there. Rounding may flip a gap near 0; a wide one is a fault.
     """
 
     position: int
@@ -33,11 +33,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class LearnedRuns:
-    """Runs of a drafter that had learned the very answer from the run before.
+    """Runs of a drafter that had learned this answer from an earlier run.
 
     Args:
-        speedup, drafted_ms: as those of `AnswerComparison`, of the run of median time.
-        tau: mean acceptance length of that run.
+        speedup, drafted_ms: as in `AnswerComparison`, for the run of median time.
+        tau: mean acceptance length of this run.
     """
 
     speedup: float
@@ -45,7 +45,7 @@ class LearnedRuns:
     tau: float
 
     def sentence(self, repeats: int) -> str:
-        """A sentence for people."""
+        """Figures of the runs in a sentence, for people."""
         often = "one run" if repeats == 1 else f"median of {repeats} runs"
         return (
             f"What it has learned: asked the same again, {self.speedup:.2f}x ({self.drafted_ms:.0f} ms, τ "
@@ -58,16 +58,16 @@ class AnswerComparison:
     """Runs with the drafter and of the target alone, interleaved and without a display.
 
     Args:
-        identical: greedy: the tokens are the same in every run. None when sampling: there only the distribution is.
-        difference: where they part, if they do.
-        speedup: time a token of the target alone over that with the drafter, both of the run of median time; of a
-            drafter that learns, of its first answer, which knew none of the others.
-        alone_ms, drafted_ms: time of an answer, of the same runs.
-        repeats: runs of each.
-        cores: CPU cores of the target alone: its own share or all that the pair uses, whichever was faster; None = any.
-        notes: what the engine wanted to be known, such as a lost drafter.
-        compared_cores: numbers of cores on which the target alone was run, of which the faster is `cores`.
-        learned: of a drafter that learns, its runs after the first answer; `None` if it does not learn.
+        identical: true if greedy tokens are equal in every run; `None` when sampling, where only distributions are.
+        difference: first difference, if there is one.
+        speedup: time per token of the target alone over that with the drafter, both of the run of median time; for a
+            drafter that learns, of its first answer, before it had learned any other.
+        alone_ms, drafted_ms: time of an answer in these runs.
+        repeats: number of runs of each.
+        cores: CPU cores of the target alone: its own share or all of the pair's, whichever was faster; `None` = any.
+        notes: the engine's notes, such as a lost drafter.
+        compared_cores: numbers of cores on which the target alone was run; `cores` is the faster choice.
+        learned: runs after the first answer of a drafter that learns; `None` if it does not learn.
         drafted, alone: the runs of `speedup` themselves, for pictures and figures.
     """
 
@@ -87,7 +87,7 @@ class AnswerComparison:
 
     @property
     def baseline(self) -> Baseline | None:
-        """The target alone, for a picture."""
+        """The target alone, as a baseline for a picture."""
         count = None if self.cores is None else len(self.cores)
         return None if self.alone is None else Baseline(self.alone, self.repeats, count)
 
@@ -117,7 +117,7 @@ class AnswerComparison:
         alone, drafted = self.alone_ms, self.drafted_ms
         unit, digits = "ms", 0
         if self.identical is None and self.alone is not None and self.drafted is not None:
-            # Answers that were drawn differ in length.
+            # Sampled answers differ in length.
             alone, drafted = 1e3 * _per_token(self.alone), 1e3 * _per_token(self.drafted)
             unit, digits = "ms a token", 1
         often = "" if self.repeats == 1 else f"; median of {self.repeats} runs each"
@@ -165,7 +165,7 @@ def compare(engine: Engine, request: Request, answer: Answer, repeats: int = REP
 
 
 def _run_name(name: str, shares: Mapping[str, tuple[int, ...] | None]) -> str:
-    """The name of a run, for people."""
+    """Name of a run, for people."""
     if name not in shares:
         return "with the drafter"
     cores = shares[name]
@@ -210,7 +210,7 @@ def summarise(
 
 
 def first_unequal(alone: Sequence[Answer], drafted: Sequence[Answer]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """The first pair of runs, one alone and one drafted, whose tokens differ; None if none do."""
+    """First pair of runs, one alone and one drafted, whose tokens differ; `None` if all are equal."""
     pairs = ((own.tokens, other.tokens) for own in alone for other in drafted)
     return next((pair for pair in pairs if pair[0] != pair[1]), None)
 
@@ -223,10 +223,10 @@ def find_difference(target: Target, request: Request, own: Sequence[int], other:
 
 
 def _per_token(answer: Answer) -> float:
-    """Seconds a token: sampled answers differ in length."""
+    """Seconds per token, as sampled answers differ in length."""
     return answer.stats.total_s / answer.stats.new_tokens
 
 
 def _median_run(answers: Sequence[Answer]) -> Answer:
-    """The run with the median time per token; of an even number of runs the faster of the two in the middle."""
+    """Run with the median time per token; for an even number of runs the faster one of the two in the middle."""
     return sorted(answers, key=_per_token)[(len(answers) - 1) // 2]

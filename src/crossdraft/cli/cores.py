@@ -16,27 +16,27 @@ class Cores:
 
     @property
     def pair(self) -> tuple[int, ...]:
-        """The cores of the pair: all that target and drafter use together."""
+        """All cores of the pair: those that target and drafter use together."""
         return tuple(sorted({*self.target, *self.draft}))
 
     @property
     def shared(self) -> bool:
-        """True if some core serves both, so that nothing can be hidden for free."""
+        """True if a core serves both, so that hidden work is not free."""
         return bool(set(self.target) & set(self.draft))
 
     def __str__(self) -> str:
-        """The cores for people: `0-1`, or `0 + 1` where the drafter's process has cores of its own."""
+        """Cores for people: `0-1`, or `0 + 1` if the drafter's process has cores of its own."""
         return spans(self.target) + (f" + {spans(self.draft)}" if self.draft else "")
 
 
 def choose_cores(
     target: str | Sequence[int] | None = None, draft: str | Sequence[int] | None = None, *, all_target: bool = False
 ) -> Cores:
-    """The cores that were asked for; by default one for each side.
+    """Choose the cores of both sides: those given, or one each by default.
 
     Args:
-        target, draft: numbers, or text as `checks.parse_cores` reads it; `None` = choose.
-        all_target: by default give the target all cores but the drafter's one, not just one.
+        target, draft: core numbers, or text as `checks.parse_cores` reads it; `None` = choose.
+        all_target: give the target all cores but the drafter's one by default, instead of one.
 
     Raises:
         CrossdraftError: a core that this process may not use.

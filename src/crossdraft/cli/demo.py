@@ -1,4 +1,4 @@
-"""`crossdraft demo`: questions about a clip are answered, and each answer compared with the target alone."""
+"""`crossdraft demo`: answers questions about a clip, and compares each answer with the target alone."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -32,9 +32,9 @@ class DemoQuestion:
     """A question about the demo's clip.
 
     Args:
-        kind: a word or two for the table.
-        question: as it is asked.
-        score: judges an answer: for each fact asked for, whether the answer states it; `None` = nothing is judged.
+        kind: one or two words for the table.
+        question: text of the question.
+        score: returns, for each fact asked for, whether an answer states it; `None` = no scoring.
     """
 
     kind: str
@@ -56,8 +56,8 @@ class DemoSource:
     """The source of the demo's clip: the entry point `scene` of the group `crossdraft.clips`, else the shipped one.
 
     Args:
-        name: of the entry point.
-        make: writes the clip into a folder; the number says which of several.
+        name: name of the entry point.
+        make: writes the clip into a folder; the number selects one of several clips.
     """
 
     name: str
@@ -65,7 +65,7 @@ class DemoSource:
 
 
 def shipped_clip(out: Path, _seed: int = 0) -> DemoClip:
-    """Copy the shipped clip, which is the only one, into a folder.
+    """Copy the only shipped clip into a folder.
 
     Raises:
         CrossdraftError: the folder cannot be written to.
@@ -149,7 +149,7 @@ def demo(
 
 
 def summarise(console: "Console", results: "list[tuple[DemoQuestion, Answer, AnswerComparison]]") -> None:
-    """One line for each question, and the whole; `hidden` is accepted/drafted of the hidden draft."""
+    """Print one line for each question, and the totals; `hidden` is accepted/drafted of the hidden draft."""
     from rich.table import Table
 
     from crossdraft.cli.view import say

@@ -1,4 +1,4 @@
-"""The table of the drafters, and which one to take."""
+"""The table of the drafters, with advice on which to choose."""
 
 from collections.abc import Collection
 
@@ -8,7 +8,7 @@ from rich.text import Text
 
 from crossdraft.methods import METHODS
 
-WIDE, TABLE = 110, 150  # from how many columns on a terminal shows all; how wide a file gets the table
+WIDE, TABLE = 110, 150  # terminal width from which all is shown; width of the table in a file
 WHICH = (
     ("events and the reference target:", "glance"),
     ("your own VLM, with training:", "eagle2 or eagle3 (crossdraft capture, then crossdraft train eagle3)"),
@@ -17,7 +17,7 @@ WHICH = (
 
 
 def show_drafters(names: Collection[str] | None = None) -> None:
-    """The advice, then the table of these drafters, or of all; on wide terminals with more columns."""
+    """Print the advice, then the table of these drafters, or of all; on wide terminals with more columns."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=TABLE)

@@ -1,4 +1,4 @@
-"""`crossdraft drafters`: every drafter that `--drafter` takes, and which one to take."""
+"""`crossdraft drafters`: lists every drafter that `--drafter` takes, with advice on which to choose."""
 
 from typing import TYPE_CHECKING, Annotated
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Draft beside an event camera for a target in the cloud.", add_completion=False)
 
 WARM_UP_NODES = 8
-TOP_K = 64  # entries of a distribution that is sent
-KNOWN_THERE = re.compile(r"(file|https?|data):|file-[0-9a-f]{32}$", re.IGNORECASE)  # what names a clip for a server
+TOP_K = 64  # entries of each distribution that are sent
+KNOWN_THERE = re.compile(r"(file|https?|data):|file-[0-9a-f]{32}$", re.IGNORECASE)  # what a server knows a clip by
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def edge(
     """
     check_values(device=device, max_new_tokens=cloud.max_new_tokens)
     whole("--draft-top-k", cloud.draft_top_k, 0)
-    if not 0 <= cloud.patience <= MAX_SECONDS:  # NaN is in no order with anything
+    if not 0 <= cloud.patience <= MAX_SECONDS:  # also refuses NaN
         raise CrossdraftError(f"--patience is {cloud.patience:g} s; give seconds, 0 to {MAX_SECONDS:g}.")
     _check_video(video)
     excerpt = _excerpt(camera, video)
@@ -123,7 +123,7 @@ def edge(
             if drafts is not None:
                 _warm_up(drafts, Request(prompt[0], events=excerpt, max_new_tokens=cloud.max_new_tokens))
             for question in prompt:
-                # `video` is only the clip's name here: a drafter may remember something about the same clip.
+                # `video` is only the clip's name here: a drafter may have memorised something about the same clip.
                 request = Request(question, video, excerpt, cloud.max_new_tokens, drawn)
                 if reads is not None:
                     request = replace(request, prompt_ids=reads(request))
@@ -138,7 +138,7 @@ def edge(
 
 
 def _check_video(video: str | None) -> None:
-    """Refuse what is neither a file here nor an address of the server's kinds."""
+    """Refuse a clip that is neither a local file nor an address that the server knows."""
     if video is None or Path(video).is_file() or KNOWN_THERE.match(video):
         return
     raise CrossdraftError(
@@ -148,7 +148,7 @@ def _check_video(video: str | None) -> None:
 
 @contextmanager
 def _clip(cloud: CloudOptions, video: str | None, tls: "TlsFiles") -> "Iterator[str | None]":
-    """Yield the clip's name in requests; a local file is kept on the server for as long as the context."""
+    """Yield the clip's name in requests; a local file is on the server while the context is open."""
     if video is None or not Path(video).is_file():
         yield video
         return
@@ -159,14 +159,14 @@ def _clip(cloud: CloudOptions, video: str | None, tls: "TlsFiles") -> "Iterator[
 
 
 def _sampling(cloud: CloudOptions) -> "Sampling":
-    """The sampling of the answer."""
+    """Make the sampling of the answer."""
     from crossdraft.engine.sampling import Sampling
 
     return Sampling(cloud.temperature, cloud.top_k, cloud.top_p)
 
 
 def _excerpt(camera: RecordingFile, video: str | None) -> "Excerpt | None":
-    """The part of the recording that a clip shows; its end, where the clip is not here."""
+    """Excerpt of the recording that a clip shows; without a local clip, the recording's end."""
     from crossdraft.cli.options import RecordingOptions
 
     path = camera.events
@@ -223,7 +223,7 @@ def _warm_up(drafter: "Drafter[Any]", request: "Request") -> None:
 
 
 def _chat(cloud: CloudOptions, model: str, question: str, video: str | None) -> dict[str, object]:
-    """The body of `/v1/chat/completions`."""
+    """Make the body of `/v1/chat/completions`."""
     content: list[object] = [] if video is None else [{"type": "video_url", "video_url": {"url": video}}]
     content.append({"type": "text", "text": question})
     given = {"max_tokens": cloud.max_new_tokens, "top_k": cloud.top_k, "top_p": cloud.top_p}
@@ -237,7 +237,7 @@ def _chat(cloud: CloudOptions, model: str, question: str, video: str | None) -> 
 
 @contextmanager
 def _shown(console: "Console", *, as_json: bool, tokenizer: Any) -> "Iterator[Show]":
-    """Pieces on a console as they come; of provisional ones only the tokens are known."""
+    """Show pieces on a console as they come; provisional ones have only tokens."""
     from crossdraft.cli.view import live_view
     from crossdraft.engine.detokenize import AnswerText, TokenText
     from crossdraft.engine.request import Origin, Piece
@@ -253,12 +253,12 @@ def _shown(console: "Console", *, as_json: bool, tokenizer: Any) -> "Iterator[Sh
 
 
 def report(question: str, answer: "EdgeAnswer") -> dict[str, object]:
-    """The output of `--json` for an answer."""
+    """Report for `--json` on an answer."""
     return {"question": question, **vars(answer)}
 
 
 def figures(answer: "EdgeAnswer") -> list[str]:
-    """Lines for people."""
+    """Figures of an answer, in lines for people."""
 
     def ms(seconds: float | None) -> str:
         return "none" if seconds is None else f"{1e3 * seconds:.0f} ms"

@@ -1,4 +1,4 @@
-"""`crossdraft events`: look at, convert, draw and simulate event recordings."""
+"""`crossdraft events`: describes, converts, draws and simulates event recordings."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -30,7 +30,7 @@ class Preset(StrEnum):
 
 
 class Overlap(StrEnum):
-    """The event that shows where several share a pixel."""
+    """Choice of the event that is shown where several share a pixel."""
 
     LAST = "last"
     RED = "red"
@@ -52,7 +52,7 @@ class ReadOptions:
 
     @property
     def limits(self) -> "EventLimits":
-        """The usual limits, or as many events as the user allows."""
+        """Limits of reading: the usual ones, or the number of events that the user allows."""
         from crossdraft.events.limits import DEFAULT_LIMITS
 
         most = self.max_events
@@ -67,14 +67,14 @@ class SpanOptions(ReadOptions):
     end: Annotated[float | None, typer.Option("--end", help="Up to this second after the first event.")] = None
 
     def chunks(self, source: Path) -> Iterator["Events"]:
-        """Consecutive chunks of the span."""
+        """Yield consecutive chunks of the span."""
         from crossdraft.events import Excerpt
 
         size, limits = size_of(self.sensor), self.limits
         return Excerpt.in_seconds(source, self.start, self.end, format=self.kind, sensor=size, limits=limits).chunks()
 
     def refuse_empty(self, chunks: Iterable["Events"]) -> Iterator["Events"]:
-        """Pass chunks by; CrossdraftError if a span was asked for that holds no event."""
+        """Pass chunks on; raise CrossdraftError if a requested span holds no event."""
         count = 0
         for chunk in chunks:
             count += len(chunk)
@@ -217,7 +217,7 @@ def simulate(
 
 
 class _EventCounter:
-    """Counts the events of chunks that pass by, and keeps the size of their sensor."""
+    """Counts the events of chunks that pass through, and keeps the size of their sensor."""
 
     def __init__(self, chunks: Iterable["Events"]) -> None:
         self.count = 0
@@ -232,13 +232,13 @@ class _EventCounter:
 
 
 def _check_other(source: Path, destination: Path) -> None:
-    """Raise CrossdraftError if what is read would be overwritten."""
+    """Raise CrossdraftError if the source file would be overwritten."""
     if source.exists() and destination.exists() and source.samefile(destination):
         raise CrossdraftError(f"{destination} is the file that is read; write to another name.")
 
 
 def _check_folder(destination: Path) -> None:
-    """Raise CrossdraftError if the name for a folder of images looks like that of another kind of file."""
+    """Raise CrossdraftError if the name of an image folder looks like another kind of file."""
     suffix = destination.suffix
     if destination.is_dir():
         return
@@ -251,12 +251,12 @@ def _check_folder(destination: Path) -> None:
 
 
 def _extent(found: dict[str, object]) -> str:
-    """The size and duration of a recording, where both are known."""
+    """Size and duration of a recording, if both are known."""
     return f", {found['width']}x{found['height']}, {found['seconds']} s" if "seconds" in found else ""
 
 
 def _report_file(destination: Path, chunks: _EventCounter, more: dict[str, object], as_json: bool) -> None:
-    """Report what was written; warn where EventGPT's format loses the sensor's size: its readers take the usual."""
+    """Report the written file; warn if EventGPT's format lost the sensor's size, as readers assume the usual one."""
     from crossdraft.cli.reporting import report
     from crossdraft.events.npy import EVENTGPT_SENSOR
 

@@ -1,4 +1,4 @@
-"""`crossdraft head`: show heads, import and export them."""
+"""`crossdraft head`: shows, imports and exports heads."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -64,7 +64,7 @@ def show(
 
 
 def folder_of(head: str) -> Path:
-    """A folder as it is, or that of a shipped head, which also answers to the drafters that it serves.
+    """Return a folder unchanged, or the folder of a shipped head, which may also be named by its drafters.
 
     Raises:
         CrossdraftError: neither a folder nor a shipped head.

@@ -1,4 +1,4 @@
-"""`crossdraft`: finds the command, and turns what went wrong into one sentence and an exit status.
+"""`crossdraft`: finds the command, and turns an error into one sentence and an exit status.
 
 Exit status: 0 done, 1 answers differ from the target's own (`bench identity`), 2 bad input or a broken environment,
 130 interrupted with Ctrl-C.
@@ -24,7 +24,7 @@ from crossdraft.options import OPTIONS
 from crossdraft.plugins import LAB, Table
 from crossdraft.signals import after_imports, handled
 
-# Every command, in the order in which a newcomer meets them, with the first sentence of its help: those of our own are
+# Every command, in the order in which a newcomer needs them, with the first sentence of its help: our own commands are
 # the `app` of the module of that name in this folder, those of crossdraft-lab are named by its entry points.
 COMMANDS = {
     "ask": "Answer a question about clips and images by speculative decoding; the answer is the target's own.",
@@ -66,7 +66,7 @@ PACKAGE_OF = {
     "websockets": "websockets", "yaml": "pyyaml",
 }  # fmt: skip
 
-# Keywords of the library, besides the engine's: those whose option has another name, and those whose has the same.
+# Keywords of the library besides the engine's: those whose option has another name, and those whose has the same one.
 FLAGS = {"start_us": "--start", "end_us": "--end", "windows": "--events-windows"}
 PLAIN = frozenset(("temperature", "seed"))
 SUBJECT = re.compile(r"(?:^|(?<= and )|(?<=^Unknown ))\w+(?= is | exclude | and \w+ (?:is|exclude) | ')")
@@ -80,22 +80,22 @@ RED, NO_COLOUR, SHOW_CURSOR = "\x1b[31m", "\x1b[0m", "\x1b[?25h"
 
 
 class LazyGroup(TyperGroup):
-    """Imports a command's module when the command is called for, so that none pays for the others."""
+    """Imports a command's module only when that command is called."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Every command that is installed."""
+        """Names of all installed commands."""
         here = [name for name in COMMANDS if name not in OF_LAB or name in INSTALLED]
         return [*here, *(name for name in INSTALLED if name not in COMMANDS)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command, or None; a listed command that is not loaded yet is a stub with its help sentence alone."""
+        """Return the command, or `None`; a listed command that is not loaded is a stub with its help sentence alone."""
         if cmd_name not in self.commands and cmd_name in self.list_commands(ctx):
             said = COMMANDS.get(cmd_name)
             self.commands[cmd_name] = _loaded(cmd_name) if said is None else TyperCommand(name=cmd_name, help=said)
         return self.commands.get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is called, loaded; for an unknown one the nearest names are suggested."""
+        """Load the command that is called; for an unknown one, suggest the nearest names."""
         name, known = args[0], self.list_commands(ctx)
         if name in OF_LAB and name not in known:
             raise CrossdraftError(f"The command '{name}' comes with {LAB}.")
@@ -109,7 +109,7 @@ class LazyGroup(TyperGroup):
 def _loaded(name: str) -> Any:
     own = name in COMMANDS and name not in OF_LAB
     command = typer.main.get_command(import_module(f"crossdraft.cli.{name}").app if own else INSTALLED[name])
-    command.name = name  # a group has none of its own
+    command.name = name  # a group has no name of its own
     return command
 
 
@@ -117,7 +117,7 @@ class PrefixFormatter(logging.Formatter):
     """Formats a warning like the command's errors: the name of the package that warns, and the sentence."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The sentence, and the traceback of an error."""
+        """Format the sentence, with the traceback of an error."""
         return f"{record.name.partition('.')[0]}: {with_flags(super().format(record))}"
 
 
@@ -147,16 +147,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     spin_shortly(os.environ)
     handler = logging.StreamHandler()
     handler.setFormatter(PrefixFormatter())
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])  # nothing where somebody logs already
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])  # does nothing if logging is configured already
     with _whole_imports():
         return run(app, argv)
 
 
 def run(program: typer.Typer, argv: Sequence[str] | None) -> int:
-    """Run a typer program; bad input becomes one sentence on stderr, a bug of ours stays a traceback."""
+    """Run a typer program; bad input becomes one sentence on stderr, a programming error stays a traceback."""
     try:
         typer.main.get_command(program)(args=argv, prog_name="crossdraft")
-    except SystemExit as leaving:  # typer's own way to end, whatever the outcome
+    except SystemExit as leaving:  # typer ends every command in this way
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except CrossdraftError as error:
         return complain(with_flags(str(error)))
@@ -173,14 +173,14 @@ def run(program: typer.Typer, argv: Sequence[str] | None) -> int:
 
 
 def _whole_imports() -> AbstractContextManager[None]:
-    """Delay Ctrl-C during an import until the import is over, unless the caller has a handler of its own."""
+    """Delay Ctrl-C during an import until it is over, unless the caller has a handler of its own."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return nullcontext()
     return handled(after_imports(signal.default_int_handler), signal.SIGINT)
 
 
 def with_flags(sentence: str, given: Container[str] | None = None) -> str:
-    """A sentence of the library, which names keywords, with the names of the options instead.
+    """Replace the keywords in a sentence of the library by the names of the options.
 
     Keywords that are not among `given`, if it is said, stay.
 
@@ -208,7 +208,7 @@ def _flag(keyword: str) -> str:
 
 
 def complain(sentence: str) -> int:
-    """Print what went wrong on stderr; returns the exit status for it."""
+    """Print an error on stderr; return the exit status for it."""
     coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     red, plain = (RED, NO_COLOUR) if coloured else ("", "")
     print(f"{red}crossdraft: {sentence}{plain}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """Options that several commands share, each defined once, and checks of their values that need no slow import.
 
 A dataclass of options is a group: a command decorated with `option_groups` takes one option for each of its fields, and
-is called with the group made of them.
+is called with an instance made from them.
 """
 
 import inspect
@@ -33,7 +33,7 @@ DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(ms|s)")
 
 
 def beginning(*names: str) -> Callable[[str], list[str]]:
-    """A shell completion for an option: its usual values that begin with the typed text."""
+    """Make a shell completion for an option: its usual values that begin with the typed text."""
     return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
@@ -53,14 +53,14 @@ def described_option(
 
 
 def flag_type(kind: Any) -> Any:
-    """The type of an option's value for typer: numbers and truth values, else text."""
+    """Type of an option's value for typer: number or truth value, otherwise text."""
     if get_origin(kind) in (Union, UnionType):
         kind = next(one for one in get_args(kind) if one is not type(None))
     return kind if kind in (bool, int, float) else str
 
 
 def engine_option(name: str) -> Any:
-    """The command line's form of one of `crossdraft.Options`."""
+    """Make the command line's option for a field of `crossdraft.Options`."""
     option = OPTIONS[name]
     return described_option([option.flag or name], type(option.default), option.default, option.sentence, option.words)
 
@@ -102,7 +102,7 @@ NoColour = Annotated[bool, typer.Option("--no-color", help="Plain text, no escap
 
 
 def option_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """A command for typer in whose signature a parameter of a dataclass is replaced by that dataclass's fields."""
+    """Adapt a command for typer: in its signature a parameter of a dataclass is replaced by the dataclass's fields."""
     parameters: list[inspect.Parameter] = []
     groups: dict[str, Any] = {}
     for name, parameter in inspect.signature(command).parameters.items():
@@ -124,7 +124,7 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 def _parameters(group: Any) -> list[inspect.Parameter]:
     """One parameter for each field of a group of options, and of the groups in it."""
-    if group is Options:  # without those of a queue: a command asks one request at a time
+    if group is Options:  # without the queue's options: a command sends one request at a time
         defaults = {name: option.default for name, option in OPTIONS.items() if not option.shared}
         annotations = {name: Annotated[flag_type(kinds()[name]) | None, engine_option(name)] for name in defaults}
     else:
@@ -156,7 +156,7 @@ def _made(group: Any, given: dict[str, Any]) -> Any:
 
 
 def _help_wanted(drafter: str | None) -> str | None:
-    """`--drafter help` lists the drafters, whatever else was given."""
+    """List the drafters for `--drafter help`, whatever else was given."""
     if drafter == "help":
         from crossdraft.cli.drafter_table import show_drafters
 
@@ -167,7 +167,7 @@ def _help_wanted(drafter: str | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class PairOptions:
-    """A target, its drafter, where they run, and how long they answer. `None` leaves a choice to us."""
+    """A target, its drafter, their devices, and the length of answers. `None` leaves a choice to crossdraft."""
 
     target: Target = "reference"
     drafter: Annotated[
@@ -185,10 +185,10 @@ class PairOptions:
     options: Options = field(default_factory=Options)
 
     def check(self, *, events: bool = True) -> None:
-        """Refuse bad values, and models that are not there; see `check_values` and `check_models`.
+        """Refuse bad values, and models that do not exist; see `check_values` and `check_models`.
 
         Args:
-            events: whether there is an event recording.
+            events: true if there is an event recording.
         """
         options = self.options
         check_values(
@@ -201,7 +201,7 @@ class PairOptions:
         if self.drafter not in (None, "none"):
             spec = read_spec(self.drafter)
             check_drafter_files(spec, self.target)
-            if self.target == "reference":  # of another target, whether events would help is known from its tokenizer
+            if self.target == "reference":  # for other targets the tokenizer tells whether events would help
                 check_recorded(spec, events=events)
 
 
@@ -215,7 +215,7 @@ class RecordingClock(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RecordingFile:
-    """An event recording of the clip's moment, and how its file is read."""
+    """An event recording of the clip's moment, and the options for reading its file."""
 
     events: Annotated[
         Path | None, typer.Option("--events", help="What an event camera saw of the same moment (DSEC .h5, .npy, …).")
@@ -227,10 +227,10 @@ class RecordingFile:
 
 @dataclass(frozen=True, slots=True)
 class RecordingOptions(RecordingFile):
-    """An event recording as in `RecordingFile`, and which part of it the drafter reads.
+    """An event recording as in `RecordingFile`, and the part of it that the drafter reads.
 
     Raises:
-        CrossdraftError: times or a size without sense.
+        CrossdraftError: invalid times or an invalid size.
     """
 
     start_s: Annotated[
@@ -254,7 +254,7 @@ class RecordingOptions(RecordingFile):
     def __post_init__(self) -> None:
         size_of(self.sensor)
         for option, second in (("--events-start", self.start_s), ("--events-end", self.end_s)):
-            if second is not None and not 0 <= second <= MAX_SECONDS:  # NaN is in no order with anything
+            if second is not None and not 0 <= second <= MAX_SECONDS:  # also refuses NaN
                 raise CrossdraftError(
                     f"{option} is {second:g} s; give seconds since the clip's beginning, 0 to {MAX_SECONDS:g}."
                 )
@@ -264,7 +264,7 @@ class RecordingOptions(RecordingFile):
             )
 
     def refuse_unused(self) -> None:
-        """Raise CrossdraftError if an option says how a recording is read, and there is none."""
+        """Raise CrossdraftError if there are options for reading a recording, but no recording."""
         given = {
             "--clock": self.clock is not RecordingClock.AUTO,
             "--format": self.kind is not None,
@@ -278,11 +278,11 @@ class RecordingOptions(RecordingFile):
             raise CrossdraftError(f"{unused[0]} is about an event recording; name one with --events, too.")
 
     def excerpt(self, video: Path | None) -> "Excerpt | None":
-        """The excerpt that the drafter reads; raises unless recording and video can be read and overlap in time.
+        """Return the excerpt that the drafter reads, after a check that recording and video can be read and overlap.
 
         Returns:
-            The part of the recording that the video shows (see `events.excerpt.shown_in`). From `start_s` on, all up to
-            the end is read; without it, as much before the end as the model was made for. None without a recording.
+            The part of the recording that the video shows (see `events.excerpt.shown_in`). With `start_s`, all from
+            there to the end is read; else, as much before the end as the model was made for. None without a recording.
 
         Raises:
             CrossdraftError: a file is missing, empty or unreadable, there are no events, or they lie outside the video.
@@ -305,13 +305,13 @@ class RecordingOptions(RecordingFile):
 
 
 def duration(option: str, text: str) -> float:
-    """Seconds of a text such as `500ms` or `0.5s`; a number without its unit is refused.
+    """Convert text such as `500ms` or `0.5s` to seconds; a number without a unit is refused.
 
     >>> duration("--every", "500ms")
     0.5
 
     Raises:
-        CrossdraftError: it is none, or not above 0.
+        CrossdraftError: the text is no duration, or not above 0.
     """
     found = DURATION.fullmatch(text.strip())
     seconds = 0.0 if found is None else float(found[1]) / (1000 if found[2] == "ms" else 1)
@@ -321,7 +321,7 @@ def duration(option: str, text: str) -> float:
 
 
 def size_of(text: str | None) -> tuple[int, int] | None:
-    """(width, height) of a text such as "640x480"; None stays None, anything else is a CrossdraftError."""
+    """Convert text such as "640x480" to (width, height); `None` stays `None`, other text raises CrossdraftError."""
     if text is None:
         return None
     width, _, height = text.lower().partition("x")
@@ -331,17 +331,17 @@ def size_of(text: str | None) -> tuple[int, int] | None:
 
 
 def check_values(**values: Any) -> None:
-    """Refuse bad values before models and what they need are imported, which takes seconds.
+    """Refuse bad values before models and their dependencies are imported, which takes seconds.
 
     Args:
-        values: by the name of their flag: options of the engine, `drafter` and `max_new_tokens`; None is never refused.
+        values: values by the name of their flag: the engine's options, `drafter` and `max_new_tokens`; None is allowed.
 
     Raises:
         CrossdraftError: a value is unknown, or a number out of range.
     """
     options = {option.flag or name: option for name, option in OPTIONS.items()}
     given = {name: value for name, value in values.items() if value is not None}
-    for name, value in sorted(given.items(), key=lambda item: item[0] == "dtype"):  # for that PyTorch is imported
+    for name, value in sorted(given.items(), key=lambda item: item[0] == "dtype"):  # last, as it imports PyTorch
         flag = f"--{name.replace('_', '-')}"
         if name == "drafter":
             if value != "none":
@@ -355,11 +355,11 @@ def check_values(**values: Any) -> None:
 
 
 def check_models(target: str = "reference", event: str = "event") -> None:
-    """Refuse a target, or an event model, that is not there before models and what they need are imported.
+    """Refuse a target or an event model that does not exist, before slow imports.
 
     Raises:
-        CrossdraftError: one is not there, lacks a file, or is no model of that kind; or the event model is named by a
-            drafter that is none.
+        CrossdraftError: a model does not exist, lacks a file, or is of another kind; or `event` is the name of a
+            drafter that is no event model.
     """
     if (target, event) == ("reference", "event"):
         return
@@ -375,7 +375,7 @@ def check_models(target: str = "reference", event: str = "event") -> None:
 
 
 def reads_events(spec: Spec) -> bool:
-    """True if what a spec names drafts nothing without an event recording.
+    """True if the drafter of a spec cannot draft without an event recording.
 
     >>> [reads_events(read_spec(text)) for text in ("glance", "union:glance,memory", "fallback:glance,eagle2")]
     [True, True, False]
@@ -387,7 +387,7 @@ def reads_events(spec: Spec) -> bool:
 
 
 def check_recorded(spec: Spec, *, events: bool) -> None:
-    """Refuse a drafter that reads events where there is no recording."""
+    """Refuse a drafter that reads events if there is no recording."""
     if not events and reads_events(spec):
         raise CrossdraftError(
             f"The drafter {spec} needs an event recording; give one with --events, or name one that needs "
@@ -396,7 +396,7 @@ def check_recorded(spec: Spec, *, events: bool) -> None:
 
 
 def check_device(option: str, device: str) -> None:
-    """Refuse a device that is not here; a GPU where PyTorch is built for CPUs, or no driver is installed, at once.
+    """Refuse a device that does not exist; a GPU at once if PyTorch is built for CPUs, or no driver is installed.
 
     Raises:
         CrossdraftError: as `engine.devices.usable_device`.

@@ -1,4 +1,4 @@
-"""The files that a command writes: refused early, written whole or not at all. Imports nothing heavy."""
+"""The files that a command writes: checked early, written whole or not at all. Imports nothing heavy."""
 
 import json
 import sys
@@ -13,10 +13,10 @@ from crossdraft.files import atomic_path
 
 
 def check_outputs(*paths: Path | None, force: bool) -> None:
-    """Refuse a file before time is spent on what it should hold. No folder is made.
+    """Refuse an output file before time is spent on its content. No folder is made.
 
     Raises:
-        CrossdraftError: its folder is missing or takes no files, it is a folder, or it exists and `force` is off.
+        CrossdraftError: its folder is missing or not writable, it is a folder, or it exists and `force` is off.
     """
     for path in paths:
         if path is None:
@@ -31,7 +31,7 @@ def check_outputs(*paths: Path | None, force: bool) -> None:
 
 
 def write_json(report: Mapping[str, object], path: Path | None, *, stdout: bool = False) -> None:
-    """Write to a file, whole or not at all, and to standard output, where wanted."""
+    """Write to a file, whole or not at all, and to standard output if `stdout`."""
     if path is None and not stdout:
         return
     text = json.dumps(report, indent=1, default=_unknown, ensure_ascii=False) + "\n"
@@ -43,7 +43,7 @@ def write_json(report: Mapping[str, object], path: Path | None, *, stdout: bool 
 
 
 def _takes_files(folder: Path) -> bool:
-    """Tried out with a file without a name: permissions alone do not tell (read-only disks, /proc)."""
+    """True if a nameless file can be created in a folder: permissions alone do not tell (read-only disks, /proc)."""
     try:
         with TemporaryFile(dir=folder):
             return True
@@ -56,7 +56,7 @@ def _unknown(value: object) -> object:
 
 
 def check_plot(path: Path) -> None:
-    """Refuse a picture that could not be written, before minutes are spent on what it should show.
+    """Refuse a picture that cannot be written, before minutes are spent on its content.
 
     Raises:
         CrossdraftError: the name ends in neither .png nor .svg.

@@ -1,4 +1,4 @@
-"""Helpers that commands share: the report on standard output, a bar on stderr, a core for each side."""
+"""Helpers that commands share: the report on standard output, progress on stderr, a core for each side."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def report(found: Mapping[str, object] | Sequence[object], *lines: str, as_json:
 
 
 def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """Yield items under a bar on stderr, which only pulses where the total is unknown."""
+    """Yield items with a bar on stderr, which only pulses if the total is unknown."""
     with Bar(*Progress.get_default_columns()) as bar:
         task = bar.add_task(what, total=total)
         for item in items:
@@ -47,9 +47,9 @@ def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on stderr; the yielded function counts one more item, and shows the name that it is given."""
+    """Show a bar on stderr; the yielded function counts one more item, and shows the name that it gets."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    # Drawn between two runs only: a bar that refreshes itself does so in a thread, while something is being measured.
+    # Drawn between two runs only: a bar that refreshes itself uses a thread, which would disturb a measurement.
     # It leaves no trace, so that a table or an error stands alone.
     with Bar(*columns, auto_refresh=False) as bar:
         task = bar.add_task(what, total=total)
@@ -58,7 +58,7 @@ def progress(what: str, total: int) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def saying(what: str) -> Iterator[Callable[[str], None]]:
-    """A line on stderr about work that is not counted; the yielded function names the part that begins."""
+    """Show a line on stderr about work that is not counted; the yielded function shows the part that begins."""
     with Bar(TextColumn("{task.description}"), auto_refresh=False) as bar:
         task = bar.add_task(what, total=None)
         yield lambda part: bar.update(task, description=f"{what}: {part}", refresh=True)
@@ -66,7 +66,7 @@ def saying(what: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """A line on stderr that shows that time passes; where stderr is no terminal, one line after a while."""
+    """Show on stderr that time passes; if stderr is no terminal, print one line after a while."""
     with Bar(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as bar:
         task = bar.add_task(what, total=None)
         late = threading.Timer(FIRST_S, bar.update, (task,))
@@ -78,19 +78,19 @@ def waiting(what: str) -> Iterator[None]:
 
 
 def import_engine() -> None:
-    """Import PyTorch and what answers, which takes seconds; a line says so."""
+    """Import PyTorch and the engine, which takes seconds; a line on stderr says so."""
     with waiting("starting PyTorch"):
         import_module("crossdraft.cli.session")
 
 
 def console_for(*, as_json: bool) -> Console:
-    """The console for tables: stdout, or stderr if JSON goes there. Into a file they are as wide as they need."""
+    """Console for tables: stdout, or stderr if JSON goes to stdout. In a file tables are as wide as they need to be."""
     console = Console(stderr=as_json)
     return console if console.is_terminal else Console(stderr=as_json, width=110)
 
 
 def core_each(device: str | None, target: str | None, draft: str | None) -> "Cores | None":
-    """One core for each side on a CPU; on a GPU only what was asked for."""
+    """Choose one core for each side on a CPU; on a GPU, only the cores that are given."""
     import torch
 
     from crossdraft.cli.cores import choose_cores
@@ -100,7 +100,7 @@ def core_each(device: str | None, target: str | None, draft: str | None) -> "Cor
 
 
 def hush() -> None:
-    """Silence Hugging Face's bars and advice, here and in processes that we start: they would tear the display."""
+    """Silence Hugging Face's bars and advice, here and in child processes: they would disturb the display."""
     from transformers.utils import logging
 
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
@@ -111,21 +111,21 @@ def hush() -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """Options for where the report goes."""
+    """Options for the destination of the report."""
 
     as_json: AsJson = False
     json_out: JsonOut = None
     force: Force = False
 
     def check(self, *more: Path | None, plot: Path | None = None) -> None:
-        """Refuse files that cannot be written, before any time is spent on them."""
+        """Refuse files that cannot be written, before time is spent on their content."""
         check_outputs(self.json_out, plot, *more, force=self.force)
         if plot is not None:
             check_plot(plot)
 
     @property
     def console(self) -> Console:
-        """The console for tables and sentences."""
+        """Console for tables and sentences."""
         return console_for(as_json=self.as_json)
 
     def lines(self, lines: Sequence[str]) -> None:

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from crossdraft.serve.settings import ServerSettings
 
-FLAGS = "crossdraft.flags"  # in a context's `meta`: settings that were given on the command line
+FLAGS = "crossdraft.flags"  # key in a context's `meta` for settings given on the command line
 
 
 class SettingsGroup(TyperGroup):
-    """A group with one option for each setting. They are made when they are asked for: pydantic is slow to import."""
+    """Group with one option for each setting, made only when needed: pydantic is slow to import."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The command's own options, and one for each setting."""
@@ -30,7 +30,7 @@ class SettingsGroup(TyperGroup):
 
 
 def _setting_options() -> list[Any]:
-    """One option for each setting, which notes in the context that it was given."""
+    """One option for each setting, which records in the context that it was given."""
     from crossdraft.cli.options import described_option, flag_type
     from crossdraft.options import OPTIONS, kinds
     from crossdraft.serve.settings import all_settings, group_of
@@ -59,7 +59,7 @@ def _setting_options() -> list[Any]:
 
 
 def _usual(name: str, annotation: Any) -> tuple[str, ...]:
-    """Values of a setting of the server's own for a shell to offer."""
+    """Values of a server setting that a shell may offer."""
     from crossdraft.methods import METHODS
 
     if get_origin(annotation) is Literal:
@@ -106,7 +106,7 @@ def serve(
 
 
 def _check_models(settings: "ServerSettings") -> None:
-    """Refuse a target or drafter that is not there before anything large is imported, which takes seconds."""
+    """Refuse a target or drafter that does not exist, before slow imports."""
     from crossdraft.cli.options import check_device, check_models
     from crossdraft.methods import check_drafter_files, check_spec, read_spec
 
@@ -122,7 +122,7 @@ def _check_models(settings: "ServerSettings") -> None:
 
 
 def _check_files(settings: "ServerSettings") -> str:
-    """Refuse folders, keys and certificates that cannot be used; returns the scheme of the server's addresses."""
+    """Refuse folders, keys and certificates that cannot be used; return the scheme of the server's addresses."""
     from crossdraft.serve.keys import Client, read_keys
     from crossdraft.serve.tls import server_context
 
@@ -136,7 +136,7 @@ def _check_files(settings: "ServerSettings") -> str:
 
 
 def _bound(settings: "ServerSettings") -> "Socket":
-    """The socket to listen on.
+    """Make the listening socket.
 
     Raises:
         CrossdraftError: the port is taken, or the address is not this machine's.
@@ -155,7 +155,7 @@ def _serve(settings: "ServerSettings") -> None:
     scheme = _check_files(settings)
     _check_models(settings)
     socket = _bound(settings)
-    # After what can be refused without them: these take seconds.
+    # Imported after the checks that need no import: these imports take seconds.
     from crossdraft.cli.reporting import hush
     from crossdraft.serve.logs import start_logging
     from crossdraft.serve.server import DrainingServer, configured

@@ -23,11 +23,11 @@ WARM_UP_TOKENS = 4
 
 
 def why_not_usual(pair: PairOptions, *, events: bool) -> str | None:
-    """The reason why the drafter chosen for the options is not the usual one; None where it is, or was named.
+    """Reason why the chosen drafter is not the usual one; `None` if it is, or if the user named it.
 
     Args:
-        pair: as the user gave it.
-        events: whether there is an event recording.
+        pair: options as the user gave them.
+        events: true if there is an event recording.
     """
     if pair.drafter is not None:
         return None
@@ -41,14 +41,14 @@ def why_not_usual(pair: PairOptions, *, events: bool) -> str | None:
 
 
 def with_drafter(pair: PairOptions, *, events: bool, quiet: bool = False) -> PairOptions:
-    """Complete a pair with its drafter: the one that was named, or the one that fits target and files.
+    """Complete a pair with its drafter: the named one, or the one that fits target and files.
 
     Args:
-        events: whether there is an event recording.
-        quiet: do not explain on stderr a choice that is not the usual one.
+        events: true if there is an event recording.
+        quiet: do not explain an unusual choice on stderr.
 
     Raises:
-        CrossdraftError: the named drafter is unknown, or reads events and there are none.
+        CrossdraftError: the named drafter is unknown, or reads events and there is no recording.
     """
     if pair.drafter is None:
         chosen = default_drafter(pair.target, events=events)
@@ -73,7 +73,7 @@ def with_drafter(pair: PairOptions, *, events: bool, quiet: bool = False) -> Pai
 
 
 def described(pair: PairOptions, engine: Engine) -> str:
-    """Describe for people which drafter runs, what it is, and where."""
+    """Describe for people which drafter runs, its kind, and its place."""
     if pair.drafter is None or pair.drafter == "none" or engine.drafter is None:
         return f"No drafter: the target {pair.target} answers alone."
     method = METHODS.get(read_spec(pair.drafter).name)
@@ -97,7 +97,7 @@ def engine_options(pair: PairOptions) -> Options:
 
 @contextmanager
 def opened(pair: PairOptions, warm_up: Request) -> Iterator[Engine]:
-    """The loaded engine, warm: it has begun to answer `warm_up` once, so that first-time costs are paid.
+    """Load an engine and warm it up: `warm_up` is begun once, so that first-time costs are paid.
 
     Loading shows on stderr. The drafter's process ends with the context.
     """
@@ -108,10 +108,10 @@ def opened(pair: PairOptions, warm_up: Request) -> Iterator[Engine]:
     with engine:
         with waiting("warming up"):
             tokens = min(WARM_UP_TOKENS, warm_up.token_limit)
-            again = replace(warm_up, max_new_tokens=tokens, namespace=None)  # nothing is to be learned from it
+            again = replace(warm_up, max_new_tokens=tokens, namespace=None)  # so that no drafter learns from it
             with refusals_unlogged():
                 error = engine.generate(again).drafter_error
-        if error is not None and engine.drafter is not None:  # it refuses the request, and goes on with others
+        if error is not None and engine.drafter is not None:  # the drafter refuses this request only
             raise CrossdraftError(f"The drafter cannot use what was given: {error}. Mend that, or say --drafter none.")
         if error is not None:
             raise CrossdraftError(

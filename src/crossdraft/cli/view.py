@@ -1,4 +1,4 @@
-"""Views of `ask`, `chat` and `demo`: an answer as it grows, its figures and timeline as text, and all of it as JSON.
+"""Views of `ask`, `chat` and `demo`: an answer as it grows, its figures and timeline as text, and a JSON report.
 
 The timeline has one lane for the drafter and one for the target, on one axis (an answer of four rounds):
 
@@ -37,7 +37,7 @@ from crossdraft.engine.request import Answer, Origin, Piece
 from crossdraft.engine.target import Target
 from crossdraft.engine.timeline import Span, Timeline
 
-REFRESHES = 12  # a second: more would take time from a target on the same cores
+REFRESHES = 12  # refreshes a second: more would take time from a target on the same cores
 STYLES = {Origin.PROVISIONAL: "dim italic", Origin.HIDDEN: "green", Origin.DRAFTED: "cyan", Origin.TARGET: "bold"}
 BUSY = 0.25  # a cell is drawn if its spans fill more of it than this
 ALONE = "target alone"
@@ -76,7 +76,7 @@ class PartialAnswer:
 
     @property
     def draft(self) -> str:
-        """Provisional text after the final text; empty once the target has written anything else."""
+        """Provisional text after the final text; empty once the target has generated other text."""
         final = [token for piece in self.final for token in piece.tokens]
         drafted: list[int] = []
         rest: list[str] = []
@@ -97,10 +97,10 @@ class PartialAnswer:
 
 @contextmanager
 def live_view(console: Console | None) -> Iterator[Callable[[Piece], None]]:
-    """A function that shows the pieces of one answer as they come; without a console it shows nothing.
+    """Yield a function that shows the pieces of one answer as they come; without a console it shows nothing.
 
     In colours, provisional text is dim and is replaced, final text has the colour of its origin. Otherwise only final
-    text is printed. The terminal is left clean, whatever happens.
+    text is printed. The terminal is restored, whatever happens.
     """
     answer = PartialAnswer()
     if console is None:
@@ -118,20 +118,20 @@ def live_view(console: Console | None) -> Iterator[Callable[[Piece], None]]:
             try:
                 yield answer.add
             finally:
-                answer.provisional.clear()  # provisional pieces that are left never became text
+                answer.provisional.clear()  # provisional pieces that are left were never committed
 
 
 def show(
     console: Console, answer: Answer, target: Target, baseline: Baseline | None = None, drafter: str | None = None
 ) -> None:
-    """Everything below the answer: tokens by origin, drafter, figures, timeline, log-probabilities, notes."""
+    """Show figures below the answer: tokens by origin, drafter, times, timeline, log-probabilities, notes."""
     if console.is_terminal:
         console.print(legend(answer))
     console.print()
     shown = [*([] if drafter is None else [("drafter", drafter)]), *figures(answer, baseline)]
     margin = max(len(what) for what, _ in shown) + 2
     for what, value in shown:
-        if console.is_terminal:  # a long value goes on below itself
+        if console.is_terminal:  # a long value continues below itself
             row = Table.grid(Column(width=margin, style="dim"), Column())
             row.add_row(what, value)
             console.print(row)
@@ -158,10 +158,10 @@ def legend(answer: Answer) -> Text:
 
 
 def cells(spans: Sequence[Span], start: float, step: float, width: int) -> list[Kind | None]:
-    """The kind of span that fills most of each cell; None where the lane is idle.
+    """Kind of span that fills most of each cell; `None` where the lane is idle.
 
     Args:
-        spans: of one lane.
+        spans: spans of one lane.
         start: time at the left edge of the first cell, in seconds.
         step: seconds per cell.
         width: number of cells.
@@ -176,7 +176,7 @@ def cells(spans: Sequence[Span], start: float, step: float, width: int) -> list[
 
 
 def draw(row: Sequence[Kind | None]) -> Text:
-    """A lane's cells as one line; a run of cells carries its label if there is room for it."""
+    """Draw a lane's cells as one line; a run of cells carries its label if it is long enough."""
     line = Text()
     for kind, group in groupby(row):
         count = len(list(group))
@@ -189,7 +189,7 @@ def draw(row: Sequence[Kind | None]) -> Text:
 
 
 def axis(seconds: float, width: int) -> str:
-    """The axis of `width` cells for a span of time; the last label may reach beyond it."""
+    """Draw the axis of `width` cells for a time span; the last label may extend beyond it."""
     marks = ticks(seconds, max(1, width // 10))
     line = ""
     for mark, label in zip(marks, labels(marks, seconds), strict=True):
@@ -198,7 +198,7 @@ def axis(seconds: float, width: int) -> str:
 
 
 def timeline_text(answer: Answer, width: int, baseline: Baseline | None = None) -> Text:
-    """Axis, lanes and legend, `width` characters wide; empty if nothing was recorded.
+    """Draw axis, lanes and legend, `width` characters wide; empty if nothing was recorded.
 
     With a baseline there is a lane for the target alone, on the same axis.
     """
@@ -209,7 +209,7 @@ def timeline_text(answer: Answer, width: int, baseline: Baseline | None = None) 
     if not seconds:
         return Text()
     margin = max(len(name) for name, *_ in rows) + 2
-    room = max(10, width - margin - 8)  # the last mark's label reaches beyond it
+    room = max(10, width - margin - 8)  # the last mark's label extends beyond it
     lines = [Text(" " * margin + axis(seconds, room), "dim")]
     used: set[Kind] = set()
     for name, spans, lane, timeline in rows:
@@ -223,7 +223,7 @@ def timeline_text(answer: Answer, width: int, baseline: Baseline | None = None) 
 
 
 def wrapped(items: Sequence[Text], margin: int, width: int) -> list[Text]:
-    """Items side by side, three blanks between, in as many lines as a terminal of that width needs."""
+    """Put items side by side, with three blanks between, in as many lines as a terminal of that width needs."""
     lines: list[Text] = []
     for item in items:
         if lines and lines[-1].cell_len + 3 + item.cell_len <= width:
@@ -234,11 +234,11 @@ def wrapped(items: Sequence[Text], margin: int, width: int) -> list[Text]:
 
 
 def record(answer: Answer, words: Sequence[str] | None = None) -> dict[str, object]:
-    """Everything about an answer as plain values; times in milliseconds.
+    """Report on an answer as plain values; times in milliseconds.
 
     Args:
-        answer: what was answered.
-        words: the text of every token, to stand with its log-probability.
+        answer: the answer.
+        words: text of every token, shown with its log-probability.
     """
     found: dict[str, object] = {
         "text": answer.text,

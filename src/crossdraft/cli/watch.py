@@ -100,7 +100,7 @@ def watch(
 
 
 def _first(video: Path, windows: "SlidingWindows") -> "StreamWindow":
-    """Read the first window of a clip as fast as possible: to see that there is one, and to warm the engine with it.
+    """Read the first window of a clip as fast as possible, as a check that there is one and to warm up the engine.
 
     Raises:
         CrossdraftError: the clip cannot be read, or is shorter than a window.
@@ -117,7 +117,7 @@ def _first(video: Path, windows: "SlidingWindows") -> "StreamWindow":
 def _check_recording(
     video: Path, stream: ReplayOptions, length_s: float, every_s: float, excerpt: "Excerpt | None"
 ) -> None:
-    """Refuse a recording that ends before the last window begins, so that none of its events would be in that."""
+    """Refuse a recording that ends before the last window begins, so that this window would have no events."""
     from crossdraft.streams import Windowing
     from crossdraft.video import probe
 

@@ -1,4 +1,4 @@
-"""`crossdraft watch --server`: a clip here is pushed to a server as a live stream, and answered there."""
+"""`crossdraft watch --server`: pushes a local clip to a server as a live stream, and shows the server's answers."""
 
 import threading
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from crossdraft.streams.push import EventFeed
     from crossdraft.video.grid import WindowGrid
 
-SENT = "num_frames"  # the one option of the engine that a server is told
+SENT = "num_frames"  # the only engine option that is sent to a server
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class ReplayOptions:
     seconds: Annotated[float | None, typer.Option(metavar="S", help="End after so many seconds of the stream.")] = None
 
     def check(self) -> tuple[float, float]:
-        """Seconds from window to window, and of a window.
+        """Return the seconds from window to window, and the seconds of a window.
 
         Raises:
-            CrossdraftError: a value without sense.
+            CrossdraftError: an invalid value.
         """
         every_s, length_s = duration("--every", self.every), duration("--window", self.window)
         positive("--speed", self.speed)
@@ -58,7 +58,7 @@ class ReplayOptions:
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """The server that answers, if it is not this machine."""
+    """Options for a server that answers in place of this machine."""
 
     server: Annotated[
         str | None, typer.Option(help="Push the clip to this server, ws://HOST:PORT or wss://HOST, which answers.")
@@ -78,10 +78,10 @@ class ServerOptions:
     ] = "png"
 
     def check(self, pair: PairOptions) -> None:
-        """Refuse what does not go together.
+        """Refuse options that exclude each other.
 
         Raises:
-            CrossdraftError: an option of the pair is given, which is the server's; or one of the server, without it.
+            CrossdraftError: an option of the pair that only the server can set, or a server option without a server.
         """
         from crossdraft.checks import choice
 
@@ -106,10 +106,10 @@ def watch_at(
     as_json: bool,
     no_color: bool,
 ) -> None:
-    """Push a clip to a server, and show what that answers.
+    """Push a clip to a server, and show its answers.
 
     Raises:
-        CrossdraftError: the clip cannot be read; the server is lost, or refuses something.
+        CrossdraftError: the clip cannot be read; the connection is lost, or the server refuses something.
     """
     from crossdraft.cli.view import answer_console
     from crossdraft.edge.tls import TlsFiles

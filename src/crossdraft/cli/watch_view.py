@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class WatchView:
-    """The output of `crossdraft watch`: a growing line for each answer; or a line of JSON for each window."""
+    """Output of `crossdraft watch`: a growing line for each answer; or a line of JSON for each window."""
 
     def __init__(self, console: "Console", questions: list[str], *, as_json: bool) -> None:
         self._console = console
@@ -22,7 +22,7 @@ class WatchView:
         self._noted: set[str] = set()
 
     def piece(self, window: int, end_s: float, index: int, text: str) -> None:
-        """A piece of the answer to a question about a window has appeared."""
+        """Show a new piece of the answer to a question about a window."""
         if self._as_json:
             return
         text = " ".join(text.splitlines())
@@ -34,7 +34,7 @@ class WatchView:
         self._print(text)
 
     def answered(self, window: "AnsweredWindow | ReportedWindow") -> None:
-        """All questions about a window have been answered."""
+        """Show a window's result once all its questions have been answered."""
         if self._as_json:
             print(json.dumps(window.to_json(), ensure_ascii=False), flush=True)
             return
@@ -42,7 +42,7 @@ class WatchView:
         self._print(f"  ({1e3 * first:.0f} to {1e3 * last:.0f} ms)", "dim")
         self.end_line()
         for one in window.answers:
-            for note in sorted({*one.notes} - self._noted):  # each once
+            for note in sorted({*one.notes} - self._noted):  # each note once
                 self._print(f"{note}\n", "yellow")
                 self._noted.add(note)
             if one.changed:
@@ -55,7 +55,7 @@ class WatchView:
             self._line = None
 
     def summary(self, found: Mapping[str, Any], models: Mapping[str, object]) -> None:
-        """Print the summary; `found` as `WatchSummary.to_json`, `models` what was used, for `--json` alone."""
+        """Print the summary; `found` from `WatchSummary.to_json`, `models` for `--json` alone."""
         if self._as_json:
             print(json.dumps({"summary": {**models, **found}}, ensure_ascii=False), flush=True)
             return

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EdgeSettings:
-    """Settings of an edge; `draws`: trust that it drew its tokens from the distributions it sends, see docs/edge.md."""
+    """Settings of an edge; `draws`: trust that tokens are drawn from the distributions it sends, see docs/edge.md."""
 
     draws: Literal["yes", "no"] = "no"
 
 
 def build(spec: Spec, settings: EdgeSettings, context: DrafterContext) -> "Drafter[Any]":
-    """Build the drafter that takes the drafts of the edges that ask."""
+    """Build the drafter that uses the drafts of the edges that ask."""
     from crossdraft.edge.remote import EdgeDrafter
 
     return EdgeDrafter(context.vocab_size, draws=settings.draws == "yes")
@@ -28,6 +28,6 @@ RECORDS = (
     Method(
         "edge", "whatever drafts at the edge that asks, over the network (crossdraft serve, crossdraft edge)",
         "crossdraft", build, settings=EdgeSettings, drafts_trees=True, needs_target=True,
-        has_network=False, examples=(),  # examples would need an edge
+        has_network=False, examples=(),  # no examples, as they would need an edge
     ),
 )  # fmt: skip

@@ -1,9 +1,9 @@
-"""Drafting at an edge: after the committed tokens, and for outcomes of verification before they are known.
+"""Drafting at an edge: after the committed tokens, and for possible outcomes of verification in advance.
 
-A draft that is rejected takes a round trip to be replaced. While the cloud prefills and verifies, the edge is free, so
-it drafts on, on copies of the drafter's state, for the likeliest outcomes of the draft and of the drafts after these,
-and sends them at once (speculative speculative decoding, SSD 2026; here over a network). The cloud then has the next
-draft when it knows the outcome.
+Replacing a rejected draft takes a round trip. While the cloud prefills and verifies, the edge is free, so it continues
+drafting, on copies of the drafter's state, for the likeliest outcomes of the draft and of the drafts after these, and
+sends them at once (speculative speculative decoding, SSD 2026; here over a network). The cloud then has the next draft
+when it knows the outcome.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,14 +19,14 @@ from crossdraft.engine.runner.parallel import FORK_BYTES, LEAST_PROB, copy_bytes
 from crossdraft.engine.tree import DraftTree
 
 MOST = 32  # branches beside the main one
-BRANCH_NODES = 64  # of a branch's draft
+BRANCH_NODES = 64  # nodes of a branch's draft
 MOST_BEHIND, LONGEST = 48, 512  # newer drafts, and nodes, after which a draft is begun anew instead of extended
 FIRST = 8  # nodes of a branch that are drafted at once
 
 
 @dataclass(frozen=True)
 class SentDraft:
-    """A draft as the cloud holds it: the committed tokens it follows, its number, and the part that was sent."""
+    """A draft as the cloud holds it: the committed tokens before it, its number, and the part that was sent."""
 
     after: tuple[int, bytes]
     serial: int
@@ -38,13 +38,13 @@ class DraftBranch:
     """A text that the target has committed, or may commit, and the draft after it.
 
     Args:
-        text: the answer up to here.
-        state: of the drafter, which has read it.
-        prob: the drafter's probability that the target commits the text; 1 where it has.
-        draft: what follows.
-        whole: whether the draft does not grow any more.
-        sent: what of it the cloud holds.
-        void: number of the text's tokens after which the cloud was told that no draft follows.
+        text: the answer up to the branch.
+        state: state of the drafter after reading the text.
+        prob: the drafter's probability that the target commits the text; 1 if it has.
+        draft: draft after the text.
+        whole: true if the draft does not grow any more.
+        sent: part of the draft that the cloud holds.
+        void: number of tokens of the text for which the cloud was told that no draft follows.
     """
 
     text: Committed
@@ -61,7 +61,7 @@ class DraftBranch:
 
     @property
     def reach(self) -> float:
-        """The drafter's probability that the target commits text and draft; the text's alone while a draft is short."""
+        """The drafter's probability that the target commits text and draft; of the text alone for short drafts."""
         probs = self.draft.path_probs
         return self.prob * probs[-1] if len(probs) > FIRST else self.prob
 
@@ -75,17 +75,17 @@ class DraftBranch:
         return tokens[len(since) :] if tokens[: len(since)] == since else ()
 
     def frame(self, serial: int, known: int) -> DraftFrame | None:
-        """A frame of the draft's nodes that the cloud does not hold, `None` if it holds all; they count as sent.
+        """Frame of the draft's nodes that the cloud does not hold, which then count as sent; `None` if it holds all.
 
         Args:
-            serial: of the frame, if it begins a draft.
-            known: committed tokens that the edge knows of.
+            serial: number of the frame, if it begins a draft.
+            known: number of committed tokens that the edge knows of.
         """
         draft, after, start, rows = self.draft, (len(self.text), self.text.digest()), 0, 0
         if not len(draft.tree):
             if not self.whole or self.void == len(self.text):
                 return None
-            self.void = len(self.text)  # the cloud need not wait for a draft
+            self.void = len(self.text)  # tells the cloud not to wait for a draft
             return frame_of(draft, after, serial, known=known)
         if (sent := self.sent) is not None:
             held = sent.draft.tree
@@ -133,9 +133,9 @@ class DraftBranches:
     """The main branch, which follows the committed text, and branches for texts that may be committed.
 
     Args:
-        drafter: whose states they hold.
+        drafter: drafter whose states the branches hold.
         main: the branch that follows the committed text.
-        others: by their texts.
+        others: further branches, by their texts.
     """
 
     drafter: Drafter[Any]
@@ -146,7 +146,7 @@ class DraftBranches:
         return iter((self.main, *self.others.values()))
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """Take committed tokens: the longest branch they confirm becomes the main one; branches still possible stay."""
+        """Add committed tokens: the longest branch that they confirm becomes the main one; possible branches stay."""
         text = (*self.main.text.tokens, *tokens)
         begun = [branch for branch in self if text[: len(branch.text)] == tuple(branch.text.tokens)]
         self.main = max(begun, key=lambda branch: len(branch.text))
@@ -160,11 +160,11 @@ class DraftBranches:
             main.draft, main.whole = NOTHING, False
 
     def likeliest(self, most: int, *, ahead: bool) -> DraftBranch | None:
-        """The branch whose next token is the likeliest to be committed, if there is any that grows.
+        """Return the branch whose next token is the likeliest to be committed, among those that grow; else `None`.
 
         Args:
-            most: nodes of the main branch.
-            ahead: whether others are drafted for; one is begun for the likeliest outcome that has none.
+            most: largest number of nodes of the main branch.
+            ahead: true to draft for other branches, too; a branch is begun for the likeliest outcome that has none.
         """
         growing = [self.main] if self.main.grows(most) else []
         if not ahead:
@@ -185,7 +185,7 @@ class DraftBranches:
         return made
 
     def _outcomes(self, least: float) -> list[tuple[float, DraftBranch, tuple[int, ...]]]:
-        """(probability, branch, tokens after its text) of outcomes that no branch is for."""
+        """(probability, branch, tokens after its text) of outcomes that have no branch."""
         return [
             (branch.prob * outcome.prob, branch, outcome.tokens)
             for branch in self
@@ -196,7 +196,7 @@ class DraftBranches:
         ]
 
     def _room(self) -> bool:
-        """True if a copy of the drafter's state fits in memory besides those that are held."""
+        """True if one more copy of the drafter's state fits in memory."""
         held = sum(held_bytes(branch.state) for branch in self.others.values())
         return held + copy_bytes(self.main.state) <= FORK_BYTES
 
@@ -204,13 +204,13 @@ class DraftBranches:
 def frame_of(
     draft: Draft, after: tuple[int, bytes], serial: int, start: int = 0, start_rows: int = 0, *, known: int = 0
 ) -> DraftFrame:
-    """The frame of a draft's nodes from `start` on.
+    """Make the frame of a draft's nodes from `start` on.
 
     Args:
-        draft: rooted at the first of the nodes that were sent before, if any were.
-        after: how many tokens are committed in front of it, and their digest.
-        serial: its number.
-        start, start_rows: nodes and distributions that were sent before.
+        draft: draft rooted at the first node that was sent before, if any was.
+        after: number of committed tokens before the draft, and their digest.
+        serial: number of the draft.
+        start, start_rows: numbers of nodes and distributions that were sent before.
         known: see `DraftFrame`.
     """
     tree = draft.tree

@@ -1,4 +1,4 @@
-"""The edge's end of the link: ask, draft at once, take the answer; after a cut, connect again and go on."""
+"""The edge's end of the link: asks, drafts at once, and receives the answer; after a cut it reconnects and resumes."""
 
 import json
 import secrets
@@ -47,7 +47,7 @@ from crossdraft.engine.request import Origin, Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 
-SILENT_S = 20.0  # of silence, after which a connection counts as cut: the cloud sends something every few seconds
+SILENT_S = 20.0  # seconds of silence after which a connection counts as cut: the cloud sends often
 AGAIN_S = (0.05, 1.0)  # first and longest pause before another attempt
 LOST = (ConnectionClosed, OSError, TimeoutError, EOFError)
 
@@ -63,15 +63,15 @@ class EdgeAnswer:
     """An answer as the edge received it.
 
     Args:
-        tokens, text, finish: as the cloud sent them.
-        provisional: tokens that were drafted here before anything was committed.
+        tokens, text, finish: tokens, text and reason of the end, as the cloud sent them.
+        provisional: tokens that were drafted here before the first commit.
         first_provisional_s, first_s, total_s: seconds from the question to the first drafted token, to the first final
             one, and to the end.
-        cuts: how often the connection was lost meanwhile.
+        cuts: number of times that the connection was lost.
         sent, received: bytes of frames, by kind, without those of WebSocket, TLS and TCP.
-        frames: sent, by kind.
+        frames: number of frames sent, by kind.
         report: the cloud's figures.
-        drafter_error: why the edge drafted nothing, or nothing more.
+        drafter_error: reason why the edge stopped or never began drafting.
     """
 
     tokens: tuple[int, ...] = ()
@@ -91,10 +91,10 @@ class EdgeAnswer:
 
 @dataclass
 class _Patience:
-    """Retries of an answer after a cut connection; a new one that is cut before anything comes does not count.
+    """Retries of an answer after a lost connection; a new connection that is lost before any frame does not count.
 
     Args:
-        seconds: from the first cut since something came.
+        seconds: seconds for retries, from the first loss since the last new frame.
     """
 
     seconds: float
@@ -102,11 +102,11 @@ class _Patience:
     _pause_s: float = AGAIN_S[0]
 
     def came(self) -> None:
-        """Note that there is more of the answer than before."""
+        """Note that something new of the answer came."""
         self._lost_at, self._pause_s = None, AGAIN_S[0]
 
     def pause(self) -> bool:
-        """Wait, after a cut, until the next attempt is due; return false at once if there is to be none."""
+        """Wait, after a loss, until the next attempt is due; return false at once if there should be none."""
         now = time.monotonic()
         self._lost_at = now if self._lost_at is None else self._lost_at
         if now - self._lost_at > self.seconds:
@@ -117,11 +117,11 @@ class _Patience:
 
 
 class _EdgeQuestion:
-    """One question: what of its answer is known here.
+    """One question, and the part of its answer that is known here.
 
     Args:
         chat, request, drafter, show, mode: see `EdgeClient.ask`.
-        nodes: most of one draft.
+        nodes: largest number of nodes of one draft.
     """
 
     def __init__(
@@ -147,17 +147,17 @@ class _EdgeQuestion:
             self.drafting.start()
 
     def first(self) -> Frame:
-        """The frame to send first on a new connection: the question, or where to resume its answer."""
+        """Frame to send first on a new connection: the question, or the position from which to resume its answer."""
         if not self._pieces:
             return AskFrame(self._session, self._body, MODES.index(self._mode))
         return Resume(self._session, len(self._committed), self._committed.digest(), self._pieces)
 
     def commit(self, frame: Commit) -> None:
-        """Take what is new of a commit.
+        """Add the new tokens and texts of a commit.
 
         Raises:
-            ConnectionError: it does not follow what is known.
-            AnswerLostError: it is of another answer.
+            ConnectionError: the commit does not follow the known tokens.
+            AnswerLostError: the commit is of another answer.
         """
         known = len(self._committed)
         whole = sum(frame.counts) == len(frame.tokens) and len(frame.counts) == len(frame.texts) == len(frame.origins)
@@ -178,10 +178,10 @@ class _EdgeQuestion:
             self.drafting.committed(frame.tokens, frame.wants)
 
     def done(self, frame: Done) -> EdgeAnswer:
-        """The whole answer.
+        """Return the whole answer.
 
         Raises:
-            ConnectionError: some of it is not here.
+            ConnectionError: a part of it has not come.
         """
         if (frame.length, frame.digest) != (len(self._committed), self._committed.digest()):
             raise ConnectionError("the answer ended before all of it came")
@@ -189,7 +189,7 @@ class _EdgeQuestion:
         return self.answer
 
     def end(self) -> None:
-        """Note what there is; the drafter is free then."""
+        """Note the provisional text and figures; the drafter is free then."""
         self.answer.total_s = time.perf_counter() - self._began
         self.answer.tokens = tuple(self._committed.tokens)
         if self.drafting is not None:
@@ -208,12 +208,12 @@ class EdgeClient:
     """A connection to the cloud, for one question after another. To be used by one thread; close it.
 
     Args:
-        server: its address, ws://… or wss://….
+        server: address of the server, ws://… or wss://….
         key: API key, if the server asks for one.
         drafter: name of the drafter.
-        fingerprint: of the vocabulary that it writes; see `fingerprint_of`.
-        patience_s: seconds for which a lost connection is tried anew, without anything new of the answer.
-        draft_top_k: entries of a distribution that is sent; 0 = all. See `Welcome.draws`.
+        fingerprint: fingerprint of the drafter's vocabulary; see `fingerprint_of`.
+        patience_s: seconds for which a lost connection is retried without anything new of the answer.
+        draft_top_k: number of entries of a distribution that are sent; 0 = all. See `Welcome.draws`.
         tls: certificates, for wss://….
     """
 
@@ -235,13 +235,13 @@ class EdgeClient:
         self._held = ExitStack()  # the connection
         self._welcome: Welcome | None = None
         self._answer = EdgeAnswer()
-        self._pays = True  # whether the next question is worth drafting for
+        self._pays = True  # true if drafting pays for the next question
 
     def open(self) -> Welcome:
-        """Connect, if that is not done; what the cloud says of its target.
+        """Connect, if there is no connection; return the cloud's description of its target.
 
         Raises:
-            CrossdraftError: it cannot be reached, refuses the key, or has another vocabulary.
+            CrossdraftError: the server cannot be reached, refuses the key, or has another vocabulary.
         """
         if self._connection is not None and self._welcome is not None:
             return self._welcome
@@ -284,19 +284,19 @@ class EdgeClient:
         *,
         mode: str | None = None,
     ) -> EdgeAnswer:
-        """Ask, and draft meanwhile; `show` is called with every piece; a provisional piece has tokens but no text.
+        """Ask a question and draft meanwhile; `show` is called with every piece, which has no text while provisional.
 
         Args:
-            chat: the body of `/v1/chat/completions`.
-            request: the same question as the drafter reads it, with the events. Where it is sampled and has no seed,
-                one is drawn; the chat gets it, too.
+            chat: body of `/v1/chat/completions`.
+            request: the same question for the drafter, with the events. If it is sampled without a seed, a seed is
+                drawn, for the chat, too.
             drafter: `None` = draft nothing.
-            mode: of `MODES`: with `hidden` nothing is drafted once something is committed. `None` = as the cloud, by
-                what it measured of this connection, expects to pay.
+            mode: one of `MODES`; with `hidden` nothing is drafted after the first commit. `None` = the cloud decides
+                by its measurements of this connection.
 
         Raises:
-            CrossdraftError: the question is refused, or after a cut nothing new of the answer came for `patience_s`,
-                however often the cloud was found again.
+            CrossdraftError: the question is refused, or after a loss nothing new of the answer came for `patience_s`,
+                however often the cloud was reached again.
         """
         nodes = HIDDEN_NODES if self._welcome is None else self._welcome.nodes
         sampling = request.sampling
@@ -327,7 +327,7 @@ class EdgeClient:
                     self._send_or_drop(End())
                     return answer
         except BaseException:
-            with suppress(*LOST):  # interrupted, or refused: nobody waits for the rest
+            with suppress(*LOST):  # interrupted or refused: the rest is not needed
                 self._send(End())
             self._drop(drafting)
             raise
@@ -335,12 +335,12 @@ class EdgeClient:
             question.end()
 
     def _drawn(self, sampling: Sampling) -> Sampling:
-        """The sampling of the edge for an answer that is sampled like this; see `Welcome.draws`."""
+        """Sampling of the edge for an answer with this sampling; see `Welcome.draws`."""
         match LIKELIEST if self._welcome is None else DRAWS[self._welcome.draws]:
             case "own":
                 sent = min(filter(None, (sampling.top_k, self._most_sent)), default=0)
                 return replace(sampling, seed=None, top_k=sent)
-            case "likeliest":  # accepted most often, whatever the answer is drawn from
+            case "likeliest":  # accepted most often, whatever distribution the answer is drawn from
                 return replace(sampling, temperature=0.0)
             case _:
                 return sampling
@@ -374,7 +374,7 @@ class EdgeClient:
         self.close()
 
     def _send(self, frame: Frame) -> None:
-        data, connection = encode(frame), self._connection  # which another thread may drop meanwhile
+        data, connection = encode(frame), self._connection  # another thread may drop the connection meanwhile
         if connection is None:
             raise ConnectionError("there is no connection")
         connection.send(data)

@@ -1,7 +1,7 @@
 """Typed messages as msgpack arrays `[version, kind, field, …]`: how fields are written, and read strictly.
 
-Every field has a type and a bound, ids and numbers travel as packed little-endian bytes, and whatever else comes is
-refused with one sentence. Nothing that is decoded can run code.
+Every field has a type and a limit, ids and numbers travel as packed little-endian bytes, and any other content is
+refused with a one-sentence error. Decoding never runs code from a message.
 """
 
 import math
@@ -26,11 +26,11 @@ class Codec(Protocol):
     """A codec of a field; `unpack` raises ValueError or TypeError for what `pack` does not write."""
 
     def pack(self, value: Any) -> Any:
-        """Turn a field's value into what msgpack writes."""
+        """Convert a field's value to a type that msgpack writes."""
         ...
 
     def unpack(self, raw: Any) -> Any:
-        """Turn what msgpack read into the field's value."""
+        """Convert a value that msgpack read to the field's value."""
         ...
 
 
@@ -111,7 +111,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Column:
-    """At most `most` numbers of one dtype, as packed bytes; read as an array that cannot be written."""
+    """At most `most` numbers of one dtype, as packed bytes; read as a read-only array."""
 
     kind: np.dtype[Any]
     most: int
@@ -145,9 +145,9 @@ class Schema(Generic[M]):
     """The messages that two ends send each other.
 
     Args:
-        version: of them; others are refused.
-        most: bytes of one.
-        kinds: their classes.
+        version: version of the messages; others are refused.
+        most: largest number of bytes of a message.
+        kinds: classes of the messages.
     """
 
     def __init__(self, version: int, most: int, kinds: Sequence[type[M]]) -> None:
@@ -156,10 +156,10 @@ class Schema(Generic[M]):
         self.kinds = {kind.kind: kind for kind in kinds}
 
     def encode(self, message: M) -> bytes:
-        """A message as it is sent.
+        """Encode a message for sending.
 
         Raises:
-            FrameError: it is longer than one may be.
+            FrameError: the message is too long.
         """
         values = [codec.pack(getattr(message, name)) for name, codec in self.codecs[type(message)]]
         packed = cast(bytes, msgpack.packb([self.version, message.kind, *values]))
@@ -173,7 +173,7 @@ class Schema(Generic[M]):
         """Decode a message.
 
         Raises:
-            FrameError: it is none, of another version, of an unknown kind, or a field is not as it must be.
+            FrameError: the data is no message, of another version or an unknown kind, or a field has an invalid value.
         """
         if not isinstance(data, bytes) or len(data) > self.most:
             raise FrameError(f"A message is no binary one of at most {self.most:,} bytes; send msgpack frames.")

@@ -7,7 +7,7 @@ from crossdraft.edge.frames import DIGEST_BYTES
 
 
 class Committed:
-    """An answer so far. Its digests are chained from its session on, so that none matches another answer's.
+    """An answer so far. Digests are chained, starting from the session, so that none matches another answer's.
 
     >>> one, other = Committed(b"session"), Committed(b"session")
     >>> one.add((5, 6)), other.add((5,)), other.add((6,))
@@ -31,15 +31,15 @@ class Committed:
         self.tokens += tokens
 
     def digest(self, length: int | None = None) -> bytes:
-        """The digest of the first `length` tokens; of all of them by default."""
+        """Digest of the first `length` tokens; of all of them by default."""
         return self._digests[len(self.tokens) if length is None else length]
 
     def agrees(self, length: int, digest: bytes) -> bool:
-        """True if there are `length` tokens or more, and the first `length` have this digest."""
+        """True if there are at least `length` tokens, and the first `length` have this digest."""
         return length <= len(self.tokens) and self._digests[length] == digest
 
     def copy(self) -> "Committed":
-        """A copy that grows on its own."""
+        """Copy the answer; the copy grows independently."""
         made = Committed(b"")
         made.tokens, made._digests = [*self.tokens], [*self._digests]
         return made

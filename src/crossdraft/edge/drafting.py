@@ -1,7 +1,7 @@
-"""The edge's work on one question: read the events, draft, send what is new, learn what was committed.
+"""The edge's work on one question: read the events, draft, send new nodes, and learn which tokens were committed.
 
-It begins when the question is asked, and needs no connection for that. A few nodes are sent at a time and, when the
-draft is whole, drafts for what the target may make of it. What is drawn with random numbers of the edge's own is sent
+It begins when the question is asked, before there is a connection. A few nodes are sent at a time and, when the draft
+is complete, drafts for its possible outcomes. Tokens drawn with the edge's own random numbers are sent node by node.
 node by node.
 """
 
@@ -24,7 +24,7 @@ from crossdraft.errors import CrossdraftError
 log = logging.getLogger(__name__)
 
 STEP, BRANCH_STEP = 4, 16  # nodes sent at a time: of the main branch, of other branches
-CLOCK_S = time.perf_counter()  # where the clock of sent frames begins: one for all questions of a connection
+CLOCK_S = time.perf_counter()  # origin of the clock in sent frames, the same for all questions of a connection
 GREEDY_ALONE = "This drafter draws anew each time that it is asked, so it drafts for answers without a rule of coins."
 
 
@@ -32,12 +32,12 @@ class EdgeDrafting:
     """Drafts for one question, in a thread of its own.
 
     Args:
-        drafter: what drafts.
-        request: the question, and the events.
-        session: names the answer.
-        nodes: most of one draft.
-        on_tokens: told the first draft's tokens as they are written: provisional text.
-        rounds: draft on once something is committed.
+        drafter: the drafter.
+        request: the question, with the events.
+        session: name of the answer.
+        nodes: largest number of nodes of one draft.
+        on_tokens: called with the first draft's tokens as they are drafted: provisional text.
+        rounds: continue drafting after the first commit.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class EdgeDrafting:
         *,
         rounds: bool = True,
     ) -> None:
-        self.error: str | None = None  # why nothing is drafted
+        self.error: str | None = None  # reason why drafting stopped
         self._drafter, self._request, self._on_tokens = drafter, request, on_tokens
-        self._nodes = self._most = min(nodes, request.token_limit - 1)  # the target adds a token of its own
+        self._nodes = self._most = min(nodes, request.token_limit - 1)  # the target adds a token itself
         self._rounds = rounds
         self._step = STEP if request.sampling.certain else 1
         self._session, self._serial = session, 0
         self._shown: tuple[int, ...] = ()
         self._send: Callable[[DraftFrame], None] | None = None
-        self._news: list[int] = []  # tokens that the drafter was not told of yet
+        self._news: list[int] = []  # committed tokens that the drafter has not read yet
         self._anew = self._ended = self._idle = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="edge-drafter", daemon=True)
@@ -68,13 +68,13 @@ class EdgeDrafting:
         self._thread.start()
 
     def connected(self, send: Callable[[DraftFrame], None]) -> None:
-        """Take a new connection, which knows nothing of the draft yet."""
+        """Use a new connection, to which nothing of the draft has been sent yet."""
         with self._changed:
             self._send, self._anew = send, True
             self._changed.notify()
 
     def cut(self) -> None:
-        """Note that the connection is gone."""
+        """Note that the connection is lost."""
         with self._changed:
             self._send = None
 
@@ -86,7 +86,7 @@ class EdgeDrafting:
             self._changed.notify()
 
     def end(self) -> None:
-        """End the drafting; returns when the drafter is free."""
+        """End the drafting; return when the drafter is free."""
         with self._changed:
             self._ended = True
             self._changed.notify()
@@ -113,7 +113,7 @@ class EdgeDrafting:
                 else:
                     self._grow(branch, BRANCH_NODES, BRANCH_STEP)
                 self._send_new(branches)
-            if self._news:  # the end of the answer, which a drafter may remember
+            if self._news:  # last tokens of the answer, which a drafter may memorise
                 branches.commit(self._news)
         except Exception as error:
             if not isinstance(error, CrossdraftError):
@@ -128,12 +128,12 @@ class EdgeDrafting:
         """True if drafts are made for texts that may be committed.
 
         False for tokens drawn with the edge's own random numbers: such a draft is used only if it arrives in time,
-        which depends on what was drawn, so its tokens would not follow the distribution that is sent with them.
+        which depends on the drawn tokens, so they would not follow the distribution that is sent with them.
         """
         return self._rounds and self._most > 0 and self._request.sampling.certain
 
     def _next(self, branches: DraftBranches) -> tuple[int, ...] | None:
-        """Wait until there is something to do: tokens that were committed, or to draft on; `None` at the end."""
+        """Wait for committed tokens, or until there is drafting to do; return the tokens, or `None` at the end."""
 
         def due() -> bool:
             return self._ended or bool(self._news) or not self._idle or (self._anew and self._send is not None)
@@ -150,7 +150,7 @@ class EdgeDrafting:
             return tokens
 
     def _grow(self, branch: DraftBranch, most: int, step: int) -> None:
-        """Draft `step` nodes more than the draft has, as far as `most` allows."""
+        """Extend the draft by `step` nodes, up to `most` in total."""
         known = len(branch.draft.tree)
         wanted = max(known, len(branch.held)) + step
         budget = Budget(min(most, wanted), stop=lambda: bool(self._news) or self._ended)
@@ -169,7 +169,7 @@ class EdgeDrafting:
             self._shown = tokens
 
     def _send_new(self, branches: DraftBranches) -> None:
-        """Send what the cloud does not hold."""
+        """Send the nodes that the cloud does not hold."""
         if (send := self._send) is None:
             return
         for branch in branches:

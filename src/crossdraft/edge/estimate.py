@@ -1,10 +1,10 @@
 """Estimates of a connection to an edge: round trip, bandwidth, and the time of the edge's drafting.
 
-All of it is measured where it is spent. Pings give the round trip. Each draft's frame says when the edge sent it, by a
-clock of its own; how much later than the quickest of them it came is what the line took, and how that grows with the
-bytes is the bandwidth (a line that is busy with the frame before is free when that has come: Lindley's recursion). What
-is left of the time from a commit to its reply is the edge's drafting. So a reply can be predicted as soon as any of the
-three changes, and not only once a reply was late.
+All of it is measured during use. Pings give the round trip. Each draft's frame states when the edge sent it, by the
+edge's own clock; its delay beyond that of the quickest frame is the line's time, and the growth of this time with the
+bytes gives the bandwidth (a line that is busy with the previous frame is free when that has come: Lindley's recursion).
+The rest of the time from a commit to its reply is the edge's drafting. So a reply can be predicted as soon as one of
+the three changes, and not only after a late reply.
 """
 
 import math
@@ -15,25 +15,25 @@ import numpy as np
 
 from crossdraft.engine.estimates import Ema
 
-WINDOW = 64  # frames after which the quickest one is looked for anew: routes change, and clocks drift
-POINTS = 32  # frames that the bandwidth is taken of
-PROBE_EVERY = 8  # questions without drafts after which one is drafted for, to see whether that changed
-UNSEEN = 2.0  # a draft that has not come by the answer's end is taken to come after so many times the answer's time
+WINDOW = 64  # frames after which the quickest one is determined anew: routes change, and clocks drift
+POINTS = 32  # frames from which the bandwidth is computed
+PROBE_EVERY = 8  # questions without drafts after which one gets a draft, to measure again
+UNSEEN = 2.0  # a draft that has not come by the answer's end is counted with this multiple of its time
 
 
 @dataclass
 class LineTimes:
-    """Seconds that the line takes for a frame, by its bytes: the median slope between frames (Theil 1950, Sen 1968).
+    """Seconds that the line takes for a frame, by its bytes: the median slope over frames (Theil 1950, Sen 1968).
 
-    A network, or an end of it, may stall for long: so the few frames that were held up then must not count.
+    A network, or an end of it, may stall for long; the median is not affected by the few frames that were held up.
     """
 
     quickest_s: float = math.inf  # from sending to arrival, the clocks' difference included
     _next_s: float = math.inf  # the quickest of the current window's frames
     _count: int = 0
-    _free_s: float = -math.inf  # since when the line is free
+    _free_s: float = -math.inf  # time since which the line is free
     _points: tuple[tuple[int, float], ...] = ()  # bytes and seconds of the last frames
-    _slope: tuple[int, float] = (0, 0.0)  # frames that had come when it was computed, seconds a byte
+    _slope: tuple[int, float] = (0, 0.0)  # number of frames when it was computed, seconds a byte
 
     def came(self, nbytes: int, sent_s: float, came_s: float) -> None:
         """Note a frame of `nbytes` bytes, sent at `sent_s` by the edge's clock and received at `came_s` by ours."""
@@ -56,39 +56,39 @@ class LineTimes:
         return self._slope[1]
 
     def seconds(self, nbytes: float) -> float:
-        """Seconds for so many bytes; 0 where bytes were not seen to take time."""
+        """Seconds for `nbytes` bytes; 0 if bytes have not been seen to take time."""
         return self._seconds_a_byte * nbytes
 
     @property
     def bytes_per_s(self) -> float | None:
-        """The bandwidth; `None` where it was not seen to bound anything."""
+        """Bandwidth; `None` if it has not been seen to limit anything."""
         return 1 / self._seconds_a_byte if self._seconds_a_byte else None
 
 
 @dataclass
 class LinkEstimate:
-    """Estimates of one connection, over its questions.
+    """Estimates for one connection, over all its questions.
 
-    All of it is measured and read on the connection's thread, except `seen_reply_s`: the engine's thread may read
-    that at any time, so the values that it is made of change under a lock.
+    Everything is measured and read on the connection's thread, except `seen_reply_s`: the engine's thread may read
+    it at any time, so the values that it is computed from change under a lock.
 
     Args:
-        rtt_s: the round trip.
-        line: see `LineTimes`.
-        answer_s: from a question to the end of its answer.
-        pass_s: of a pass of the target after the first.
+        rtt_s: seconds of a round trip.
+        line: time of frames on the line; see `LineTimes`.
+        answer_s: seconds from a question to the end of its answer.
+        pass_s: seconds of a pass of the target after the first.
     """
 
     rtt_s: Ema = field(default_factory=Ema)
     line: LineTimes = field(default_factory=LineTimes)
     answer_s: Ema = field(default_factory=Ema)
     pass_s: Ema = field(default_factory=Ema)
-    _replied_s: Ema = field(default_factory=Ema)  # from a commit to a draft of an edge that knows of it
+    _replied_s: Ema = field(default_factory=Ema)  # from a commit to a draft made after it
     _drafting_s: Ema = field(default_factory=Ema)  # `_replied_s` without the network
     _begun_s: Ema = field(default_factory=Ema)  # from a question to its first draft, without the line
     _reply_bytes: Ema = field(default_factory=Ema)
     _first_bytes: Ema = field(default_factory=Ema)
-    _skipped: int = 0  # questions since one was drafted for
+    _skipped: int = 0  # questions since the last one with a draft
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def came_back(self, seconds: float) -> None:
@@ -135,13 +135,13 @@ class LinkEstimate:
         return None if begun_s is None else begun_s + self.line.seconds(self._first_bytes.value or 0.0)
 
     def answered(self, seconds: float, pass_s: float | None, *, drafted: bool, came: bool) -> None:
-        """Note that an answer is whole.
+        """Note that an answer is complete.
 
         Args:
-            seconds: since the question.
-            pass_s: of the target's passes after the first; `None` if there was none.
-            drafted: whether the edge was to draft.
-            came: whether a draft came.
+            seconds: seconds since the question.
+            pass_s: seconds of the target's passes after the first; `None` if there was none.
+            drafted: true if the edge was asked to draft.
+            came: true if a draft came.
         """
         self.answer_s.add(seconds)
         if pass_s is not None:
@@ -152,23 +152,23 @@ class LinkEstimate:
 
     @property
     def drafts_pay(self) -> bool:
-        """True if the next question is worth drafting for: a draft will be there before the answer's end.
+        """True if drafting pays for the next question: a draft is expected before the answer's end.
 
-        A draft that comes during the target's prefill costs nothing; a later one is used as far as the answer agrees.
+        A draft that comes during the prefill costs nothing; a later one is used as far as the answer agrees with it.
         """
         first_s, answer_s = self.first_s, self.answer_s.value
         return first_s is None or answer_s is None or first_s < answer_s or self._skipped >= PROBE_EVERY
 
     def rounds_pay(self, pass_s: float, nodes: int, left: int) -> bool:
-        """True if drafts after the tokens that are committed now are worth sending.
+        """True if drafting pays after the tokens that are committed now.
 
-        They are not if the target alone, at a token a pass, will be past such a draft, or at the answer's end,
-        before the draft arrives.
+        It does not if the target alone, at a token a pass, will be past such a draft, or at the answer's end, before
+        the draft arrives.
 
         Args:
-            pass_s: of the target.
-            nodes: of a draft.
-            left: tokens that the answer may still have.
+            pass_s: seconds of a pass of the target.
+            nodes: number of nodes of a draft.
+            left: number of tokens that the answer may still have.
         """
         reply_s = self.reply_s
         return reply_s is None or reply_s < pass_s * min(nodes, left)

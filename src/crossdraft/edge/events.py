@@ -1,4 +1,4 @@
-"""The stand-in of a request for events that lie at an edge. It loads nothing that only an edge or a server needs."""
+"""Placeholder in a request for events that lie at an edge. It imports nothing that only an edge or a server needs."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,8 +8,8 @@ from typing import Any
 class EdgeEvents:
     """A mark in `Request.events`: the recording lies at the edge, behind this `edge.remote.EdgeLink`.
 
-    The link stays in this process. A copy in another process says only where the events are, so that a drafter
-    that wants to read them there refuses the request.
+    The link stays in this process. A copy in another process only says that the events are at the edge, so that a
+    drafter that wants to read them there refuses the request.
     """
 
     link: Any = None

@@ -17,14 +17,14 @@ from crossdraft.engine.checks import MOST_NODES
 ROUTE = "/v1/edge"
 VERSION = 4
 FRAME_BYTES = 1 << 20  # most bytes of one message
-CHAT_BYTES = 1 << 16  # of a question: media are named in it, or uploaded first
-REPORT_BYTES = 1 << 18  # of an answer's figures
+CHAT_BYTES = 1 << 16  # bytes of a question: media are named in it, or uploaded first
+REPORT_BYTES = 1 << 18  # bytes of an answer's figures
 SESSION_BYTES = 16
 DIGEST_BYTES = 8
 MOST_LENGTH = 1 << 20  # tokens of an answer
 MOST_ENTRIES = 1 << 17  # entries of the distributions of one frame
 MOST_PIECES = 64  # pieces of text in one frame
-DRAWS = LIKELIEST, OWN, SEEDED = ("likeliest", "own", "seeded")  # what an edge drafts of a sampled answer
+DRAWS = LIKELIEST, OWN, SEEDED = ("likeliest", "own", "seeded")  # tokens that an edge drafts for a sampled answer
 MODES = OFF, HIDDEN, ROUNDS = ("off", "hidden", "rounds")  # when an edge drafts: never, until a commit, always
 INT32 = np.dtype("<i4")
 FLOAT32 = np.dtype("<f4")
@@ -42,7 +42,7 @@ Flag = Annotated[int, Whole(1)]
 
 @dataclass(frozen=True)
 class Hello:
-    """Edge: who drafts, and a digest of the vocabulary that it writes."""
+    """Edge: name of its drafter, and a digest of the drafter's vocabulary."""
 
     kind: ClassVar[str] = "hello"
     drafter: Name
@@ -51,13 +51,13 @@ class Hello:
 
 @dataclass(frozen=True)
 class Welcome:
-    """Cloud: the target, its vocabulary, ids that end an answer, ids that are no text, and most nodes of a draft.
+    """Cloud: the target, its vocabulary, end ids, ids that are no text, and largest number of nodes of a draft.
 
     Args:
-        at: as in `Ping`: the edge answers with a `Pong`, so the round trip is known before any question.
-        draws: what is drafted of a sampled answer, an index into `DRAWS`: the likeliest tokens; tokens that the edge
-            draws, each with the distribution that it was drawn from, which the cloud believes; or those that the
-            request's seed draws, as the target does.
+        at: time of the cloud, as in `Ping`: the edge answers with a `Pong`, which gives the round trip.
+        draws: tokens to draft for a sampled answer, an index into `DRAWS`: the likeliest tokens; tokens that the edge
+            draws, each with its distribution, which the cloud trusts; or the tokens that the request's seed draws, as
+            the target does.
     """
 
     kind: ClassVar[str] = "welcome"
@@ -76,7 +76,7 @@ class AskFrame:
     """Edge: a question, as the JSON body of `/v1/chat/completions`; after a cut `Resume` names it by its `session`.
 
     Args:
-        drafts: how much the edge drafts: an index into `MODES`.
+        drafts: extent of the edge's drafting: an index into `MODES`.
     """
 
     kind: ClassVar[str] = "ask"
@@ -87,7 +87,7 @@ class AskFrame:
 
 @dataclass(frozen=True)
 class Resume:
-    """Edge, after a cut: it knows the answer up to `length` tokens of this digest, and `pieces` pieces of its text."""
+    """Edge, after a lost connection: it has the first `length` tokens, with this digest, and `pieces` text pieces."""
 
     kind: ClassVar[str] = "resume"
     session: Session
@@ -98,20 +98,20 @@ class Resume:
 
 @dataclass(frozen=True)
 class DraftFrame:
-    """Edge: a draft that follows `length` committed tokens of this digest, or more nodes of one that was sent.
+    """Edge: a draft after `length` committed tokens with this digest, or further nodes of a draft sent before.
 
     Args:
         serial: number of the draft; each is larger than the one before.
-        start: nodes that were sent before; 0 = a new draft.
-        tokens, parents, origins: as in `DraftTree`, of these nodes; parents and origins count from its beginning.
-        probs: the drafter's probabilities of the paths; empty where it knows none.
-        counts: entries of each further distribution.
-        ids, values: these entries: what the tokens were drawn from, to the bit.
-        known: committed tokens that the edge knew of; fewer than `length` where it drafted for what may be committed.
-        sent_us: when it was sent, in microseconds of a clock of the edge's own.
+        start: number of nodes that were sent before; 0 = a new draft.
+        tokens, parents, origins: fields of `DraftTree` for these nodes; parents and origins count from its start.
+        probs: the drafter's probabilities of the paths; empty if it knows none.
+        counts: number of entries of each further distribution.
+        ids, values: these entries: the exact distributions that the tokens were drawn from.
+        known: number of committed tokens that the edge knew; fewer than `length` in a draft for a possible outcome.
+        sent_us: time of sending, in microseconds of the edge's own clock.
 
     Raises:
-        FrameError: its parts differ in number, or there are more distributions than nodes.
+        FrameError: the columns differ in length, or there are more distributions than nodes.
     """
 
     kind: ClassVar[str] = "draft"
@@ -136,17 +136,17 @@ class DraftFrame:
             raise FrameError(
                 "In a draft's frame nodes and their parents, or distributions and entries, differ in number."
             )
-        if len(self.counts) > nodes:  # what is held of a draft is bounded by its nodes
+        if len(self.counts) > nodes:  # the memory of a draft is bounded by its nodes
             raise FrameError("A draft's frame has more distributions than nodes.")
 
 
 @dataclass(frozen=True)
 class Commit:
-    """Cloud: tokens that were added to the answer after the first `length`; the digest is of all of it then.
+    """Cloud: tokens that were added to the answer after the first `length`, and the digest of the answer with them.
 
     Args:
-        counts, origins, texts: of each piece of text: its tokens, who put them there (`ORIGINS`), the text.
-        wants: nodes that the next draft may have; 0 = no more drafts are worth their way.
+        counts, origins, texts: for each piece of text: number of tokens, origin (index into `ORIGINS`), and text.
+        wants: number of nodes that the next draft may have; 0 = further drafts do not pay.
     """
 
     kind: ClassVar[str] = "commit"
@@ -161,10 +161,10 @@ class Commit:
 
 @dataclass(frozen=True)
 class Done:
-    """Cloud: the answer is whole, of so many tokens of this digest; figures as JSON.
+    """Cloud: the answer is complete, with `length` tokens and this digest; figures as JSON.
 
     Args:
-        drafts: 1 = the next question is worth drafting for, as far as can be told of this connection.
+        drafts: 1 = drafting is expected to pay for the next question over this connection.
     """
 
     kind: ClassVar[str] = "done"
@@ -177,7 +177,7 @@ class Done:
 
 @dataclass(frozen=True)
 class End:
-    """Edge: the question is over: the whole answer is here, or nobody waits for it any more."""
+    """Edge: the question is over: the whole answer has come, or it is not wanted any more."""
 
     kind: ClassVar[str] = "end"
 
@@ -208,11 +208,11 @@ class Refused:
 
 
 Frame = Hello | Welcome | AskFrame | Resume | DraftFrame | Commit | Done | End | Ping | Pong | Refused
-ORIGINS = ("hidden", "drafted", "target")  # in `Commit.origins`
+ORIGINS = ("hidden", "drafted", "target")  # names of the origins in `Commit.origins`
 
 
 def fingerprint_of(vocabulary: Mapping[str, int]) -> bytes:
-    """A digest of a vocabulary: both ends must write the same ids for the same tokens."""
+    """Digest of a vocabulary: both ends must have the same ids for the same tokens."""
     return hashlib.sha256(json.dumps(sorted(vocabulary.items())).encode()).digest()
 
 
@@ -220,10 +220,10 @@ SCHEMA = Schema[Frame](VERSION, FRAME_BYTES, get_args(Frame))
 
 
 def encode(frame: Frame) -> bytes:
-    """A frame as it is sent; errors as `Schema.encode`."""
+    """Encode a frame for sending; errors as `Schema.encode`."""
     return SCHEMA.encode(frame)
 
 
 def decode(data: object) -> Frame:
-    """The frame of a message; errors as `Schema.decode`."""
+    """Decode the frame of a message; errors as `Schema.decode`."""
     return SCHEMA.decode(data)

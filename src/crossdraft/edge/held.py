@@ -1,7 +1,7 @@
-"""An edge's draft as the cloud holds it: the nodes that may still be verified, and no others.
+"""An edge's draft as the cloud holds it: only the nodes that may still be verified.
 
-Each commit drops the nodes off the committed path. A node is dropped only once, so that all drops together cost no
-more time than the nodes took to arrive. A tree is made of the nodes that a pass may verify, when they are asked for.
+Each commit drops the nodes off the committed path. A node is dropped only once, so all drops together cost no more time
+than the arrival of the nodes. A tree is made from the nodes that a pass may verify only when it is asked for.
 """
 
 import heapq
@@ -27,9 +27,9 @@ class HeldNode:
     """A node of a draft that the cloud holds.
 
     Args:
-        token, parent: as in `DraftTree`, numbered from the draft's beginning.
-        row: of the distribution that it was drawn from; -1 = it was chosen.
-        prob: the drafter's probability of the path to it; `None` if it knows none.
+        token, parent: token, and parent's index, counted from the draft's first node.
+        row: index of the distribution that the token was drawn from; -1 = it was chosen.
+        prob: the drafter's probability of the path to the node; `None` if it knows none.
     """
 
     token: int
@@ -40,7 +40,7 @@ class HeldNode:
 
 @dataclass
 class HeldDraft:
-    """A draft that came, perhaps in several frames, and how far the committed text has followed it.
+    """A draft, perhaps from several frames, and the node up to which the committed text has followed it.
 
     Args:
         frame: the draft's first frame.
@@ -50,14 +50,14 @@ class HeldDraft:
     """
 
     frame: DraftFrame
-    came: int = 0  # nodes, those that are dropped included
+    came: int = 0  # number of nodes so far, dropped ones included
     entries: int = 0  # entries of the distributions that are held
     nodes: dict[int, HeldNode] = field(default_factory=dict[int, HeldNode])
     _children: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     _rows: dict[int, tuple[NDArray[np.int32], NDArray[np.float32]]] = field(
         default_factory=dict[int, tuple[NDArray[np.int32], NDArray[np.float32]]]
     )
-    _users: Counter[int] = field(default_factory=Counter[int])  # how many nodes were drawn from each distribution
+    _users: Counter[int] = field(default_factory=Counter[int])  # number of nodes drawn from each distribution
     _rows_came: int = 0
     _at: int = ROOT  # the last node that was committed
 
@@ -68,7 +68,7 @@ class HeldDraft:
         self._take(self.frame)
 
     def extend(self, frame: DraftFrame) -> bool:
-        """Add a frame's nodes; false if the frame does not continue the draft.
+        """Add a frame's nodes; return false if the frame does not continue the draft.
 
         Raises:
             CrossdraftError: a parent does not precede its child.
@@ -88,7 +88,7 @@ class HeldDraft:
             node, self.came = self.came, self.came + 1
             if not ROOT <= parent < node:
                 raise CrossdraftError("a parent does not precede its child")
-            if parent not in self._children:  # beside the committed text
+            if parent not in self._children:  # off the committed path
                 continue
             row = max(drawn_from, -1)
             self.nodes[node] = HeldNode(token, parent, row, prob)
@@ -105,9 +105,9 @@ class HeldDraft:
         self.entries += at
 
     def follow(self, committed: Committed) -> bool:
-        """Drop the nodes beside the answer so far. False if nothing of the draft will ever follow the answer.
+        """Drop the nodes off the committed path; return false if nothing of the draft can follow the answer any more.
 
-        True for a draft that is used up, since it may still grow, and for one that follows tokens not yet committed.
+        True for a draft that is used up, as it may still grow, and for one that follows tokens not yet committed.
         """
         if self._length > len(committed):
             return True
@@ -122,7 +122,7 @@ class HeldDraft:
         return not contradicted
 
     def _walked(self, committed: Committed) -> tuple[list[int], bool]:
-        """The nodes committed since the last call, and whether the text then contradicts all nodes below."""
+        """Nodes committed since the last call, and whether the text then contradicts all nodes below."""
         path, at = list[int](), self._at
         for index in range(self._length, len(committed)):
             below = self._children[at]
@@ -133,7 +133,7 @@ class HeldDraft:
         return path, False
 
     def _step(self, node: int) -> None:
-        """Commit this child: its siblings, and what is below them, are dropped."""
+        """Commit this child; drop its siblings and their descendants."""
         others = [child for child in self._children.pop(self._at) if child != node]
         while others:
             child = others.pop()
@@ -144,7 +144,7 @@ class HeldDraft:
         self._at = node
 
     def _drop(self, node: int) -> HeldNode:
-        """Forget a node, and what it alone was drawn from."""
+        """Drop a node, and its distribution if no other node uses it."""
         gone = self.nodes.pop(node)
         self._users[gone.row] -= 1
         if not self._users[gone.row]:
@@ -154,18 +154,18 @@ class HeldDraft:
         return gone
 
     def after(self, committed: Committed, nodes: int, vocabulary: int, *, draws: bool = False) -> Draft | None:
-        """The first nodes that follow the committed tokens; `None` if there are none.
+        """Draft of the first nodes that follow the committed tokens; `None` if there are none.
 
-        Nothing is dropped, since the answer may be one that is only tried.
+        Nothing is dropped, since `committed` may be a trial.
 
         Args:
             committed: the answer so far.
-            nodes: most of them.
+            nodes: largest number of nodes.
             vocabulary: width of a distribution.
-            draws: believe that tokens were drawn from what came with them; else they are taken as chosen.
+            draws: trust that tokens were drawn from the distributions sent with them; otherwise they count as chosen.
 
         Raises:
-            CrossdraftError, IndexError, RuntimeError, ValueError: it is no draft.
+            CrossdraftError, IndexError, RuntimeError, ValueError: the nodes form no valid draft.
         """
         if self._length > len(committed) or not committed.agrees(self._length, self._digest):
             return None
@@ -191,7 +191,7 @@ class HeldDraft:
         return Draft(tree, tuple(min(1.0, prob / above) if above else 0.0 for prob in probs))
 
     def _below(self, node: int, most: int) -> Iterator[int]:
-        """The first nodes below a node, in their order: parents, and elder siblings, first."""
+        """Yield the first nodes below a node, in order: parents, and earlier siblings, first."""
         waiting = [*self._children[node]]  # in order, hence a heap
         while waiting and most > 0:
             found, most = heapq.heappop(waiting), most - 1

@@ -1,15 +1,15 @@
-"""EdgeDrafter: the drafter of requests whose events lie at an edge; it drafts there, and its drafts come unasked.
+"""EdgeDrafter: the drafter of requests whose events lie at an edge, which drafts there and sends drafts unasked.
 
-The edge begins when the question is asked there, and sends what it drafts as it grows; the cloud tells it what was
-committed. So the target finds a draft, or goes on alone; it waits for one only where that is worth it
-(`Budget.wait_s`). A draft that comes late is used as far as it agrees with what was committed meanwhile. The target's
-tokens alone are the truth: a draft names how many of them it follows, and a digest of these, and what does not agree
+The edge begins when the question is asked there, and sends its draft as it grows; the cloud tells it which tokens were
+committed. So the target finds a draft, or continues alone; it waits for one only if that is expected to pay
+(`Budget.wait_s`). A late draft is used as far as it agrees with the tokens committed meanwhile. Only the target's
+tokens count: a draft states how many of them it follows, with a digest, and a draft that disagrees is dropped.
 is dropped.
 
-Sampled answers. What comes is verified as tokens that were chosen, which is exact whatever they are, and whenever they
-come. Only where the edge is believed (`draws=yes`) each node is verified against the distribution that it says it was
-drawn from; such nodes are sent one by one, so that how many are here when the target verifies depends on the time and
-not on what the last one is.
+Sampled answers: a draft is verified as tokens that were chosen, which is exact whatever they are, and whenever they
+come. Only if the edge is trusted (`draws=yes`), each node is verified against the distribution that it was sent with;
+such nodes are sent one by one, so that the number that has arrived when the target verifies depends on the time, not on
+the last token.
 """
 
 import threading
@@ -29,7 +29,7 @@ from crossdraft.engine.runner.process import DRAFTER_TIMEOUT_S
 from crossdraft.engine.timeline import Span
 from crossdraft.errors import CrossdraftError
 
-LONGEST_WAIT_S = 1.0  # for a draft whose worth is not known
+LONGEST_WAIT_S = 1.0  # seconds to wait for a draft whose gain is unknown
 MOST_HELD = 64  # drafts of one answer
 MOST_HELD_NODES = 1 << 12  # nodes of all drafts; an edge of ours sends 64 nodes of each of 32 drafts, and 512 of one
 MOST_HELD_ENTRIES = 1 << 21  # entries of all drafts' distributions: 8 bytes each
@@ -42,8 +42,8 @@ class EdgeLink:
     """The drafts of one answer as they come, handed from the connection's thread to the engine's.
 
     Args:
-        session: names the answer.
-        replies: whether more drafts come once something is committed; else none is waited for.
+        session: name of the answer.
+        replies: true if more drafts come after the first commit; otherwise none is waited for then.
     """
 
     def __init__(self, session: bytes, *, replies: bool = True) -> None:
@@ -51,18 +51,18 @@ class EdgeLink:
         self.connected = True
         self.estimate = LinkEstimate()
         self.frames = self.refused = 0
-        self.first_s: float | None = None  # when the first frame came
+        self.first_s: float | None = None  # time of the first frame
         self._held: dict[int, HeldDraft] = {}  # by serial number
         self._grown: set[int] = set()  # serials of drafts that grew since they were compared with the committed text
         self._faults: list[str] = []  # errors of drafts that could not be read
-        self._void: tuple[int, bytes] | None = None  # after so many tokens of this digest the edge drafts nothing
+        self._void: tuple[int, bytes] | None = None  # tokens and digest after which the edge drafts nothing
         self._serial = -1  # of the newest draft
         self._since = self._arrived = time.perf_counter()  # begin and arrival of the current drafting; for the timeline
-        self._unanswered: dict[int, float] = {}  # commits that no reply came to yet: tokens, when it was sent
+        self._unanswered: dict[int, float] = {}  # commits without a reply: number of tokens -> time of sending
         self._changed = threading.Condition()
 
     def received(self, frame: DraftFrame, nbytes: int = 0) -> None:
-        """Take a frame of `nbytes` bytes; a frame that is old, or does not continue a draft, is dropped."""
+        """Handle a frame of `nbytes` bytes; drop it if it is old or does not continue a draft."""
         with self._changed:
             self.frames, self._arrived, now = self.frames + 1, time.perf_counter(), time.monotonic()
             self.first_s = now if self.first_s is None else self.first_s
@@ -80,7 +80,7 @@ class EdgeLink:
             self._changed.notify_all()
 
     def _hold(self, frame: DraftFrame) -> bool:
-        """Keep a frame's nodes; false if they continue no draft."""
+        """Keep a frame's nodes; return false if they continue no draft."""
         if not frame.start and not frame.tokens:
             self._void = frame.length, frame.digest
             return True
@@ -95,7 +95,7 @@ class EdgeLink:
         return fits
 
     def _bound(self) -> None:
-        """Forget the oldest drafts, while there are too many, or they hold too much."""
+        """Drop the oldest drafts while there are too many, or they hold too much."""
         while self._held:
             nodes = sum(len(held.nodes) for held in self._held.values())
             entries = sum(held.entries for held in self._held.values())
@@ -109,7 +109,7 @@ class EdgeLink:
             self._unanswered[length], self._since = time.monotonic(), time.perf_counter()
 
     def follow(self, committed: Committed) -> None:
-        """Drop what does not follow the committed tokens."""
+        """Drop nodes that cannot follow the committed tokens."""
         with self._changed:
             self._follow(committed, self._held)
 
@@ -124,18 +124,18 @@ class EdgeLink:
         return {**self.estimate.to_json(), "frames": self.frames, "refused_frames": self.refused}
 
     def cut(self) -> None:
-        """Note that the connection is gone; no draft is waited for any more."""
+        """Note that the connection is lost; drafts are not waited for any more."""
         with self._changed:
             self.connected = False
             self._changed.notify_all()
 
     def resumed(self, estimate: LinkEstimate) -> None:
-        """Take a new connection, of which `estimate` is known. The edge sends its draft anew."""
+        """Use a new connection, with its `estimate`. The edge sends its draft anew."""
         with self._changed:
             self.connected, self._unanswered, self.estimate = True, {}, estimate
 
     def span(self, name: str, tokens: int) -> tuple[Span, ...]:
-        """The edge's work on what came last, network included; empty if nothing came since the last call."""
+        """Span of the edge's work on the last draft, network included; empty if nothing came since the last call."""
         with self._changed:
             since, self._since = self._since, max(self._since, self._arrived)
             return (Span("drafter", name, since, self._arrived, tokens),) if self._arrived > since else ()
@@ -143,12 +143,12 @@ class EdgeLink:
     def draft_after(
         self, state: "RemoteState", until: float, read: Callable[[HeldDraft], Draft | None]
     ) -> Draft | None:
-        """The draft that follows the committed tokens; a faulty draft in place of one that cannot be read.
+        """Return the draft after the committed tokens; a faulty draft in place of one that cannot be read.
 
         Args:
-            state: of the answer.
-            until: when to wait for it no longer, by `time.monotonic`.
-            read: what of a draft follows them.
+            state: state of the answer.
+            until: time until which to wait for a draft, by `time.monotonic`.
+            read: returns the part of a held draft that follows the committed tokens.
         """
         with self._changed:
             while True:
@@ -162,7 +162,7 @@ class EdgeLink:
                 self._changed.wait(left)
 
     def _first(self, read: ReadDraft) -> Draft | None:
-        """The draft that follows the committed tokens; of several drafts the one that begins latest."""
+        """Return the draft after the committed tokens; of several drafts the one that begins latest."""
         if self._faults:
             return faulty(self._faults.pop())
         follow = ((held.frame.length, serial) for serial, held in self._held.items())
@@ -179,7 +179,7 @@ class EdgeLink:
 
 @dataclass(eq=False)
 class RemoteState:
-    """One answer: its link (`None`: it has none), what is committed, and whether it is a copy."""
+    """State of one answer: its link (`None`: it has none), the committed tokens, and whether the state is a copy."""
 
     link: EdgeLink | None
     committed: Committed
@@ -187,11 +187,11 @@ class RemoteState:
 
 
 class EdgeDrafter:
-    """Drafter of requests whose events lie at an edge; see the module's text.
+    """Drafter of requests whose events lie at an edge; see the module's docstring.
 
     Args:
-        vocabulary: of the target.
-        draws: believe an edge that its tokens were drawn from what it says.
+        vocabulary: size of the target's vocabulary.
+        draws: trust an edge that its tokens were drawn from the distributions that it sends.
     """
 
     # The edge may know the request's seed, so the target must not draw by it: see `Needs.learns`.
@@ -208,10 +208,10 @@ class EdgeDrafter:
         return self.propose_async(states, budgets)()
 
     def propose_async(self, states: Sequence[RemoteState], budgets: Sequence[Budget]) -> Proposal:
-        """See `AsyncDrafter`; nothing need be asked: the edge drafts of its own accord."""
+        """See `AsyncDrafter`; nothing is asked: the edge drafts unasked."""
 
         def take() -> list[Draft]:
-            now = time.monotonic()  # one time for all: while one edge is waited for, the others are, too
+            now = time.monotonic()  # one time for all requests, as their waits overlap
             return [self._take(state, budget, now) for state, budget in zip(states, budgets, strict=True)]
 
         return take
@@ -219,14 +219,14 @@ class EdgeDrafter:
     def commit(self, states: Sequence[RemoteState], outputs: Sequence[VerifyOutput]) -> None:
         for state, output in zip(states, outputs, strict=True):
             state.committed.add(output.tokens)
-            if state.link is not None and not state.copied:  # a copy goes its own way, which may not come true
+            if state.link is not None and not state.copied:  # a copy's tokens may never be committed
                 state.link.follow(state.committed)
 
     def fork(self, states: Sequence[RemoteState]) -> list[RemoteState]:
         return [replace(state, committed=state.committed.copy(), copied=True) for state in states]
 
     def end(self, states: Sequence[RemoteState]) -> None:
-        """Do nothing: a state holds nothing that must be freed."""
+        """Do nothing: a state holds no resource that must be freed."""
 
     def _take(self, state: RemoteState, budget: Budget, now: float) -> Draft:
         link = state.link
@@ -237,7 +237,7 @@ class EdgeDrafter:
             budget.until.wait()
         elif not state.copied:
             worth = LONGEST_WAIT_S if budget.wait_s is None else min(budget.wait_s, DRAFTER_TIMEOUT_S)
-            # A draft that takes longer to come than it is worth is not waited for at all.
+            # A draft that would take longer to arrive than it gains is not waited for at all.
             reply_s = link.estimate.seen_reply_s
             until += worth if link.replies and reply_s is not None and reply_s < worth else 0.0
 

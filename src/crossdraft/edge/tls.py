@@ -1,4 +1,4 @@
-"""TLS at the edge: whose certificates a server may have, and the edge's own."""
+"""TLS at the edge: the authorities that are trusted, and the edge's own certificate."""
 
 import ssl
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ class TlsFiles:
     """PEM files for TLS at the edge.
 
     Args:
-        ca: authorities that a server's certificate may be of; `None` = those of the system.
+        ca: authorities of servers' certificates; `None` = those of the system.
         cert: the edge's own certificate, for a server that asks for one.
-        key: of it; `None` = it is in the same file.
+        key: private key of `cert`; `None` = it is in the same file.
     """
 
     ca: Path | None = None
@@ -22,10 +22,10 @@ class TlsFiles:
     key: Path | None = None
 
     def context(self, server: str) -> ssl.SSLContext | None:
-        """The TLS context of a connection to a server, wss://…; `None` for ws://….
+        """Make the TLS context of a connection to a server, wss://…; `None` for ws://….
 
         Raises:
-            CrossdraftError: a file cannot be used, a key has no certificate, or they are for a server without TLS.
+            CrossdraftError: a file cannot be used, a key has no certificate, or the server is without TLS.
         """
         if not server.startswith("wss:"):
             if self != TlsFiles():

@@ -1,4 +1,4 @@
-"""A clip for the cloud, sent before it is asked about, and deleted there afterwards: `/v1/files`."""
+"""Upload of a clip to the cloud before the question, and its deletion afterwards: `/v1/files`."""
 
 import json
 import logging
@@ -20,10 +20,10 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def uploaded(server: str, key: str | None, path: Path, tls: TlsFiles = TlsFiles()) -> Iterator[str]:  # noqa: B008 - it is frozen
-    """A file on a server (ws://… or wss://…), by the id that requests name it by; it is deleted there at the end.
+    """Upload a file to a server (ws://… or wss://…); yield its id for requests; delete it there at the end.
 
     Raises:
-        CrossdraftError: the file cannot be read, or the server does not take it.
+        CrossdraftError: the file cannot be read, or the server refuses it.
     """
     files = FilesOfServer(server, key, tls)
     kept = files.add(path)
@@ -32,7 +32,7 @@ def uploaded(server: str, key: str | None, path: Path, tls: TlsFiles = TlsFiles(
     finally:
         try:
             files.delete(kept)
-        except CrossdraftError as error:  # what was asked is answered, or has failed for a reason of its own
+        except CrossdraftError as error:  # the question is answered, or has failed for another reason
             log.warning("%s", error)
 
 
@@ -40,7 +40,7 @@ class FilesOfServer:
     """A client's uploads on a server.
 
     Args:
-        server: its address, ws://… or wss://….
+        server: address of the server, ws://… or wss://….
         key: the client's API key.
         tls: certificates.
     """
@@ -51,10 +51,10 @@ class FilesOfServer:
         self._context = tls.context(server)
 
     def add(self, path: Path) -> str:
-        """Send a file; returns its id there.
+        """Upload a file; return its id on the server.
 
         Raises:
-            CrossdraftError: it cannot be read, or the server does not take it.
+            CrossdraftError: the file cannot be read, or the server refuses it.
         """
         try:
             content = path.read_bytes()
@@ -78,7 +78,7 @@ class FilesOfServer:
         """Delete a file by its id.
 
         Raises:
-            CrossdraftError: the server does not say that it did.
+            CrossdraftError: the server does not confirm the deletion.
         """
         asked = Request(f"{self._address}/{kept}", headers=self._headers, method="DELETE")  # noqa: S310 - http or https
         try:

@@ -1,4 +1,4 @@
-"""A client's WebSocket to a server of ours."""
+"""A client's WebSocket to a crossdraft server."""
 
 import ssl
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from crossdraft.edge.tls import TlsFiles
 from crossdraft.errors import CrossdraftError
 
 OPEN_S = 10.0
-# What to do about a certificate, by OpenSSL's code of what is wrong with it.
+# Advice about a certificate, by OpenSSL's error code.
 HINTS = {
     9: "look at this machine's clock",
     10: "have the server get a new one, or look at this machine's clock",
@@ -25,12 +25,12 @@ class ServerAddress:
 
     Args:
         server: ws://… or wss://….
-        route: of the WebSocket there.
+        route: path of the WebSocket on the server.
         key: API key, if the server asks for one.
         tls: certificates, for wss://….
 
     Raises:
-        CrossdraftError: that is no address, or the certificates cannot be used.
+        CrossdraftError: the address is invalid, or the certificates cannot be used.
     """
 
     server: str
@@ -54,8 +54,8 @@ class ServerAddress:
         """Open a connection for messages of at most `most_bytes` bytes.
 
         Raises:
-            CrossdraftError: the address is none, or its certificate is not believed.
-            InvalidStatus, InvalidHandshake, ConnectionClosed, OSError: the server refuses it, or is not there.
+            CrossdraftError: the address is invalid, or the server's certificate is not trusted.
+            InvalidStatus, InvalidHandshake, ConnectionClosed, OSError: the server refuses, or cannot be reached.
         """
         try:
             return connect(

@@ -1,8 +1,8 @@
-"""Formats of eight bytes an event, with numpy alone: Prophesee DAT (CD events) and jAER's AEDAT 2.
+"""Formats of eight bytes per event, read with numpy alone: Prophesee DAT (CD events) and jAER's AEDAT 2.
 
 Both are pairs of 32-bit words, one of them a clock in µs that wraps after 71.6 min: DAT little-endian time and packed
 x, y, p, AEDAT 2 big-endian address and time. jAER and v2e store x and y mirrored against the image (their origin is the
-lower right corner); both are turned back here. Addresses of frames, inertial data and external triggers are skipped.
+lower right corner); both are mirrored back here. Addresses of frames, inertial data and external triggers are skipped.
 """
 
 import os
@@ -23,13 +23,13 @@ CHUNK_EVENTS = 1_000_000
 
 
 def word_pairs(file: BinaryIO, order: str, path: Path, limits: EventLimits) -> Iterator[NDArray[np.uint32]]:
-    """The words [N, 2] from here to the end of the file, some million events at a time; at least one array.
+    """Yield the words [N, 2] from here to the end of the file, about a million events at a time; at least one array.
 
     Args:
-        order: of the bytes of a word, "<" or ">".
+        order: byte order of a word, "<" or ">".
 
     Raises:
-        CrossdraftError: the file ends within an event, or beyond `limits.scanned`; raised before that much is read.
+        CrossdraftError: the file ends within an event, or is longer than `limits.scanned`; raised before the limit.
     """
     left = os.fstat(file.fileno()).st_size - file.tell()
     if left % EVENT_BYTES:
@@ -41,17 +41,17 @@ def word_pairs(file: BinaryIO, order: str, path: Path, limits: EventLimits) -> I
 
 
 class WrappingClock:
-    """Undoes the wrap of a 32-bit clock (every 71.6 min) over consecutive chunks; it learns the last time."""
+    """Undoes the wraps of a 32-bit clock (every 71.6 min) over consecutive chunks, from the last time of each."""
 
     def __init__(self, source: object) -> None:
         self._source = source
         self._last_us = 0
 
     def __call__(self, t: NDArray[np.uint32]) -> NDArray[np.int64]:
-        """Whole times of the next chunk; errors as `unwrap_time`."""
+        """Unwrapped times of the next chunk; errors as `unwrap_time`."""
         if not len(t):
             return t.astype(np.int64)
-        # The last time of the chunk in front goes first, for a wrap may lie between the two.
+        # The last time of the previous chunk comes first, as a wrap may lie between the two.
         wraps, raw = divmod(self._last_us, 1 << 32)
         joined = np.concatenate([np.array([raw], np.uint32), t]) if self._last_us else t
         times = unwrap_time(joined, 32, self._source) + (wraps << 32)
@@ -60,14 +60,14 @@ class WrappingClock:
 
 
 CD_TYPES = (0x00, 0x0C)  # Event2D of old files, EventCD of new ones: one layout
-MAX_LINE, MAX_DIGITS = 4096, 18  # of a header: longer ones are damage, and 18 digits fit in int64
-KNOWN_SENSORS = ((304, 240), (640, 480), (1280, 720))  # the header's size lines are newer than the format
+MAX_LINE, MAX_DIGITS = 4096, 18  # limits of a header: longer ones are damage, and 18 digits fit in int64
+KNOWN_SENSORS = ((304, 240), (640, 480), (1280, 720))  # older files have no size lines in the header
 
 
 def read_dat(
     path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
 ) -> Iterator[Events]:
-    """The events of a `.dat`; the 71.6 min wrap of its clock is undone, a `T0` header line is added."""
+    """Yield the events of a `.dat`; the 71.6 min wrap of its clock is undone, and a `T0` header line is added."""
     with path.open("rb") as file:
         header = _dat_header(file, path)
         _check_kind(file.read(2), path)
@@ -83,7 +83,7 @@ def read_dat(
 
 
 def _dat_header(file: BinaryIO, path: Path) -> dict[str, int]:
-    """Reads the lines that begin with %; the numbers that we need by name."""
+    """Read the lines that begin with %; return the numbers that are needed, by name."""
     numbers: dict[str, int] = {}
     while file.peek(1)[:1] == b"%":  # type: ignore[attr-defined]
         line = file.readline(MAX_LINE).decode("latin1")
@@ -111,12 +111,12 @@ def _check_kind(kind: bytes, path: Path) -> None:
 
 
 def _unpack(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """x, y and p from one word each."""
+    """Split words into x, y and p."""
     return packed & 0x3FFF, packed >> 14 & 0x3FFF, packed >> 28 & 1
 
 
 def _sensor(header: dict[str, int], file: BinaryIO, path: Path, limits: EventLimits) -> Sensor:
-    """The sensor by the header, or the smallest camera that all events of the file fit on: it is then read twice."""
+    """Sensor by the header, or the smallest camera that fits all events of the file, which is then read twice."""
     if "Width" in header and "Height" in header:
         return header["Width"], header["Height"]
     right = bottom = 0
@@ -139,7 +139,7 @@ _LINES = re.compile(rb"(?:#[\t\x20-\x7e]*(?:\r?\n|\Z))*")
 def read_aedat2(
     path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
 ) -> Iterator[Events]:
-    """The events of an `.aedat` of version 2 from a DAVIS346, or a DAVIS240 if its header or `sensor` says so."""
+    """Yield the events of an `.aedat` of version 2 from a DAVIS346, or a DAVIS240 if its header or `sensor` says so."""
     with path.open("rb") as file:
         start, header = _aedat_header(file.read(_HEADER_BYTES))
         if not header.startswith("#!AER-DAT2"):
@@ -158,10 +158,10 @@ def read_aedat2(
 
 
 def _aedat_header(content: bytes) -> tuple[int, str]:
-    """Find where the events begin, and the text before: the leading lines of text that begin with #.
+    """Find where the events begin; return it with the text before: the leading text lines that begin with #.
 
-    An event's first byte may be a # as well, so a line that says where the header ends is believed, and a line without
-    such an end after it counts only if it is text.
+    An event's first byte may be a # as well, so a line that states the header's end is trusted, and a line without such
+    an end after it counts only if it is text.
     """
     end = _END.match(content)
     if end is not None:

@@ -1,13 +1,13 @@
-"""DSEC's colour images brought onto the raw pixel grid of its event camera.
+"""DSEC's colour images mapped onto the raw pixel grid of its event camera.
 
 The two cameras of DSEC stand beside each other, and their images are rectified separately. For a point at
-infinity the way from one to the other is a rotation alone (maintainers' recipe, DSEC issue 25):
+infinity the mapping from one to the other is a pure rotation (maintainers' recipe, DSEC issue 25):
 
     P = K_rect1 · R_rect1 · R(T_10) · R_rect0ᵀ · K_rect0⁻¹      rectified event pixel -> rectified image pixel
 
-`rectify_map[y, x]` gives the rectified position of the *raw* event pixel (x, y), so P of it says where to look
-in the image, and events keep their integer coordinates. What is near appears shifted (the cameras are a few
-centimetres apart, and exact alignment needs the depth).
+`rectify_map[y, x]` gives the rectified position of the *raw* event pixel (x, y), so P of it is the position in the
+image, and events keep their integer coordinates. Near objects appear shifted (the cameras are a few centimetres
+apart, and exact alignment needs the depth).
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from crossdraft.events.stream import Events
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RgbAligner:
-    """The image position to sample for each raw event pixel: float32 [H, W, 2] of (column, row)."""
+    """Image position to sample for each raw event pixel: float32 [H, W, 2] of (column, row)."""
 
     source: NDArray[np.float32]
 
@@ -44,7 +44,7 @@ class RgbAligner:
         return cls(np.nan_to_num(homogeneous[..., :2] / depth, nan=-1e6).astype(np.float32))
 
     def __call__(self, rgb: NDArray[np.uint8], fill: int = 0) -> NDArray[np.uint8]:
-        """Sample a rectified image [h, w, 3] bilinearly onto the event grid [H, W, 3]; `fill` where it ends."""
+        """Sample a rectified image [h, w, 3] bilinearly onto the event grid [H, W, 3]; `fill` outside the image."""
         import cv2
 
         if rgb.dtype != np.uint8 or rgb.ndim != 3 or rgb.shape[2] != 3:
@@ -56,7 +56,7 @@ class RgbAligner:
 
 
 def read_rectify_map(path: str | Path) -> NDArray[np.float32]:
-    """DSEC's `rectify_map.h5`: float32 [H, W, 2], the rectified (x, y) of each raw event pixel.
+    """Read DSEC's `rectify_map.h5`: float32 [H, W, 2], the rectified (x, y) of each raw event pixel.
 
     Raises:
         CrossdraftError: missing, damaged, or of another shape.
@@ -75,7 +75,7 @@ def rectify(events: Events, rectify_map: NDArray[np.float32]) -> NDArray[np.floa
     """Rectified positions [N, 2] of (x, y); they may fall outside the frame.
 
     Raises:
-        CrossdraftError: the map is of another sensor.
+        CrossdraftError: the map belongs to another sensor.
     """
     if rectify_map.shape[:2] != (events.height, events.width):
         raise CrossdraftError(
@@ -86,7 +86,7 @@ def rectify(events: Events, rectify_map: NDArray[np.float32]) -> NDArray[np.floa
 
 
 def event_to_image_homography(cam_to_cam: str | Path) -> NDArray[np.float64]:
-    """P of this module's formula, 3x3, from DSEC's `cam_to_cam.yaml`.
+    """Read P of this module's formula, 3x3, from DSEC's `cam_to_cam.yaml`.
 
     Raises:
         CrossdraftError: missing file, or one without these cameras.

@@ -1,4 +1,4 @@
-"""Parts of a recording: a span, spans in seconds, the windows of it that a model reads; and a summary."""
+"""Parts of a recording: a span, spans in seconds, and the windows that a model reads; and a summary of a recording."""
 
 import math
 import os
@@ -16,7 +16,7 @@ from crossdraft.events.stream import Events, Newest, Sensor, Window
 
 CLOCKS = ("auto", "video", "own")
 HOUR_US = 3_600_000_000
-MAX_SECONDS = 1e9  # 31 years; in µs, and added to any time that a recording may hold, it fits in int64
+MAX_SECONDS = 1e9  # 31 years; in µs, added to any time in a recording, it fits in int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class Excerpt:
     Args:
         path: the recording; a `str` becomes a `Path`.
         start_us, end_us, format, sensor, limits: as in `read_events`.
-        whole: a model reads all of it, rather than as much of its end as it was made for.
-        windows: into how many windows that is divided, spread evenly from the first event to the last.
+        whole: true if a model reads all of it, not only as much of its end as the model was made for.
+        windows: number of windows to divide it into, spread evenly from the first event to the last.
 
     Raises:
-        CrossdraftError: less than one window, or no path.
+        CrossdraftError: less than one window, or an invalid path.
     """
 
     path: Path
@@ -43,7 +43,7 @@ class Excerpt:
     limits: EventLimits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
-        # A `str` in a request's fields is plain text; only a `Path` is a file, told by its bytes.
+        # A `str` in a request's fields is plain text; only a `Path` is a file, recognised by its bytes.
         object.__setattr__(self, "path", recording_path(self.path))
         whole("The number of event windows", self.windows)
 
@@ -58,10 +58,10 @@ class Excerpt:
         sensor: Sensor | None = None,
         limits: EventLimits = DEFAULT_LIMITS,
     ) -> Self:
-        """A span given in seconds since the recording's first event.
+        """Make a span from seconds since the recording's first event.
 
         Raises:
-            CrossdraftError: a span without sense, what reading raises, or a recording without events.
+            CrossdraftError: an invalid span, an error of reading, or a recording without events.
         """
         recording = cls(recording_path(path), format=format, sensor=sensor, limits=limits)
         if start_s is None and end_s is None:
@@ -69,7 +69,7 @@ class Excerpt:
         for name, second in (("start", start_s), ("end", end_s)):
             if second is None:
                 continue
-            if not isinstance(second, Real) or not 0 <= second <= MAX_SECONDS:  # NaN is in no order
+            if not isinstance(second, Real) or not 0 <= second <= MAX_SECONDS:  # also refuses NaN
                 raise CrossdraftError(
                     f"The {name} of the span is {second!r:.40} s; give seconds since the first event, 0 to "
                     f"{MAX_SECONDS:g}."
@@ -81,10 +81,10 @@ class Excerpt:
         return replace(recording, start_us=start, end_us=end)
 
     def part(self, start_s: float | None = None, end_s: float | None = None) -> Self:
-        """The part from one second of this span to another; from a given start on, all of it is read.
+        """Part from one second of this span to another; with a given start, all of it is read.
 
         Raises:
-            CrossdraftError: it begins behind the span's end, or ends before it begins.
+            CrossdraftError: the part begins behind the span's end, or ends before it begins.
         """
         begin = self.start_us or 0
         start = begin if start_s is None else begin + round(start_s * 1e6)
@@ -99,28 +99,28 @@ class Excerpt:
         return replace(self, start_us=start, end_us=end, whole=start_s is not None)
 
     def chunks(self, newest: Newest | None = None) -> Iterator[Events]:
-        """Consecutive chunks of the span, at least one; errors as `read_events`."""
+        """Yield consecutive chunks of the span, at least one; errors as `read_events`."""
         window = Window(self.start_us, self.end_us, newest)
         return checked_chunks(self.path, self.format, self.sensor, window, self.limits)
 
     def read(self, newest: Newest | None = None) -> Events:
-        """All events of the span, or the newest of them; errors as `read_events`."""
+        """Read all events of the span, or the newest of them; errors as `read_events`."""
         return gathered(self.chunks(newest or Newest()), self.path, self.limits, newest)
 
     def first_time(self) -> int | None:
-        """Time in µs of the first event, or None; no more than the chunk with it is read."""
+        """Time in µs of the first event, or `None`; nothing behind its chunk is read."""
         return next((chunk.t0 for chunk in self.chunks() if len(chunk)), None)
 
     def time_span(self) -> tuple[int, int] | None:
-        """Times in µs of the first and the last event, or None. HDF5 and structured arrays are not read in between."""
+        """Times in µs of the first and last event, or `None`. Of HDF5 and structured arrays only the ends are read."""
         first = self.first_time()
         return None if first is None else (first, self.read(Newest(most=1)).t0)
 
     def read_windows(self, size: Newest) -> tuple[Events, ...]:
-        """The windows that a model reads, in time order.
+        """Read the windows for a model, in time order.
 
         Args:
-            size: what the model was made for: time, fewest and most events of all windows together. Of an excerpt that
+            size: size that the model was made for: time, fewest and most events of all windows together. If the excerpt
                 is read whole, only `least` counts.
 
         Raises:
@@ -143,11 +143,11 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class DecodedExcerpt(Excerpt):
-    """A span of a recording that was decoded beforehand, as by a process of its own; goes where an `Excerpt` goes.
+    """A span of a recording that was decoded beforehand, as in another process; accepted wherever an `Excerpt` is.
 
     Args:
-        path: of a file of plain columns (`npy.column_header`).
-        digest: says what is in that file, so that it need not be hashed.
+        path: path of a file of plain columns (`npy.column_header`).
+        digest: digest of the file's content, so that it need not be hashed.
     """
 
     path: Path = field(compare=False)
@@ -158,24 +158,24 @@ RecordingT = TypeVar("RecordingT", bound=Excerpt)
 
 
 def shown_in(recording: RecordingT, first_us: int, seconds: float, clock: str = "auto") -> RecordingT:
-    """The part of a recording that a clip shows.
+    """Part of a recording that a clip shows.
 
-    A clip's times begin at 0. A recording's may count from there too, or from anywhere else (DSEC's: since the sensor
-    was switched on). No format says which, so `auto` takes times that begin beyond an hour for a clock of their own,
-    and compares the others with the clip's; with `own`, and without a clip, nothing is compared.
+    A clip's times begin at 0. A recording's may do so, too, or count from another time (DSEC's: since the sensor was
+    switched on). No format states which, so `auto` treats times that begin beyond an hour as a clock of their own, and
+    compares others with the clip's; with `own`, and without a clip, nothing is compared.
 
     Args:
-        recording: the whole of it.
-        first_us: time of its first event.
-        seconds: how long the clip is; 0 = unknown, or no clip.
+        recording: the whole recording.
+        first_us: time of its first event in µs.
+        seconds: length of the clip; 0 = unknown, or no clip.
         clock: `auto`, `video` or `own`.
 
     Returns:
-        The clip's span on its own clock; on a clock of the recording's own, as much as the clip is long, from the first
+        The clip's span on its own clock; on a clock of the recording's own, a span of the clip's length from the first
         event on.
 
     Raises:
-        CrossdraftError: the two do not overlap in time.
+        CrossdraftError: recording and clip do not overlap in time.
     """
     unrelated = clock == "own" or (clock == "auto" and first_us > HOUR_US)
     if not unrelated and 0 < seconds * 1e6 < first_us:
@@ -189,7 +189,7 @@ def shown_in(recording: RecordingT, first_us: int, seconds: float, clock: str = 
 
 
 def _share(size: Newest, length: int, windows: int) -> Newest:
-    """The part of a stretch of `length` µs that each of several windows holds."""
+    """Share of a span of `length` µs for each of several windows."""
     us = length if size.us is None else min(size.us, length)
     least = -(-size.least // windows)
     most = None if size.most is None else max(size.most // windows, least, 1)
@@ -198,14 +198,14 @@ def _share(size: Newest, length: int, windows: int) -> Newest:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A recording in numbers.
+    """Figures of a recording.
 
     Attributes:
-        width, height: the sensor.
-        events: how many.
+        width, height: size of the sensor.
+        events: number of events.
         start_us: absolute time of the first event.
-        duration_us: from the first to the last event.
-        rate_mev_s: million events a second; 0 where there is no duration.
+        duration_us: time from the first to the last event.
+        rate_mev_s: million events a second; 0 if there is no duration.
         rate_hz_px: events a second per pixel.
         on_fraction: share of ON events.
     """
@@ -221,7 +221,7 @@ class Summary:
 
 
 def summarise(chunks: Iterable[Events]) -> Summary:
-    """Read through consecutive chunks of a recording; memory stays that of one chunk."""
+    """Summarise consecutive chunks of a recording; memory is that of one chunk."""
     count = on = start = end = 0
     size: Sensor = (0, 0)
     for chunk in chunks:

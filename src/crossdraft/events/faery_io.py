@@ -1,7 +1,7 @@
 """AEDAT 4 and Prophesee RAW (EVT2, EVT3) through the optional package `faery`.
 
-Two of its habits are guarded against: it may abort the whole process on a damaged file, so reading happens in a
-process of its own (`faery_worker`), and from times that step back it writes a RAW file without end.
+Two of its faults are guarded against: it may abort the whole process on a damaged file, so reading happens in
+a separate process (`faery_worker`), and from times that fall it writes a RAW file without end.
 """
 
 import importlib
@@ -24,38 +24,38 @@ from crossdraft.events.stream import Events, Sensor, Window, check_sorted
 from crossdraft.files import atomic_path
 
 CHUNK_EVENTS = 1_000_000
-ROW = np.dtype([("t", "<u8"), ("x", "<u2"), ("y", "<u2"), ("p", "?")])  # as faery.EVENTS_DTYPE in memory
+ROW = np.dtype([("t", "<u8"), ("x", "<u2"), ("y", "<u2"), ("p", "?")])  # like faery.EVENTS_DTYPE in memory
 _WORKER = Path(__file__).with_name("faery_worker.py")
 _HEADER = re.compile(rb"(?:%[^\n]*(?:\n|\Z))+")
 _HEADER_BYTES = 1 << 16
 _VERSION = re.compile(rb"^%\s*(?:evt\s+([^\s;]+)|format\s+EVT([^\s;]*))", re.IGNORECASE | re.MULTILINE)
-_FALLBACK_SENSOR = (1280, 720)  # of RAW files whose header names none
+_FALLBACK_SENSOR = (1280, 720)  # sensor of RAW files whose header names none
 
 
 def read_aedat4(
     path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
 ) -> Iterator[Events]:
-    """The first event stream of an AEDAT 4 file, a few million events at a time."""
+    """Yield the first event stream of an AEDAT 4 file, a few million events at a time."""
     return _read(path, sensor, window, limits, "aedat")
 
 
 def read_evt(
     path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
 ) -> Iterator[Events]:
-    """A Prophesee RAW file, EVT2 or EVT3. The format cannot tell a cut-off file: what is there is read."""
+    """Yield a Prophesee RAW file, EVT2 or EVT3. A cut-off file cannot be recognised: its events are read."""
     _check_evt_header(path)
     return _read(path, sensor, window, limits, "evt")
 
 
 def write_faery(path: str | Path, events: Events, kind: str) -> None:
-    """Write "aedat4", "evt2" (a .raw) or "dat".
+    """Write events as "aedat4", "evt2" (a .raw) or "dat".
 
     EVT3 is left out: faery 0.7.1 loses time in recordings that are silent for longer than its 16.8 s clock.
     """
     _require_faery()
     faery = importlib.import_module("faery")
     check_sorted(events.t, path)
-    rows: Any = np.empty(len(events), faery.EVENTS_DTYPE)  # numpy's stubs know no field names
+    rows: Any = np.empty(len(events), faery.EVENTS_DTYPE)  # numpy's type stubs know no field names
     for name in "txyp":
         rows[name] = getattr(events, name)
     file_type, version = {"aedat4": ("aedat", None), "evt2": ("evt", "evt2"), "dat": ("dat", "dat2")}[kind]
@@ -65,15 +65,15 @@ def write_faery(path: str | Path, events: Events, kind: str) -> None:
             stream.to_file(temporary, version=version, file_type=file_type)
         except (RuntimeError, OSError) as error:
             raise CrossdraftError(f"Cannot write {path}: {error}.") from error
-        finally:  # it has a temporary name of its own, which it leaves there when the disk is full
+        finally:  # faery leaves its temporary file when the disk is full
             temporary.with_name(f"{temporary.name}.write").unlink(missing_ok=True)
 
 
 def _check_evt_header(path: Path) -> None:
-    """Refuse a RAW file of another encoding, or without a named one: read as EVT3, any words would be events.
+    """Refuse a RAW file with another encoding or none in its header: read as EVT3, any words would be events.
 
     Raises:
-        CrossdraftError: its header names no version, or one that is not read.
+        CrossdraftError: its header names no version, or an unsupported one.
     """
     with path.open("rb") as file:
         header = _HEADER.match(file.read(_HEADER_BYTES))
@@ -91,9 +91,9 @@ def _check_evt_header(path: Path) -> None:
 def _read(path: Path, sensor: Sensor | None, window: Window, limits: EventLimits, file_type: str) -> Iterator[Events]:
     _require_faery()
     numbers = (*(sensor or _FALLBACK_SENSOR), limits.worker_bytes, limits.worker_seconds)
-    # -P: the worker's own folder holds modules of ours, which must not hide others of the same name.
+    # -P: the worker's own folder holds modules that must not hide others of the same name.
     command = [sys.executable, "-P", str(_WORKER), str(path), file_type, *map(str, numbers)]
-    quiet = os.environ | {"RUST_BACKTRACE": "0"}  # a backtrace that nobody reads can take it 20 s
+    quiet = os.environ | {"RUST_BACKTRACE": "0"}  # a backtrace, which is not read, can take 20 s
     with (
         tempfile.TemporaryFile() as complaints,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, env=quiet) as worker,

@@ -1,8 +1,8 @@
 """Worker process: decodes one recording with faery and writes its events to standard output.
 
-faery's Rust core can abort the whole process on a damaged file, and prints its own backtraces; here it may.
-Run by path, so that nothing but faery is imported: `python faery_worker.py FILE TYPE WIDTH HEIGHT BYTES SECONDS`.
-A packet of a hostile file may unpack to anything, so memory and time of this process are limited.
+faery's Rust core can abort the whole process on a damaged file, and prints its own backtraces, which is harmless here.
+It is run by path, so that only faery is imported: `python faery_worker.py FILE TYPE WIDTH HEIGHT BYTES SECONDS`.
+A packet of a hostile file may unpack to any size, so memory and time of this process are limited.
 
 Output: width and height as two little-endian uint32, then the events as packed rows of `faery.EVENTS_DTYPE`. A
 failure leaves its reason in the last line of standard error and a status other than 0.
@@ -14,7 +14,7 @@ import sys
 
 
 def main(path: str, file_type: str, width: str, height: str, most_bytes: str, seconds: str) -> int:
-    """Decode; WIDTH and HEIGHT are used where the file itself names no sensor size."""
+    """Decode a file; WIDTH and HEIGHT are used if the file states no sensor size."""
     resource.setrlimit(resource.RLIMIT_AS, (int(most_bytes), int(most_bytes)))
     resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds)))
     try:

@@ -19,7 +19,7 @@ Overlap = Literal["last", "red"]
 Canvas = Literal["sensor"] | tuple[int, int]
 
 WHITE = 255
-# One three-byte value for each colour: assigned whole, a pixel costs half of what three channels do.
+# One three-byte value for each colour: assigning it at once takes half the time of three channels.
 BLUE, RED = np.array([[0, 0, 255], [255, 0, 0]], np.uint8).view("V3")[:, 0]
 
 
@@ -38,10 +38,10 @@ def eventgpt_frames(
 
     Args:
         events: the window.
-        num_frames: slices of equal event count.
-        canvas: "sensor" (recommended), a fixed (height, width), or "tight": each frame just holds its own
+        num_frames: number of slices of equal event count.
+        canvas: "sensor" (recommended), a fixed (height, width), or "tight": each frame is as small as its events allow,
             events, as the released code does, so that frames of one window may differ in size.
-        overlap: which event shows where several share a pixel: the "last", or the "red" one if any.
+        overlap: event shown where several share a pixel: the "last", or a "red" one if there is any.
 
     Returns:
         uint8 [num_frames, H, W, 3], RGB; for canvas="tight" a list of uint8 [H_i, W_i, 3].
@@ -100,7 +100,7 @@ def _tight_frame(part: Events, overlap: Overlap) -> NDArray[np.uint8]:
 
 
 def _paint(frame: NDArray[np.uint8], part: Events, overlap: Overlap, stamp: NDArray[np.int32]) -> None:
-    """Paint one slice into a white, contiguous [H, W, 3] frame. `stamp` is scratch, int32 [H*W]."""
+    """Paint one slice into a white, contiguous [H, W, 3] frame. `stamp` is scratch memory, int32 [H*W]."""
     pixel = part.y.astype(np.int32) * np.int32(frame.shape[1]) + part.x
     red = part.p != 0
     if overlap == "last":
@@ -114,15 +114,15 @@ def _paint(frame: NDArray[np.uint8], part: Events, overlap: Overlap, stamp: NDAr
 
 
 def last_event_rows(pixel: NDArray[np.int32], stamp: NDArray[np.int32]) -> NDArray[np.intp]:
-    """Rows of the events that no later event of the same pixel covers.
+    """Rows of the events that are not covered by a later event of the same pixel.
 
-    numpy promises no order for repeated indices in an assignment, so the result is checked, not trusted:
-    an event that lost to an *earlier* one writes again until none does. Each repetition raises the stamps it
+    numpy promises no order for repeated indices in an assignment, so the result is checked:
+    an event that lost to an *earlier* one writes again until there is none. Each repetition raises the stamps it
     touches, hence it ends; with today's numpy the first pass already is right.
 
     Args:
         pixel: flat pixel index of each event, in time order, int32 [N].
-        stamp: scratch, int32, one cell a pixel; only touched cells are meaningful afterwards.
+        stamp: scratch memory, int32, one cell a pixel; only touched cells are meaningful afterwards.
     """
     row = np.arange(len(pixel), dtype=np.int32)
     stamp[pixel] = row

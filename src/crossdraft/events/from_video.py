@@ -1,4 +1,4 @@
-"""Video frames for the simulator: grey, of the sensor's size, interpolated along the optical flow.
+"""Video frames for the simulator: grey, in the sensor's size, interpolated along the optical flow.
 
 A video of 25 frames a second shows an edge jumping by several pixels, which no event camera ever sees. With
 `steps` > 1, frames are interpolated along the optical flow (DIS), so that edges travel instead of fading over.
@@ -26,9 +26,9 @@ def simulator_frames(
     """Turn (seconds, RGB [H, W, 3]) into the simulator's (µs, grey [h, w]), one frame at a time.
 
     Args:
-        frames: as `crossdraft.video.iter_frames` gives them.
-        sensor: (width, height) to scale to, the aspect kept and the rest black; None keeps the video's size.
-        steps: frames to put out for each frame that comes in after the first.
+        frames: frames as `crossdraft.video.iter_frames` yields them.
+        sensor: (width, height) to scale to, with the aspect kept and black bars; None keeps the video's size.
+        steps: number of output frames for each input frame after the first.
 
     Raises:
         CrossdraftError: steps below 1, an impossible sensor, or one beyond `limits.pixels`.
@@ -63,10 +63,10 @@ def fit(grey: Grey, sensor: Sensor | None) -> Grey:
 
 
 def between(first: Grey, last: Grey, shares: Iterable[float]) -> Iterator[Grey]:
-    """Frames at the given shares (0..1) of the way from `first` to `last`, along the flow both ways.
+    """Yield frames at the given shares (0..1) of the way from `first` to `last`, along the flow both ways.
 
     The flow seen from a moment in between is approximated from the two known flows as in Super SloMo (Jiang et
-    al., CVPR 2018, eq. 4); both frames are pulled along it and mixed by their nearness in time.
+    al., CVPR 2018, eq. 4); both frames are warped along it and mixed by their nearness in time.
     """
     if min(first.shape) < 16:  # smaller than DIS's coarsest pyramid allows
         yield from (cv2.addWeighted(first, 1 - s, last, s, 0).astype(np.uint8) for s in shares)

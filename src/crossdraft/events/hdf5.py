@@ -17,16 +17,16 @@ from crossdraft.events.stream import LAST_US, Columns, Events, Sensor, Window, c
 if TYPE_CHECKING:
     import h5py
 
-MOST_LINKS = 16  # on the way to a data set; a file may hold a circle of them
+MOST_LINKS = 16  # links on the path to a data set; a file may hold a cycle of links
 ELSEWHERE = "lies in another file; give a recording that is one file."
 
 
 @contextmanager
 def opened(path: Path) -> Iterator["h5py.File"]:
-    """An HDF5 file open for reading, with the compression plugins that event data sets need.
+    """Open an HDF5 file for reading, with the compression plugins that event data sets need.
 
     Raises:
-        CrossdraftError: no plugins, not an HDF5 file, damaged, or lacking a part that is asked for.
+        CrossdraftError: no plugins, not an HDF5 file, damaged, or lacking a part that is read.
     """
     require_plugins()
     import h5py
@@ -43,7 +43,7 @@ def opened(path: Path) -> Iterator["h5py.File"]:
 
 
 def require_plugins() -> None:
-    """Register the Blosc filters with HDF5; CrossdraftError where the package is missing."""
+    """Register the Blosc filters with HDF5; raise CrossdraftError if the package is missing."""
     try:
         import hdf5plugin  # noqa: F401 (the import registers the filters)
     except ImportError as error:
@@ -54,12 +54,12 @@ def require_plugins() -> None:
 
 
 def member(file: "h5py.File", name: str) -> "h5py.Group | h5py.Dataset | h5py.Datatype | None":
-    """Find the object that a name leads to, if it lies in this very file; `None` if it leads to nothing.
+    """Find the object of a name, if it lies in this very file; `None` if there is none.
 
     HDF5 follows a link to another file on access, so each step of the path is checked before it is taken.
 
     Raises:
-        CrossdraftError: the way leads out of the file, or on and on.
+        CrossdraftError: the path leads out of the file, or has too many links.
     """
     import h5py
 
@@ -83,11 +83,11 @@ def member(file: "h5py.File", name: str) -> "h5py.Group | h5py.Dataset | h5py.Da
 
 
 def dataset(file: "h5py.File", name: str, limits: EventLimits = DEFAULT_LIMITS) -> "h5py.Dataset":
-    """A data set of numbers that lies in this very file, in blocks that may be unpacked; its values are not read.
+    """Find a data set of numbers in this very file, with blocks of allowed size; its values are not read.
 
     Raises:
-        CrossdraftError: the name leads to something else, to another file, or to blocks beyond `limits.block_bytes`.
-        KeyError: it leads to nothing.
+        CrossdraftError: the name leads to another object, another file, or blocks beyond `limits.block_bytes`.
+        KeyError: the name leads to nothing.
     """
     import h5py
 
@@ -108,16 +108,16 @@ def dataset(file: "h5py.File", name: str, limits: EventLimits = DEFAULT_LIMITS) 
 
 
 def check_packing(file: "h5py.File", parts: "Sequence[h5py.Dataset]", limits: EventLimits) -> None:
-    """Raise CrossdraftError if data sets together claim to unpack to far more than is stored of them."""
+    """Raise CrossdraftError if data sets together state an unpacked size far above their stored one."""
     unpacked = sum(part.size * part.dtype.itemsize for part in parts)
     limits.check_packing(file.filename, sum(part.id.get_storage_size() for part in parts), unpacked)
 
 
 def whole_number(value: object, name: str, path: Path) -> int:
-    """One stored number as an int; CrossdraftError where it is none, several, or absurd."""
+    """Convert one stored number to an int; raise CrossdraftError for no number, several, or an extreme one."""
     import h5py
 
-    if isinstance(value, h5py.Dataset):  # of which only a single value is ever read
+    if isinstance(value, h5py.Dataset):  # only a data set of a single value is read
         value = value[()] if value.size == 1 else None
     stored = np.asarray(value)
     if stored.size == 1 and stored.dtype.kind in "iuf":
@@ -130,7 +130,7 @@ def whole_number(value: object, name: str, path: Path) -> int:
 def read_dsec(
     path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
 ) -> Iterator[Events]:
-    """`/events/{x,y,t,p}`, `/ms_to_idx`, `/t_offset`; 640x480 unless attributes width and height say otherwise."""
+    """Read `/events/{x,y,t,p}`, `/ms_to_idx`, `/t_offset`; 640x480 unless attributes width and height differ."""
     with opened(path) as file:
         if sensor is None:
             usual = (("width", 640), ("height", 480))
@@ -146,7 +146,7 @@ def read_dsec(
 def read_m3ed(
     path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
 ) -> Iterator[Events]:
-    """`/prophesee/left/{x,y,t,p,ms_map_idx}`; 1280x720."""
+    """Read `/prophesee/left/{x,y,t,p,ms_map_idx}`; 1280x720."""
     group = "prophesee/left"
     with opened(path) as file:
         recording = _column_datasets(file, group, f"{group}/ms_map_idx", 0, sensor or (1280, 720), limits)
@@ -156,7 +156,7 @@ def read_m3ed(
 def read_mvsec(
     path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
 ) -> Iterator[Events]:
-    """`/davis/left/events` [N, 4] float64: x, y, epoch seconds, polarity -1/+1; 346x260."""
+    """Read `/davis/left/events` [N, 4] float64: x, y, epoch seconds, polarity -1/+1; 346x260."""
     with opened(path) as file:
         table = dataset(file, "davis/left/events", limits)
         if table.ndim != 2 or table.shape[1] != 4:
@@ -164,7 +164,7 @@ def read_mvsec(
         check_numbers({"t": table.dtype}, path)
         check_packing(file, [table], limits)
 
-        # Times stay float64 until they were checked: NaN and infinity have no int64.
+        # Times stay float64 until they are checked: NaN and infinity have no int64.
         def times(i: int, j: int) -> Times:
             return np.rint(table[i:j, 2] * 1e6)
 
@@ -177,10 +177,10 @@ def read_mvsec(
 
 
 def hdf5_layout(path: Path) -> str:
-    """The one of our HDF5 formats that a file holds: "dsec", "m3ed" or "mvsec".
+    """HDF5 format of a file: "dsec", "m3ed" or "mvsec".
 
     Raises:
-        CrossdraftError: none of them.
+        CrossdraftError: the file has another layout.
     """
     signs = {"events/t": "dsec", "prophesee/left/t": "m3ed", "davis/left/events": "mvsec"}
     with opened(path) as file:

@@ -32,7 +32,7 @@ def write_dsec_h5(path: str | Path, events: Events | Iterable[Events]) -> int:
         events: a recording, or its consecutive chunks.
 
     Returns:
-        How many events were written.
+        Number of events written.
 
     Raises:
         CrossdraftError: another suffix, no chunk, chunks of different sensors or out of order, more than 71.6
@@ -84,7 +84,7 @@ def _write_columns(
 
 
 def _checked(chunks: Iterable[Events], file: "h5py.File", path: str | Path) -> Iterator[Events]:
-    """Skip empty chunks; CrossdraftError if the chunks are not of one recording that the format can hold."""
+    """Skip empty chunks; raise CrossdraftError if the chunks are not of one recording that fits the format."""
     first = last = None
     for chunk in chunks:
         if (chunk.width, chunk.height) != (file.attrs["width"], file.attrs["height"]):

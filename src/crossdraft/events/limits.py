@@ -1,26 +1,26 @@
-"""Limits on what is read of an event recording."""
+"""Limits on the reading of event recordings."""
 
 from dataclasses import dataclass
 
 from crossdraft.errors import CrossdraftError
 
-SMALL_BYTES = 1 << 24  # what unpacks to less than this may be packed as tightly as it likes
+SMALL_BYTES = 1 << 24  # up to this unpacked size, any compression ratio is accepted
 MAX_PAINTED = 1 << 27  # pixels of all frames that are painted at once: 400 MB of RGB
 
 
 @dataclass(frozen=True, slots=True)
 class EventLimits:
-    """Limits that every reader keeps; a caller who needs more passes larger ones.
+    """Limits that every reader observes; a caller who needs more passes larger ones.
 
     Args:
-        events: held in memory at once, 13 bytes each.
-        scanned: decoded from one file in all, whether they are wanted or not.
-        lines: read from one text in all; a line is some fifty times the work of an event in other formats.
-        held_bytes: of a file that can be read only whole (a pickle).
-        block_bytes: what one compressed block of an HDF5 file unpacks to.
-        ratio: how many times its stored size a compressed file may unpack to.
-        pixels: of the sensor.
-        seconds: from the first event read to the last.
+        events: number of events in memory at once, 13 bytes each.
+        scanned: number of events decoded from one file in all, whether they are wanted or not.
+        lines: number of lines read from one text; a line takes some fifty times the work of an event in other formats.
+        held_bytes: bytes of a file that can only be read whole (a pickle).
+        block_bytes: unpacked bytes of one compressed block of an HDF5 file.
+        ratio: largest ratio of a compressed file's unpacked size to its stored size.
+        pixels: pixels of the sensor.
+        seconds: time from the first event read to the last.
         worker_bytes, worker_seconds: address space and CPU time of the process that decodes AEDAT4 and RAW.
     """
 
@@ -36,7 +36,7 @@ class EventLimits:
     worker_seconds: int = 600
 
     def check_held(self, source: object, events: int) -> None:
-        """Raise CrossdraftError if so many events cannot be held at once."""
+        """Raise CrossdraftError if `events` events are too many to hold at once."""
         if events > self.events:
             raise CrossdraftError(
                 f"{source} has more than {self.events:,} events in the wanted span, the limit; take a shorter span, "
@@ -44,7 +44,7 @@ class EventLimits:
             )
 
     def check_scanned(self, source: object, events: int) -> None:
-        """Raise CrossdraftError if decoding so many events is too much work."""
+        """Raise CrossdraftError if `events` events are too many to decode."""
         if events > self.scanned:
             raise CrossdraftError(
                 f"{source} has more than {self.scanned:,} events to read through, the limit; take a shorter span, or "
@@ -60,7 +60,7 @@ class EventLimits:
             )
 
     def check_whole(self, source: object, size: int) -> None:
-        """Raise CrossdraftError if a file of so many bytes must not be read whole."""
+        """Raise CrossdraftError if a file of `size` bytes is too large to be read whole."""
         if size > self.held_bytes:
             raise CrossdraftError(
                 f"{source} has {size:,} bytes and can be read only whole, above the limit of {self.held_bytes:,}; "

@@ -3,7 +3,7 @@
     x (8 bits), y (8), polarity (1), time in µs (23)
 
 The camera's clock has 13 bits. Each time it overflows there is an event in row 240, which no pixel has, and all later
-times lack 8192 µs: those events are taken out, and the time is put right, as the authors' own reader does.
+times lack 8192 µs: these events are removed, and the times corrected, as in the authors' own reader.
 """
 
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.stream import Events, Sensor, Window
 
 EVENT_BYTES, OVERFLOW_ROW, OVERFLOW_US = 5, 240, 1 << 13
-NCALTECH101_SENSOR = (240, 180)  # the images on the screen are no larger
+NCALTECH101_SENSOR = (240, 180)  # size of the images on the screen
 
 
 def read_ncaltech101(
     path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
 ) -> Iterator[Events]:
-    """The events of a `.bin`, which is read whole: it lasts 0.3 s. 240x180 unless `sensor` says otherwise."""
+    """Yield the events of a `.bin`, which is read whole: it lasts 0.3 s. 240x180 unless `sensor` says otherwise."""
     size = path.stat().st_size
     limits.check_whole(path, size)
     if size % EVENT_BYTES:

@@ -1,6 +1,6 @@
 """EventGPT's `.npy`: a pickled dict of x, y, t, p inside a numpy file, read without running what it contains.
 
-A pickle may call any function on loading. Ours may only rebuild numpy arrays.
+A pickle may call any function on loading. The loader here allows only the rebuilding of numpy arrays.
 """
 
 import io
@@ -25,7 +25,7 @@ from crossdraft.events.stream import Columns, Events, Sensor, Window, check_numb
 from crossdraft.files import atomic_path
 
 EVENTGPT_SENSOR = (640, 480)  # DSEC's, on which EventGPT was trained
-MAX_OPERATIONS = 100_000  # of a pickle
+MAX_OPERATIONS = 100_000  # operations of a pickle
 COLUMNS = {"t": "<i8", "x": "<u2", "y": "<u2", "p": "|u1"}
 SCANNED_EVENTS = 1 << 18  # values compared in one step: 6 MB
 
@@ -33,9 +33,9 @@ SCANNED_EVENTS = 1 << 18  # values compared in one step: 6 MB
 def read_eventgpt(
     path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
 ) -> Iterator[Events]:
-    """The events of an EventGPT `.npy`; a 16- or 32-bit time that has wrapped is put right.
+    """Yield the events of an EventGPT `.npy`; a wrapped 16- or 32-bit time is corrected.
 
-    A structured array with fields x, y, t, p is taken as well, and of it only the wanted span is read. The sensor is
+    A structured array with fields x, y, t, p is accepted as well, and only its wanted span is read. The sensor is
     640x480 by default.
     """
     found = _load(path, limits)
@@ -57,20 +57,20 @@ def read_eventgpt(
 
 
 def write_eventgpt_npy(path: str | Path, events: Events) -> None:
-    """Write what EventGPT's own loader reads: x, y uint16, t int64 absolute µs, p uint8."""
+    """Write events in the form that EventGPT's own loader reads: x, y uint16, t int64 absolute µs, p uint8."""
     content = {"x": events.x, "y": events.y, "t": events.t, "p": events.p}
     with atomic_path(path) as temporary:
         np.save(temporary, np.array(content, dtype=object), allow_pickle=True)
 
 
 def column_header(count: int) -> bytes:
-    """The head of a `.npy` whose columns follow as plain values: those of t, of x, of y, of p (`COLUMNS`).
+    """Header of a `.npy` whose columns follow as plain values: t, x, y, p (`COLUMNS`).
 
-    It is one row with a field for each column, which `read_eventgpt` maps without reading it: each column lies in one
-    piece, and the longest numbers first, so that all are aligned.
+    The array has one row with a field for each column, which `read_eventgpt` maps without reading it: each column is
+    contiguous, with the widest numbers first, so that all are aligned.
 
     Args:
-        count: values of each column.
+        count: number of values of each column.
     """
     descr = [(name, dtype, (count,)) for name, dtype in COLUMNS.items()]
     file = io.BytesIO()
@@ -79,7 +79,7 @@ def column_header(count: int) -> bytes:
 
 
 def _clock(t: NDArray[Any], path: Path, limits: EventLimits) -> Callable[[int, int], Times]:
-    """The times of rows [i, j), a counter's overflows put right."""
+    """Return a function for the times of rows [i, j), with overflows corrected."""
     if t.dtype.kind != "u" or t.dtype.itemsize == 8:
         return lambda i, j: np.asarray(t[i:j])
     span = 1 << 8 * t.dtype.itemsize
@@ -93,7 +93,7 @@ def _clock(t: NDArray[Any], path: Path, limits: EventLimits) -> Callable[[int, i
 
 
 def find_wraps(t: NDArray[np.unsignedinteger], bits: int, source: object, limits: EventLimits) -> NDArray[np.int64]:
-    """Rows, rising, directly after each overflow of a counter of `bits` bits; see `unwrap_time`.
+    """Find the rows, rising, directly after each overflow of a counter of `bits` bits; see `unwrap_time`.
 
     Args:
         t: raw counter values [N]; read part by part.
@@ -120,7 +120,7 @@ def _column(value: object, name: str, path: Path) -> NDArray[Any]:
 
 
 def _listed(value: object) -> NDArray[Any] | None:
-    """A flat list of numbers as an array; nested lists, which may contain each other, are refused."""
+    """Convert a flat list of numbers to an array; nested lists, which may contain each other, are refused."""
     if not isinstance(value, list | tuple):
         return None
     if not all(isinstance(item, int | float | np.number | np.bool_) for item in value):
@@ -135,7 +135,7 @@ def _load(path: Path, limits: EventLimits) -> Mapping[str, ArrayLike]:
     """Read the columns by name.
 
     Raises:
-        CrossdraftError: not a numpy file, cut off, of another content, too large a pickle, or a forbidden one.
+        CrossdraftError: not a numpy file, cut off, with other content, too large a pickle, or a forbidden one.
     """
     try:
         with path.open("rb") as file:
@@ -170,9 +170,9 @@ def _load_array(file: BinaryIO, path: Path, limits: EventLimits) -> NDArray[Any]
 
 
 def _check_operations(file: BinaryIO, path: Path) -> None:
-    """Look through a pickle before it is loaded; the file stands where it stood afterwards.
+    """Check a pickle before it is loaded; the file's position is restored.
 
-    A few bytes may ask for a memo of any size, or a list of any length; a recording needs a hundred operations.
+    A few bytes may request a memo or a list of any size; a recording needs a hundred operations.
 
     Raises:
         CrossdraftError: too many operations, or a memo too large.
@@ -188,10 +188,10 @@ def _check_operations(file: BinaryIO, path: Path) -> None:
 
 
 class _ForbiddenError(Exception):
-    """A pickle wants to call what it must not; the message names it."""
+    """A pickle asks to call a function that is not allowed; the message names it."""
 
 
-# What numpy and pickle may raise on broken bytes.
+# Errors that numpy and pickle may raise on broken bytes.
 _DAMAGE = (
     pickle.UnpicklingError, tokenize.TokenError, struct.error, ArithmeticError, AttributeError, EOFError, LookupError,
     MemoryError, RecursionError, SyntaxError, TypeError, ValueError,
@@ -199,10 +199,10 @@ _DAMAGE = (
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Knows the few names that numpy's own pickles ask for, and gives stand-ins for them.
+    """Unpickler for the few names that numpy's own pickles use, for which it substitutes classes of this module.
 
-    None of numpy's functions is called with what the file says: `ndarray` over bytes that pose as objects, or a `dtype`
-    whose state hides an object field, would hand out raw pointers.
+    None of numpy's functions is called with the file's content: `ndarray` over bytes that pose as objects, or a `dtype`
+    whose state hides an object field, would give access to raw pointers.
     """
 
     def find_class(self, module: str, name: str) -> object:
@@ -213,7 +213,7 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 class _Number:
-    """Stands in for `numpy.dtype`: plain numbers, or the object that holds the dict."""
+    """Substitute for `numpy.dtype`: plain numbers, or the object that holds the dict."""
 
     def __init__(self, spec: object) -> None:
         if not isinstance(spec, str) or not _NUMBER.fullmatch(spec):
@@ -239,7 +239,7 @@ class _Number:
 
 
 class _Array:
-    """Stands in for an array while it is rebuilt; `value` is the real one."""
+    """Substitute for an array while it is rebuilt; `value` is the real array."""
 
     value: Any = None
 
@@ -251,7 +251,7 @@ class _Array:
             if not isinstance(data, list) or math.prod(shape) != len(data):
                 raise _ForbiddenError("an array of objects that are not listed")
             self.value = np.empty(len(data), dtype=object)
-            for index, item in enumerate(data):  # not at once: NumPy would look into lists
+            for index, item in enumerate(data):  # one by one: NumPy would convert nested lists
                 self.value[index] = item
             self.value = self.value.reshape(shape)
         else:
@@ -259,7 +259,7 @@ class _Array:
 
 
 class _Call:
-    """A function that a pickle may call, and not change."""
+    """A function that a pickle may call, but not change."""
 
     __slots__ = ("_function",)
 
@@ -300,14 +300,14 @@ def _dtype(spec: object, *_: object) -> _Number:
 
 
 def _latin1(text: str, encoding: str = "latin1") -> bytes:
-    """Make bytes as protocol 2 does: `_codecs.encode(text, "latin1")`, here without the other codecs."""
+    """Make bytes as protocol 2 does: `_codecs.encode(text, "latin1")`, here without other codecs."""
     if encoding != "latin1":
         raise _ForbiddenError(f"the codec {encoding}")
     return text.encode("latin1")
 
 
 _NUMBER = re.compile(r"[<>=|]?(?:b1|[iuf][1248]|O8?)")
-_NDARRAY = object()  # only ever an argument, and nothing to call
+_NDARRAY = object()  # only used as an argument, never called
 _ALLOWED: Mapping[tuple[str, str], object] = {
     ("numpy.core.multiarray", "_reconstruct"): _Call(_reconstruct),
     ("numpy.core.multiarray", "scalar"): _Call(_scalar),

@@ -1,4 +1,4 @@
-"""EventBench's `.npz`: plain arrays x, y, t, p, or one array `event_data` of them; what is pickled is refused."""
+"""EventBench's `.npz`: plain arrays x, y, t, p, or one array `event_data` with them; pickled content is refused."""
 
 import math
 import zipfile
@@ -22,7 +22,7 @@ _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImp
 def read_npz(
     path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
 ) -> Iterator[Events]:
-    """The events of an `.npz`, times in µs; it does not say its sensor, so `sensor` is needed.
+    """Yield the events of an `.npz`, times in µs; the file does not state its sensor, so `sensor` is needed.
 
     `event_data` is [N, 4] of x, y, t, p, or a structured array with fields of these names.
     """
@@ -73,7 +73,7 @@ def _columns(archive: zipfile.ZipFile, path: Path, limits: EventLimits) -> list[
 
 
 def _array(archive: zipfile.ZipFile, name: str, path: Path, limits: EventLimits) -> NDArray[Any]:
-    """An array of the archive, after its header was compared with what is stored."""
+    """Read an array of the archive, after comparing its header with the stored size."""
     entry = archive.getinfo(name)
     limits.check_packing(path, entry.compress_size, entry.file_size)
     limits.check_whole(path, entry.file_size)

@@ -1,4 +1,4 @@
-"""Recordings whose rows can be read from anywhere (HDF5, mapped arrays): find a span without reading the rest."""
+"""Recordings whose rows can be read at random (HDF5, mapped arrays): finds a span without reading the rest."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,23 +14,23 @@ from crossdraft.events.stream import LAST_US, Columns, Events, Sensor, Window, w
 if TYPE_CHECKING:
     import h5py
 
-FIRST_EVENTS = 1 << 17  # of the first chunk: a caller that only wants to know where a recording begins reads no more
-CHUNK_EVENTS = 1 << 20  # of the others: 14 MB in memory
-_PROBE_EVENTS = 65_536  # a binary search stops here and reads the rest at once
+FIRST_EVENTS = 1 << 17  # events of the first chunk, for callers that only read a recording's beginning
+CHUNK_EVENTS = 1 << 20  # events of later chunks: 14 MB in memory
+_PROBE_EVENTS = 65_536  # a binary search reads the last events at once
 Times = NDArray[np.int64] | NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One camera's events.
+    """Events of one camera, read on demand.
 
     Attributes:
         count: number of events.
         sensor: (width, height).
-        times: absolute µs of the rows [i, j), float64 where the file keeps them so, not yet checked.
-        columns: x, y, t (absolute µs), p of the rows [i, j), not yet checked.
+        times: returns absolute µs of rows [i, j), float64 if the file stores them so, not yet checked.
+        columns: returns x, y, t (absolute µs), p of rows [i, j), not yet checked.
         ms_to_idx: entry m is the first event at or after m ms on the file's own clock, or None.
-        clock_us: absolute time of that clock's zero.
+        clock_us: absolute time of this clock's zero.
     """
 
     count: int
@@ -42,16 +42,16 @@ class Recording:
 
 
 def chunks_of(recording: Recording, window: Window, path: Path, limits: EventLimits) -> Iterator[Events]:
-    """The events inside the window, CHUNK_EVENTS at a time; one empty chunk when there is none."""
+    """Yield the events inside the window, CHUNK_EVENTS at a time; one empty chunk if there is none."""
     unchecked = recording.times
-    # A search among times that are no numbers would end anywhere, without an error.
+    # A search among times that are NaN would end anywhere, without an error.
     recording = replace(recording, times=lambda i, j: whole_times(unchecked(i, j), path))
     first = 0 if window.start_us is None else first_at(recording, window.start_us)
     last = recording.count if window.end_us is None else max(first, first_at(recording, window.end_us))
     first = _newest_from(recording, first, last, window)
     limits.check_scanned(path, last - first)
     step = FIRST_EVENTS
-    if window.newest is not None:  # they are wanted at once
+    if window.newest is not None:  # the caller needs them at once
         limits.check_held(path, last - first)
         step = last - first
     while True:
@@ -63,14 +63,14 @@ def chunks_of(recording: Recording, window: Window, path: Path, limits: EventLim
 
 
 def _newest_from(recording: Recording, first: int, last: int, window: Window) -> int:
-    """The row where the newest events of rows [first, last) begin, by `window.newest`."""
+    """Row at which the newest events of rows [first, last) begin, by `window.newest`."""
     newest = window.newest
     if newest is None or last <= first:
         return first
     begin = first
     if newest.us is not None:
         end = recording.times(last - 1, last)[0]
-        if abs(end) < LAST_US:  # else `Events.checked` says what is wrong with it
+        if abs(end) < LAST_US:  # otherwise `Events.checked` reports it
             begin = first_at(recording, int(end) + 1 - newest.us, first, last)
     begin = min(begin, max(first, last - newest.least))
     return begin if newest.most is None else max(begin, last - newest.most)
@@ -92,7 +92,7 @@ def first_at(recording: Recording, time_us: int, low: int = 0, high: int | None 
 
 
 def _bracket(recording: Recording, time_us: int) -> tuple[int, int]:
-    """Rows between which `first_at` lies, by the file's millisecond index, or the whole file without a good one."""
+    """Rows between which `first_at` lies, by the file's millisecond index, or the whole file without a valid one."""
     index, count, whole = recording.ms_to_idx, recording.count, (0, recording.count)
     if index is None or not len(index) or not count:
         return whole

@@ -1,4 +1,4 @@
-"""Any recording to `Events`: find out the format, read the wanted span of time."""
+"""Reading any recording into `Events`: recognises the format, and reads the wanted span of time."""
 
 import os
 from collections import deque
@@ -21,7 +21,7 @@ from crossdraft.events.text import read_e2vid
 
 Reader = Callable[[Path, Sensor | None, Window, EventLimits], Iterator[Events]]
 
-# Every reader yields consecutive chunks, at least one, and may skip whatever lies outside the window.
+# Every reader yields consecutive chunks, at least one, and may skip events outside the window.
 READERS: Mapping[str, Reader] = {
     "dsec": read_dsec, "m3ed": read_m3ed, "mvsec": read_mvsec, "eventgpt": read_eventgpt, "e2vid": read_e2vid,
     "dat": read_dat, "aedat2": read_aedat2, "aedat4": read_aedat4, "evt": read_evt,
@@ -53,12 +53,12 @@ def read_events(
 
     Args:
         path: the recording.
-        format: a name of `READERS`; found out from the file if None.
-        sensor: (width, height); the file's own, or the usual camera of its format, if None.
+        format: name in `READERS`; recognised from the file if None.
+        sensor: (width, height); if None, the file's own, or the usual camera of its format.
         start_us, end_us: absolute times on the recording's clock; None for its ends. HDF5 files and structured `.npy`
             arrays are read only around the span; AEDAT, DAT, RAW and text are not read beyond its end.
-        newest: how much of the span, counted back from its last event; None for all. No more than that is held.
-        limits: the most that is read.
+        newest: amount of the span, counted back from its last event; None for all. No more is held in memory.
+        limits: limits on reading.
 
     Raises:
         CrossdraftError: missing, empty, damaged, unsafe or unknown file; events out of order or of the sensor; more of
@@ -78,9 +78,9 @@ def iter_events(
     end_us: int | None = None,
     limits: EventLimits = DEFAULT_LIMITS,
 ) -> Iterator[Events]:
-    """Like `read_events`, as consecutive chunks of at most some million events, at least one.
+    """Read as `read_events` does, as consecutive chunks of at most some million events, at least one.
 
-    Memory is that of a chunk, but for EventGPT's `.npy`: it is one pickle, which is held whole.
+    Memory is that of a chunk, except for EventGPT's `.npy`: it is one pickle, which is held whole.
     """
     return checked_chunks(recording_path(path), format, sensor, Window(start_us, end_us), limits)
 
@@ -88,10 +88,10 @@ def iter_events(
 def gathered(
     chunks: Iterable[Events], source: object, limits: EventLimits = DEFAULT_LIMITS, newest: Newest | None = None
 ) -> Events:
-    """Join consecutive chunks, or the newest of their events; no more is held than is asked for.
+    """Join consecutive chunks, or the newest of their events; older events are dropped while reading.
 
     Raises:
-        CrossdraftError: more than `limits.events` at once, or what `concatenate` raises.
+        CrossdraftError: more than `limits.events` at once, or an error of `concatenate`.
     """
     held: deque[Events] = deque()
     count = 0
@@ -106,7 +106,7 @@ def gathered(
 
 
 def _drop_old(held: "deque[Events]", count: int, newest: Newest | None) -> int:
-    """Drop leading chunks that cannot hold any of the newest events; returns how many events they had."""
+    """Drop leading chunks without any of the newest events; return the number of events in them."""
     dropped = 0
     while len(held) > 1:
         size = len(held[0])

@@ -281,18 +281,18 @@ class ChatRequest(Body):
 
     @property
     def longest(self) -> int | None:
-        """Tokens of the longest answer; `None` if the client leaves it open."""
+        """Largest number of tokens of the answer; `None` if the client leaves it open."""
         return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
 
 
 class ReplayedClip(Body):
-    """A clip that is replayed: of its frames the windows take theirs."""
+    """A clip that is replayed as a stream; windows show some of its frames."""
 
     url: Url
 
 
 class ReplayedEvents(Body):
-    """The event recording of the same time as a replayed clip; as `EventUrl`."""
+    """Event recording of the same time as a replayed clip; fields as in `EventUrl`."""
 
     url: Url
     format: EventFormat | None = None
@@ -304,8 +304,8 @@ class Replay(Body):
     """A recorded clip as a stream.
 
     Args:
-        video_url, event_url: as the parts of a message.
-        speed: 1 = as it was taken.
+        video_url, event_url: URLs, as in the parts of a message.
+        speed: speed of the replay; 1 = real time.
     """
 
     video_url: ReplayedClip
@@ -322,14 +322,14 @@ class WatchRequest(Body):
     """The first message to `/v1/watch`.
 
     Args:
-        model: by default the server's.
-        questions: asked of every window, one after another.
-        every_ms, window_ms: from window to window, and what a window shows.
-        max_tokens: of an answer; by default as the checkpoint says.
-        frames: of a window; by default as many as the target wants of a clip of that length.
-        pieces: also send the text as it comes.
+        model: name of the model; by default the server's.
+        questions: questions about every window, asked one after another.
+        every_ms, window_ms: milliseconds from window to window, and length of a window.
+        max_tokens: largest number of tokens of an answer; by default as the checkpoint says.
+        frames: number of frames of a window; by default as many as the target takes from a clip of that length.
+        pieces: also send the text piece by piece.
         sensor: width and height of the event camera of a live stream.
-        replay: `None` = a live stream, which the client pushes.
+        replay: clip to replay; `None` = a live stream, which the client pushes.
     """
 
     model: str | None = None

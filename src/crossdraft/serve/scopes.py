@@ -1,7 +1,7 @@
-"""Scopes of API keys: which parts of the server a key may use.
+"""Scopes of API keys: the parts of the server that a key may use.
 
-A camera's key, which may be stolen with the camera, shall not read the media folder or ask without end. A key has all
-scopes unless its record names some; a route that is not listed here takes keys with all scopes alone.
+A camera's key, which may be stolen with the camera, should not read the media folder or ask without limit. A key has
+all scopes unless its record names some; a route that is not listed here is only for keys with all scopes.
 """
 
 from typing import Literal, get_args
@@ -18,19 +18,19 @@ ROUTES: dict[str, tuple[Scope, ...]] = {
     "/v1/watch": ("watch",),
     "/v1/files": ("files", "edge"),
     "/v1/media": ("media",),
-    "/v1/media/content": ("media", "files"),  # a file of the media folder, or an upload: `require` says which
+    "/v1/media/content": ("media", "files"),  # a file of the media folder, or an upload: `require` decides
     "/page/events.png": ("media", "files"),  # `require` decides here, too
     "/metrics": ("metrics",),
     "/v1/models": (),
 }
-PREFIX = 3  # segments of a path of which the others are names, as in /v1/files/ID/content
+PREFIX = 3  # leading segments that identify a route; further ones are names, as in /v1/files/ID/content
 
 
 def check_route(path: str, scopes: frozenset[Scope]) -> None:
-    """Refuse a route that a key of these scopes may not use.
+    """Refuse a route that a key with these scopes may not use.
 
     Raises:
-        ApiError: 403, a scope is lacking; 404, the route is not known here, and the key has not all scopes.
+        ApiError: 403, a scope is lacking; 404, the route is unknown here, and the key does not have all scopes.
     """
     if scopes == ALL:
         return
@@ -45,7 +45,7 @@ def require(scopes: frozenset[Scope], *wanted: Scope) -> None:
     """Refuse a request unless its key has one of the `wanted` scopes.
 
     Raises:
-        ApiError: 403, there is none of them.
+        ApiError: 403, the key has none of them.
     """
     if scopes.isdisjoint(wanted):
         named = " or ".join(wanted)

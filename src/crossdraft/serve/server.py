@@ -1,4 +1,4 @@
-"""The network: uvicorn on our connections, and an orderly end."""
+"""The network side: uvicorn on our connections, and an orderly shutdown."""
 
 import asyncio
 import logging
@@ -21,20 +21,20 @@ from crossdraft.streams.messages import MESSAGE_BYTES
 
 log = logging.getLogger("crossdraft.serve")
 
-IDLE_S = 5  # of a connection between two requests
+IDLE_S = 5  # seconds that a connection may be idle between two requests
 POLL_S = 0.05
 
 
 class DrainingServer(uvicorn.Server):
-    """A server that, on SIGTERM and on Ctrl-C, takes no more requests, ends those that run, and exits with status 0.
+    """A server that, on SIGTERM and on Ctrl-C, refuses new requests, ends the running ones, and exits with status 0.
 
-    While it drains it still listens, so that `/ready` and new requests are answered 503. A second signal, and the
-    deadline, end what is left with an error.
+    While it drains it still listens, so that `/ready` and new requests are answered 503. A second signal, or the
+    deadline, ends the remaining requests with an error.
 
     Args:
-        config: of uvicorn.
-        service: what is served.
-        started: called once it listens.
+        config: uvicorn's configuration.
+        service: the service that is served.
+        started: called once the server listens.
     """
 
     def __init__(self, config: uvicorn.Config, service: Service, started: Callable[[], None] = lambda: None) -> None:
@@ -49,7 +49,7 @@ class DrainingServer(uvicorn.Server):
             runner.run(self.serve(sockets=sockets))
 
     def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
-        """Our handlers while the server runs; uvicorn would raise the signal again afterwards, for its exit status."""
+        """Install our handlers while the server runs; uvicorn would raise the signal again after its end."""
         return handled(self.handle_exit, signal.SIGTERM, signal.SIGINT)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -58,7 +58,7 @@ class DrainingServer(uvicorn.Server):
         self._tell_started()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Note a signal: the first asks for an orderly end, the second for a quick one."""
+        """Note a signal: the first asks for an orderly shutdown, the second for an immediate one."""
         # A handler may interrupt code that holds the engine's locks, so the work that it asks for is done by `_drain`.
         self._hurried = self._service.draining
         self._service.draining = True
@@ -82,7 +82,7 @@ class DrainingServer(uvicorn.Server):
 
 
 def configured(service: Service) -> uvicorn.Config:
-    """uvicorn's settings for a service."""
+    """Make uvicorn's configuration for a service."""
     tls = server_context(service.settings)
     http, ws = protocols(service.settings)
     return uvicorn.Config(

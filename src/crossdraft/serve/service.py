@@ -34,16 +34,16 @@ MINUTE_S = 60.0
 
 
 class RequestRates:
-    """Counts what each client asked in the last minute, and refuses what is beyond its limit."""
+    """Counts the requests of each client in the last minute, and refuses those beyond its limit."""
 
     def __init__(self) -> None:
-        self._recent: dict[str, list[float]] = {}  # when a client's requests came
+        self._recent: dict[str, list[float]] = {}  # times of each client's requests
 
     def check(self, client: Client) -> None:
         """Refuse if the client's limit is reached; the request is not counted.
 
         Raises:
-            ApiError: 429, there are too many.
+            ApiError: 429, the client has sent too many requests.
         """
         most = client.requests_per_minute
         if most is None:
@@ -63,11 +63,11 @@ class RequestRates:
 
 
 class RequestLimits:
-    """Counts the requests of one kind that run, of all and of each client, and refuses those beyond the limits.
+    """Counts running requests of one kind, over all clients and for each, and refuses those beyond the limits.
 
     Args:
-        most: of all clients.
-        rates: of the clients, for all kinds of request together.
+        most: largest number of requests of all clients.
+        rates: rates of the clients, over all kinds of request.
     """
 
     def __init__(self, most: int, rates: RequestRates) -> None:
@@ -77,10 +77,10 @@ class RequestLimits:
 
     @contextmanager
     def admitted(self, client: Client) -> Iterator[None]:
-        """Count one more request for as long as the context.
+        """Count one more request while the context is open.
 
         Raises:
-            ApiError: 503, as much waits as may; 429, the client's own limit.
+            ApiError: 503, the queue is full; 429, the client's own limit is reached.
         """
         with self.running(client):
             self._rates.count(client)
@@ -117,8 +117,8 @@ class Service:
 
     Args:
         settings: see `ServerSettings`.
-        engine: a loaded one, which the caller closes; its queue must hold what the settings say.
-        fetcher: in place of the one that the settings describe.
+        engine: a loaded engine, which the caller closes; its queue must hold as many requests as the settings say.
+        fetcher: fetcher in place of the one that the settings describe.
     """
 
     def __init__(self, settings: ServerSettings, engine: Engine, fetcher: Fetcher | None = None) -> None:
@@ -143,7 +143,7 @@ class Service:
             self._held = held.pop_all()
 
     def _made(self, held: ExitStack, fetcher: Fetcher | None) -> tuple[Uploads, MediaDecoder, MediaLoader]:
-        """Make what has folders, threads or processes, which `held` ends: the decoder first, for it writes files."""
+        """Make the parts with folders, threads or processes; `held` ends them, the decoder first, as it writes."""
         settings = self.settings
         folder = held.enter_context(server_folder())
         spool, recordings = folder / "spool", folder / "recordings"
@@ -189,11 +189,11 @@ class Service:
 
     @property
     def active(self) -> int:
-        """Number of answers that run."""
+        """Number of running answers."""
         return self.limits.active
 
     def stop(self) -> None:
-        """End what runs, with an error."""
+        """End all running requests with an error."""
         self.engine.close()
 
     @property
@@ -202,11 +202,11 @@ class Service:
         return not (self.draining or self.engine.closed)
 
     def longest(self, client: Client) -> int:
-        """Tokens that an answer of a client may have."""
+        """Largest number of tokens that an answer of a client may have."""
         return min(client.max_new_tokens or self.settings.max_new_tokens, self.settings.max_new_tokens)
 
     def open_length(self, client: Client) -> int | None:
-        """The longest answer, where a request leaves it open; `None`: as the checkpoint says."""
+        """Length limit for a request that states none; `None` leaves it to the checkpoint's default."""
         longest, target = self.longest(client), self.engine.target
         return None if target.defaults.most(target.context) <= longest else longest
 
@@ -216,7 +216,7 @@ class Service:
 
 
 def load_engine(settings: ServerSettings) -> Engine:
-    """The engine that the settings describe, warm.
+    """Load the engine that the settings describe, and warm it up.
 
     Raises:
         CrossdraftError: as `Engine.load`.
@@ -234,7 +234,7 @@ def load_engine(settings: ServerSettings) -> Engine:
 
 
 def _warm_up(engine: Engine) -> None:
-    """Answer two requests about a grey clip, so that first-time costs are paid; nothing is learned from them."""
+    """Answer two requests about a grey clip, so that first-time costs are paid; no drafter learns from them."""
     from crossdraft.events import Events
 
     count = 1000
@@ -243,5 +243,5 @@ def _warm_up(engine: Engine) -> None:
     frames = np.full((DEFAULT_FRAMES, 64, 64, 3), 128, np.uint8)
     for _ in range(2):
         request = Request("What is ahead?", frames, events, max_new_tokens=WARM_UP_TOKENS, namespace=None)
-        with refusals_unlogged():  # no edge is connected yet, for one
+        with refusals_unlogged():  # for example, no edge is connected yet
             engine.generate(request)

@@ -1,7 +1,7 @@
 """Every setting of the server: one schema, read from a file, from the environment and from flags.
 
-Flags go before the environment (`CROSSDRAFT_PORT=…`), that before the file, that before the defaults. The command
-line's options and the list of docs/server_settings.md are made from the same fields.
+Flags override the environment (`CROSSDRAFT_PORT=…`), which overrides the file, which overrides the defaults. The
+command line's options and the list in docs/server_settings.md are made from the same fields.
 """
 
 import os
@@ -29,9 +29,9 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.options import OPTIONS, Options, kinds
 
 MIB = 1 << 20
-FORM_BYTES = 1 << 16  # of a form around an upload
-PREFIX = "CROSSDRAFT_"  # of a setting in the environment
-OTHERS = frozenset({"CROSSDRAFT_KEY"})  # a client's, which may share the environment with a server
+FORM_BYTES = 1 << 16  # bytes of the form around an upload
+PREFIX = "CROSSDRAFT_"  # prefix of a setting in the environment
+OTHERS = frozenset({"CROSSDRAFT_KEY"})  # variables of clients, which may share the environment with a server
 GROUPS = ("Network", "Models", "Engine", "Clients", "Media", "Records")
 ORIGIN = re.compile(r"https?://[^/\s]+")
 LABEL = r"[a-z0-9](?:[a-z0-9_-]*[a-z0-9])?"
@@ -45,7 +45,7 @@ def _setting(group: str, default: Any, description: str, **limits: Any) -> Any:
 
 
 def _checker(name: str) -> Callable[[Any], Any]:
-    """The engine's own check of an option, for pydantic."""
+    """Adapt the engine's own check of an option for pydantic."""
 
     def checked(value: Any) -> Any:
         try:
@@ -57,7 +57,7 @@ def _checker(name: str) -> Callable[[Any], Any]:
 
 
 def _engine_settings() -> dict[str, Any]:
-    """A setting for each option of the engine."""
+    """Make a setting for each option of the engine."""
     found: dict[str, Any] = {}
     for name, kind in kinds().items():
         option = OPTIONS[name]
@@ -72,9 +72,9 @@ EngineSettings = create_model("EngineSettings", __base__=BaseSettings, **_engine
 
 
 class ServerSettings(EngineSettings):
-    """All settings of a server, those of the engine among them."""
+    """All settings of a server, including those of the engine."""
 
-    # `${NAME:-}` in a compose file or a shell makes a variable that is not set an empty one.
+    # `${NAME:-}` in a compose file or a shell gives an unset variable the empty value.
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
 
     host: str = _setting("Network", "127.0.0.1", "address to listen on")
@@ -238,7 +238,7 @@ class ServerSettings(EngineSettings):
 
     @property
     def largest_body(self) -> int:
-        """Bytes of the largest body that a request may have."""
+        """Largest number of bytes of a request's body."""
         return max(self.body_bytes, self.upload_bytes + FORM_BYTES)
 
     @property
@@ -248,7 +248,7 @@ class ServerSettings(EngineSettings):
 
 
 def is_loopback(host: str) -> bool:
-    """True if a host leads to this machine alone.
+    """True if a host name or address is of this machine alone.
 
     >>> [is_loopback(one) for one in ("localhost", "127.0.0.2", "::1", "0.0.0.0", "", "example.org")]
     [True, True, True, False, False, False]
@@ -266,7 +266,7 @@ def is_address(host: str) -> bool:
 
 
 def _check_host(given: str) -> None:
-    """Refuse a host from which nothing could ever be fetched."""
+    """Refuse a host that media can never be fetched from."""
     from crossdraft.serve.fetch import is_public
 
     found = HOST.fullmatch(given)
@@ -279,12 +279,12 @@ def _check_host(given: str) -> None:
 
 
 def all_settings() -> dict[str, FieldInfo]:
-    """Every setting, group by group."""
+    """All settings, group by group."""
     return dict(sorted(ServerSettings.model_fields.items(), key=lambda item: GROUPS.index(group_of(item[1]))))
 
 
 def group_of(setting: FieldInfo) -> str:
-    """The heading under which `--help` and the docs list a setting."""
+    """Heading under which `--help` and the docs list a setting."""
     extra = setting.json_schema_extra
     return str(extra["group"]) if isinstance(extra, dict) else ""
 
@@ -293,8 +293,8 @@ def read_settings(file: Path | None, flags: Mapping[str, Any]) -> ServerSettings
     """Read the server's settings.
 
     Args:
-        file: YAML (so JSON, too), a mapping from names to values.
-        flags: those that were given on the command line.
+        file: YAML file (JSON is YAML, too) with a mapping from names to values.
+        flags: settings given on the command line.
 
     Raises:
         CrossdraftError: the file cannot be read, a setting is unknown, or a value is out of range.
@@ -324,7 +324,7 @@ def read_settings(file: Path | None, flags: Mapping[str, Any]) -> ServerSettings
 
 
 def unknown_variables(environment: Mapping[str, str]) -> str | None:
-    """A sentence about variables that look like settings and are none; `None` if there are none.
+    """Sentence about variables that look like settings but are none; `None` if there are no such variables.
 
     >>> unknown_variables({"CROSSDRAFT_MAX_QUEU": "1", "CROSSDRAFT_PORT": "1", "HOME": "/"})
     "No setting is called CROSSDRAFT_MAX_QUEU (did you mean 'CROSSDRAFT_MAX_QUEUE'?); `crossdraft serve --help` lists \
@@ -340,10 +340,10 @@ them."
 
 
 def _in_file(file: Path) -> dict[str, Any]:
-    """The settings of a file, whatever they are.
+    """Read the settings of a file, without checking them.
 
     Raises:
-        CrossdraftError: it cannot be read, or is no mapping.
+        CrossdraftError: the file cannot be read, or is no mapping.
     """
     try:
         found = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -358,9 +358,9 @@ def _in_file(file: Path) -> dict[str, Any]:
 
 
 def _sentence(error: ValidationError, file: Path | None, flags: Mapping[str, Any]) -> str:
-    """The first thing that is wrong, in one sentence."""
+    """First error of a validation, in one sentence."""
     first = error.errors()[0]
-    if not first["loc"]:  # of settings that do not go together
+    if not first["loc"]:  # an error of settings that exclude each other
         return first["msg"].removeprefix("Value error, ")
     name = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":

@@ -1,4 +1,4 @@
-"""Server-sent events: OpenAI's chunks, and our own news in comments, which every stock client passes over."""
+"""Server-sent events: OpenAI's chunks, and crossdraft's own data in comments, which standard clients ignore."""
 
 import asyncio
 import json
@@ -15,12 +15,12 @@ DONE = b"data: [DONE]\n\n"
 
 
 def data(body: Mapping[str, object]) -> bytes:
-    """A chunk as a server-sent event."""
+    """Encode a chunk as a server-sent event."""
     return b"data: " + json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
 
 
 def comment(body: Mapping[str, object]) -> bytes:
-    """News for our own clients as a comment, which other clients ignore by the specification."""
+    """Encode data for crossdraft's own clients as a comment, which other clients must ignore."""
     return b": crossdraft " + json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
 
 
@@ -28,9 +28,9 @@ class EventStream(Response):
     """A response whose chunks are sent as they come. A client that goes away ends the iteration at once.
 
     Args:
-        chunks: what is sent.
-        held: what is to be let go of when it is over, however it ends, even before the first chunk.
-        headers: of the response.
+        chunks: chunks to send.
+        held: resources that are released when the response is over, however it ends, even before the first chunk.
+        headers: headers of the response.
     """
 
     media_type = "text/event-stream"
@@ -41,7 +41,7 @@ class EventStream(Response):
         self._chunks, self._held = chunks, held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send, until all is sent or the client has gone."""
+        """Send the chunks until all are sent or the client has gone."""
         async with self._held:
             await unless_gone(receive, self._send(send))
 
@@ -54,7 +54,7 @@ class EventStream(Response):
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
-    """Await `work`, once the body was read; if the client goes away before, cancel `work` and return `None`."""
+    """Await `work` after the body was read; if the client goes away first, cancel `work` and return `None`."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_gone(receive))
     try:

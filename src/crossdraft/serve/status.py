@@ -15,7 +15,7 @@ router = APIRouter()
 
 @router.api_route("/health", methods=READ)
 async def health(request: Request) -> Response:
-    """Answer 200 while the engine answers."""
+    """Answer 200 while the engine is open."""
     if service_of(request).engine.closed:
         raise overloaded("The engine has stopped; start the server again.", "engine_stopped")
     return JSONResponse({"status": "ok"})
@@ -23,7 +23,7 @@ async def health(request: Request) -> Response:
 
 @router.api_route("/ready", methods=READ)
 async def ready(request: Request) -> Response:
-    """Answer 200 while requests are taken: not before the models are warm, nor once the server shuts down."""
+    """Answer 200 while requests are accepted: after the warm-up, and until the server shuts down."""
     if not service_of(request).ready:
         raise overloaded("The server is shutting down; ask another one.", "shutting_down")
     return JSONResponse({"status": "ready"})

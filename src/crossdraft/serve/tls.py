@@ -1,4 +1,4 @@
-"""TLS on the server's own port, and who must show a certificate for it."""
+"""TLS on the server's own port, with certificates of clients if required."""
 
 import ssl
 
@@ -7,17 +7,17 @@ from crossdraft.serve.settings import ServerSettings
 
 
 def server_context(settings: ServerSettings) -> ssl.SSLContext | None:
-    """The TLS context: the server's certificate, and the authority of clients' certificates; `None` = plain HTTP.
+    """Make the TLS context: server certificate, and authority of clients' certificates; `None` means plain HTTP.
 
     Raises:
-        CrossdraftError: a file cannot be read, or is not what it should be.
+        CrossdraftError: a file cannot be read, or has the wrong content.
     """
     if settings.tls_cert is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # Without a pass phrase: OpenSSL would ask for it on the terminal.
+        # An empty pass phrase: otherwise OpenSSL would ask for one on the terminal.
         context.load_cert_chain(settings.tls_cert, settings.tls_key, password=lambda: "")
     except (OSError, ValueError) as error:
         raise CrossdraftError(

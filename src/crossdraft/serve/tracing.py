@@ -1,7 +1,7 @@
-"""OpenTelemetry spans: one a request, below it what the target and the drafter did for the answer.
+"""OpenTelemetry spans: one for each request, and below it those of the target and the drafter.
 
-They are made when a request is over, of what was measured anyway. Where they go is OpenTelemetry's own affair:
-`OTEL_EXPORTER_OTLP_ENDPOINT` and its companions. A client's `traceparent` is the parent.
+They are made when a request is over, from its timeline. Their destination is configured by OpenTelemetry's own
+variables: `OTEL_EXPORTER_OTLP_ENDPOINT` and the like. A client's `traceparent` is the parent.
 """
 
 import time
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class SpanRecorder:
-    """Makes spans. Close it, so that none is lost.
+    """Records spans. Close it, so that none is lost.
 
     Args:
-        model: the model's name.
-        provider: of tracers; by default one that exports by OTLP over HTTP.
+        model: name of the model.
+        provider: provider of tracers; by default one that exports by OTLP over HTTP.
 
     Raises:
         CrossdraftError: OpenTelemetry is not installed.
@@ -34,14 +34,14 @@ class SpanRecorder:
     def record(
         self, name: str, since: float, headers: Mapping[str, str], facts: Mapping[str, object], answer: Answer | None
     ) -> None:
-        """A request that is over now.
+        """Record a request that is over now.
 
         Args:
-            name: of its span.
-            since: when it came, by `time.perf_counter`.
-            headers: the client's, of which `traceparent` is read.
-            facts: what else is known of it.
-            answer: if it has one.
+            name: name of its span.
+            since: its time of arrival, by `time.perf_counter`.
+            headers: headers of the request, of which `traceparent` is read.
+            facts: further attributes of the span.
+            answer: the answer, if there is one.
         """
         from opentelemetry.propagate import extract
         from opentelemetry.trace import SpanKind, set_span_in_context
@@ -64,11 +64,11 @@ class SpanRecorder:
         span.end(self._ns(time.perf_counter()))
 
     def _ns(self, seconds: float) -> int:
-        """Nanoseconds since the epoch of a time by `time.perf_counter`, which timelines use, too."""
+        """Convert a time by `time.perf_counter`, which timelines use, too, to nanoseconds since the epoch."""
         return self._epoch_ns + round(seconds * 1e9)
 
     def close(self) -> None:
-        """Send what is still to be sent."""
+        """Export the spans that are not exported yet."""
         self._provider.shutdown()
 
 

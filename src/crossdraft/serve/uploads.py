@@ -18,23 +18,23 @@ from crossdraft.serve.errors import ApiError, bad_request
 ID = re.compile(r"file-[0-9a-f]{32}")
 SUFFIX = re.compile(r"\.[a-z0-9]{1,8}")
 CHUNK = 1 << 20
-MOST_FILES = 1000  # of one client
-EXPIRE_S = 60.0  # between two checks for uploads that are too old
+MOST_FILES = 1000  # files of one client
+EXPIRE_S = 60.0  # seconds between two checks for uploads that are too old
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file that was sent.
+    """A file that a client uploaded.
 
     Args:
-        id: by which it is named.
-        owner: the client's name.
-        name: that the client gave it; shown, never used as a path.
-        purpose: as in OpenAI's API; kept, and used for nothing.
-        path: where it lies.
+        id: id by which requests name it.
+        owner: name of the client.
+        name: name that the client gave it; shown, never used as a path.
+        purpose: purpose as in OpenAI's API; stored, and not used.
+        path: path of the file.
         digest: SHA-256 of its bytes.
-        size: in bytes.
-        created: seconds since the epoch.
+        size: number of bytes.
+        created: time of the upload, in seconds since the epoch.
     """
 
     id: str
@@ -63,13 +63,13 @@ class Uploads:
     """The uploads of a server, in a folder of its own. May be used from any thread. Close it.
 
     Args:
-        folder: theirs; made if it is not there.
-        most: bytes of one.
-        quota: bytes of all of one client.
-        seconds: after which one is deleted.
+        folder: folder of the uploads; created if needed.
+        most: largest number of bytes of one upload.
+        quota: largest number of bytes of all uploads of one client.
+        seconds: seconds after which an upload is deleted.
 
     Raises:
-        CrossdraftError: the folder cannot be made or written, others may enter it, or another server has it.
+        CrossdraftError: the folder cannot be created or written, others may enter it, or another server uses it.
     """
 
     def __init__(self, folder: Path, most: int, quota: int, seconds: float) -> None:
@@ -86,7 +86,7 @@ class Uploads:
             ) from None
         self._held = ExitStack()
         self._held.enter_context(only_process(folder))
-        for path in folder.iterdir():  # left by a server that was killed
+        for path in folder.iterdir():  # files left by a server that was killed
             if ID.match(path.name) and (path.is_symlink() or not path.is_dir()):
                 path.unlink()
         self._closed = threading.Event()
@@ -94,10 +94,10 @@ class Uploads:
         self._expiring.start()
 
     def add(self, owner: str, name: str, purpose: str, file: BinaryIO) -> Upload:
-        """Keep a file.
+        """Store a file.
 
         Raises:
-            ApiError: it is empty or too large, the client has too much already, or a name is no Unicode.
+            ApiError: the file is empty or too large, the client has no quota left, or a name is not Unicode.
         """
         _check_name(name)
         _check_name(purpose)
@@ -112,7 +112,7 @@ class Uploads:
                     digest.update(chunk)
                     kept.write(chunk)
             upload = Upload(found, owner, name[:255], purpose[:64], path, digest.digest(), size, time.time())
-            with self._lock:  # others of the client's may have come meanwhile
+            with self._lock:  # checked again: another upload of the client may have come
                 self._check(size, self._room([one for one in self._files.values() if one.owner == owner]))
                 self._files[found] = upload
         except BaseException:
@@ -121,7 +121,7 @@ class Uploads:
         return upload
 
     def _room(self, mine: list[Upload]) -> int:
-        """Bytes that a client with these files may add."""
+        """Number of bytes that a client with these uploads may still add."""
         if len(mine) >= MOST_FILES:
             raise ApiError(413, f"You have {MOST_FILES} files, the limit; delete some.", "quota_exceeded", "file")
         return self._quota - sum(one.size for one in mine)
@@ -140,10 +140,10 @@ class Uploads:
             )
 
     def get(self, found: str, owner: str, param: str | None = None) -> Upload:
-        """A client's upload.
+        """Return a client's upload.
 
         Raises:
-            ApiError: there is none, or it is another client's, which looks the same.
+            ApiError: the upload does not exist, or belongs to another client, with the same error for both.
         """
         self.expire()
         upload = self._files.get(found)
@@ -152,12 +152,12 @@ class Uploads:
         return upload
 
     def of(self, owner: str) -> list[Upload]:
-        """A client's uploads, newest first."""
+        """Return a client's uploads, newest first."""
         self.expire()
         return sorted((one for one in self._all() if one.owner == owner), key=lambda one: -one.created)
 
     def delete(self, found: str, owner: str) -> None:
-        """Delete a client's upload; raises as `get`."""
+        """Delete a client's upload; errors as `get`."""
         self._remove(self.get(found, owner))
 
     def expire(self) -> None:
@@ -168,7 +168,7 @@ class Uploads:
                 self._remove(upload)
 
     def _expire(self) -> None:
-        """Delete uploads that are too old, again and again, in a thread that ends with `close`."""
+        """Delete old uploads periodically, in a thread that ends with `close`."""
         while not self._closed.wait(min(self._seconds, EXPIRE_S)):
             self.expire()
 
@@ -187,7 +187,7 @@ class Uploads:
         return sum(one.size for one in self._all())
 
     def close(self) -> None:
-        """Delete everything: ids do not outlive the server."""
+        """Delete all uploads: ids do not outlive the server."""
         self._closed.set()
         self._expiring.join()
         for upload in self._all():
@@ -200,7 +200,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _check_name(name: str) -> None:
-    """Refuse half a surrogate pair: no list of files that holds it can be sent."""
+    """Refuse a name with half a surrogate pair: a list of files with such a name cannot be sent."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -1,7 +1,7 @@
-"""`/v1/watch`: a WebSocket for questions that are asked of every window of a stream, pushed by the client or replayed.
+"""`/v1/watch`: a WebSocket for questions about every window of a stream, pushed by the client or replayed.
 
-The first message says what is asked (`WatchRequest`, JSON). A live source then pushes `streams.messages`; what comes
-back is JSON, an object a message, each with its `type`.
+The first message is a `WatchRequest` in JSON. A live source then pushes `streams.messages`; the server's messages are
+JSON objects, each with its `type`.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ POLL_S = 0.1
 
 
 class Calls:
-    """Coroutines that a thread waits for, on the event loop that it was made in. Once stopped there are no more."""
+    """Coroutines that a thread waits for, run on the event loop of the creation. Once stopped it runs no more."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -67,10 +67,10 @@ class Calls:
         self._stopped = False
 
     def wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run the coroutine on the event loop and return its result; called in the thread.
+        """Run a coroutine on the event loop and return its result; called in the thread.
 
         Raises:
-            CancelledError: they are stopped.
+            CancelledError: `stop` was called.
         """
         return asyncio.run_coroutine_threadsafe(self._run(work), self._loop).result()
 
@@ -85,7 +85,7 @@ class Calls:
             self._tasks.discard(task)
 
     def stop(self) -> None:
-        """Cancel the coroutines that run; to be called on the event loop."""
+        """Cancel the running coroutines; called on the event loop."""
         self._stopped = True
         for task in self._tasks:
             task.cancel()
@@ -119,7 +119,7 @@ class WatchConnection:
                     await self._send({"type": "started", "frames": windowing.frames})
                     await self._answer(watch, feed, receiving)
             await self._socket.close(GOING_AWAY if self._service.draining else NORMAL)
-        except (WebSocketDisconnect, TimeoutError):  # gone, or never said what it wants
+        except (WebSocketDisconnect, TimeoutError):  # the client is gone, or never sent its first message
             await self._socket.close(GOING_AWAY)
         except Exception as error:  # noqa: BLE001 - told to the client
             await self._refuse(error)
@@ -143,7 +143,7 @@ class WatchConnection:
         return asked
 
     def _begin(self, asked: WatchRequest, held: AsyncExitStack) -> tuple[Watch, Windowing]:
-        """Make the watch, and the description of its windows."""
+        """Make the watch, and the settings of its windows."""
         service, client = self._service, self._asked.client
         every_s, length_s = asked.every_ms / 1e3, asked.window_ms / 1e3
         frames = asked.frames or frames_per_window(service.engine.target, length_s)
@@ -164,7 +164,7 @@ class WatchConnection:
 
     @asynccontextmanager
     async def _receiving(self) -> AsyncIterator["asyncio.Task[None]"]:
-        """Yield a task that takes all that the client sends; it ends only by an error, also when the client is gone."""
+        """Yield a task that receives all messages; it ends only by an error, also when the client is gone."""
         receiving = asyncio.ensure_future(self._receive_all())
         try:
             yield receiving
@@ -205,7 +205,7 @@ class WatchConnection:
         return replaying(frames, windows, watch, self._clock, seconds=clip.seconds)
 
     async def _answer(self, watch: Watch, feed: AbstractContextManager[None], receiving: "asyncio.Task[None]") -> None:
-        """Answer until the stream ends, or something goes wrong; no task or thread is left then."""
+        """Answer windows until the stream ends or fails; no task or thread is left then."""
         threads = ThreadPoolExecutor(1, thread_name_prefix="watch")
         answering = asyncio.get_running_loop().run_in_executor(threads, self._answer_all, watch, feed)
         work = [self._beat(watch), *([self._live.run()] if self._live is not None else [])]
@@ -221,7 +221,7 @@ class WatchConnection:
             await asyncio.to_thread(threads.shutdown)
 
     def _end(self, watch: Watch) -> None:
-        """End the windows; the window that waits is still answered."""
+        """End the windows; the waiting window is still answered."""
         if self._clock is not None:
             self._clock.stop()
         if self._live is not None:
@@ -229,7 +229,7 @@ class WatchConnection:
         watch.close()
 
     async def _receive_all(self) -> None:
-        """Take what the client sends; a client that sends nothing of a live stream for long is gone."""
+        """Receive messages; a client that sends nothing of a live stream for long counts as gone."""
         while True:
             try:
                 message = await asyncio.wait_for(self._socket.receive(), SILENT_S if self._live is not None else None)
@@ -250,7 +250,7 @@ class WatchConnection:
                 raise bad_request("A stream that is replayed takes no frames and no events; leave replay out.")
 
     async def _beat(self, watch: Watch) -> None:
-        """Send the window counts every second, until cancelled; end the stream once the server shuts down."""
+        """Send the window counts every second, until cancelled; end the stream when the server shuts down."""
         said = time.monotonic()
         while True:
             await asyncio.sleep(POLL_S)
@@ -281,11 +281,11 @@ class WatchConnection:
     # -- on the event loop -----------------------------------------------------------------------------------------
 
     async def _answered(self, request: Request, on_piece: Callable[[Piece], None]) -> Answer:
-        """The engine's answer to one question about one window; cancelled, it ends within a round."""
+        """Return the engine's answer to one question about one window; if cancelled, it ends within a round."""
         async with self._window(request.events) as events:
             stream = self._service.engine.astream(replace(request, events=events), final_only=True)
             try:
-                async with aclosing(aiter(stream)) as pieces:  # before its events are let go
+                async with aclosing(aiter(stream)) as pieces:  # closed before its events are released
                     async for piece in pieces:
                         on_piece(piece)
                         while self._pieces:
@@ -311,7 +311,7 @@ class WatchConnection:
         """Tell the client what is wrong, and end the connection."""
         failed = as_api_error(error)
         self._asked.refused(failed)
-        if self._service.engine.closed:  # whatever the error says, another server may answer
+        if self._service.engine.closed:  # the server is closing: another one may answer
             failed = overloaded("The server is shutting down; ask another one.", "shutting_down")
         self._service.metrics.failed(failed.status)
         with suppress(WebSocketDisconnect):
@@ -320,7 +320,7 @@ class WatchConnection:
 
 
 def _request_of(text: str) -> WatchRequest:
-    """The first message; errors as `chat_of`."""
+    """Parse the first message; errors as `chat_of`."""
     try:
         return WatchRequest.model_validate(checked_json(text.encode()))
     except ValueError:
@@ -328,7 +328,7 @@ def _request_of(text: str) -> WatchRequest:
 
 
 async def _unless_failed(work: "asyncio.Future[T]", tasks: Collection["asyncio.Future[None]"]) -> T:
-    """Await `work`; if one of the tasks fails before, raise its error."""
+    """Await `work`; if one of the tasks fails first, raise its error."""
     running = set(tasks)
     while not work.done():
         done, _ = await asyncio.wait({work, *running}, return_when=asyncio.FIRST_COMPLETED)
@@ -340,7 +340,7 @@ async def _unless_failed(work: "asyncio.Future[T]", tasks: Collection["asyncio.F
 
 @contextmanager
 def _admitted(service: Service, asked: RequestInfo) -> Iterator[None]:
-    """Count one more stream, as one request for as long as it lasts: it asks one question at a time.
+    """Count one more stream, as one request while it lasts: it asks one question at a time.
 
     Raises:
         ApiError: 503, too many streams run, or the server shuts down; else as `RequestLimits.admitted`.

@@ -1,7 +1,7 @@
 """Video in and out: probe, sample, write; preprocessing and model inputs in modules of their own.
 
-Each name is loaded when it is first used, because preprocessing frames that are already there needs no PyAV, and
-reading a video's header no torch.
+Each name is loaded when it is first used: preprocessing of existing frames needs no PyAV, and reading a video's header
+no torch.
 """
 
 from importlib import import_module

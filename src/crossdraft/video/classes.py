@@ -1,6 +1,6 @@
 """Models that can be a target: their types, and the classes in `transformers` that they load into.
 
-Importing this table needs no PyTorch, so that another type is refused before anything is loaded.
+Importing this table needs no PyTorch, so that other types are refused before anything is loaded.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ CLASSES: Mapping[str, str] = MappingProxyType(
 _REMOTE = "transformers has no class for it, and its checkpoint runs code of its own, which is never done"
 _RECURRENT = "its text layers are Qwen3.5's, most of them recurrent, and their state has no room for a draft tree"
 
-# Model types that users may come with, and why they are none of CLASSES.
+# Model types that users may try, and the reason why they are not in CLASSES.
 REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "llavaonevision1_5": f"{_REMOTE}; take a llava_onevision.",

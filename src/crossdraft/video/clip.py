@@ -1,4 +1,4 @@
-"""A clip as a request gives it, a file or frames, as the frames that a model is to read."""
+"""A clip of a request, a file or frames, read as the frames for a model."""
 
 import os
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from crossdraft.video.container import VideoInfo
 
 DEFAULT_FRAMES = 8
-MAX_FRAMES = 768  # of a rate alone: what Qwen's video processors take at most
+MAX_FRAMES = 768  # largest number by a rate: the most that Qwen's video processors take
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class FrameSampling:
     """The number of frames of a clip that a model reads, spread evenly, first and last included.
 
     Args:
-        num_frames: so many. Goes before `fps`.
-        fps: so many for each second of the clip, at least `min_frames`, at most `max_frames` and those that it has.
+        num_frames: number of frames. Overrides `fps`.
+        fps: frames for each second of the clip, at least `min_frames`, at most `max_frames` and the clip's own number.
         min_frames, max_frames: see `fps`.
 
     Raises:
@@ -46,30 +46,30 @@ class FrameSampling:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "FrameSampling":
-        """Read a Hugging Face video processor's settings; 8 frames where they say nothing.
+        """Read a Hugging Face video processor's settings; 8 frames if they state no number.
 
         Raises:
             CrossdraftError: as the class.
         """
         own = {**settings, **(settings.get("video_sampling") or {})}  # SmolVLM's stands apart
         given = {name: own[name] for name in cls.__slots__ if own.get(name) is not None}
-        if settings.get("max_duration") and "fps" in given:  # GLM: a rate, for so many seconds at most
+        if settings.get("max_duration") and "fps" in given:  # GLM: a rate, for at most `max_duration` seconds
             given["max_frames"] = max(1, int(settings["max_duration"] * given["fps"]))
             given.pop("num_frames", None)
         elif "max_image_size" in settings and {"num_frames", "fps"} <= given.keys():
-            # SmolVLM: a rate, and at most so many.
+            # SmolVLM: a rate, with `num_frames` as the largest number.
             given["max_frames"] = given.pop("num_frames")
         return cls(**given) if {"num_frames", "fps"} & given.keys() else cls(DEFAULT_FRAMES)
 
     def instead(self, num_frames: int | None, fps: float | None) -> "FrameSampling":
-        """The sampling itself, or a new one if `num_frames` or `fps` is given."""
+        """Return this sampling, or a new one if `num_frames` or `fps` is given."""
         return self if num_frames is None and fps is None else FrameSampling(num_frames, fps)
 
     def count(self, path: object, header: "VideoInfo") -> int:
-        """Number of frames to read of a clip with that header.
+        """Number of frames to read from a clip with that header.
 
         Raises:
-            CrossdraftError: a rate is asked for, and the header does not say how long the clip is.
+            CrossdraftError: a rate is given, and the header does not state the clip's length.
         """
         if self.num_frames is not None or self.fps is None:
             return self.num_frames or DEFAULT_FRAMES
@@ -84,12 +84,12 @@ class FrameSampling:
 
 @dataclass(frozen=True, slots=True)
 class DecodedClip:
-    """A clip or an image that was decoded beforehand, as by a process of its own; goes where a path goes.
+    """A clip or an image that was decoded beforehand, as in another process; accepted wherever a path is.
 
     Args:
-        digest: of the file's bytes; with `sampling` it says what is shown, so the frames need not be hashed.
-        sampling: by which its frames were taken; `None` of an image.
-        frames: as `sample_frames` gives them; of an image one.
+        digest: digest of the file's bytes; with `sampling` it identifies the frames, so they need not be hashed.
+        sampling: sampling by which its frames were taken; `None` for an image.
+        frames: frames as `sample_frames` returns them; for an image, one.
     """
 
     digest: bytes
@@ -103,18 +103,18 @@ class DecodedClip:
 
 
 def read_clip(video: Any, sampling: FrameSampling) -> "ClipFrames":
-    """The frames of a clip, when they were taken, and what is wrong with it.
+    """Read the frames of a clip, with their times and with notes on damage.
 
     Args:
         video: the path of a video file; a `DecodedClip`; or uint8 RGB frames [F, H, W, 3], or PIL images in a list,
-            which are all taken as they are.
-        sampling: of a file.
+            all of which are used unchanged.
+        sampling: sampling of a file.
 
     Returns:
-        See `ClipFrames`; the times of frames as given are their numbers.
+        See `ClipFrames`; the times of given frames are their numbers.
 
     Raises:
-        CrossdraftError: none of these, or as `sample_frames`.
+        CrossdraftError: `video` is of another kind, or as `sample_frames`.
     """
     if video is None:
         raise CrossdraftError("The request has no video; give the path of a clip.")
@@ -137,10 +137,10 @@ def read_clip(video: Any, sampling: FrameSampling) -> "ClipFrames":
 
 
 def count_frames(video: Any, sampling: FrameSampling) -> int:
-    """Number of frames that `read_clip` gives; a file is not decoded for it.
+    """Number of frames that `read_clip` would return, without decoding a file.
 
     Raises:
-        CrossdraftError: as there.
+        CrossdraftError: as `read_clip`.
     """
     if isinstance(video, str | os.PathLike):
         return _frames_of(_file_name(os.fspath(video)), sampling)
@@ -162,7 +162,7 @@ def _file_name(path: "str | bytes") -> str:
 
 
 def _frames_of(name: str, sampling: FrameSampling) -> int:
-    """Number of frames that are taken of a file, whose header is read only if the number depends on it."""
+    """Number of frames taken from a file, whose header is read only if the number depends on it."""
     from crossdraft.video.container import probe
 
     return sampling.num_frames if sampling.num_frames is not None else sampling.count(name, probe(name))

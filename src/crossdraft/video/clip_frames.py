@@ -1,4 +1,4 @@
-"""Frames of a clip, wherever they came from: nothing here reads a file, or needs PyAV."""
+"""Frames of a clip from any source: this module reads no file, and needs no PyAV."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,8 @@ class ClipFrames:
     Args:
         pixels: uint8 RGB [U, H, W, 3], each frame once.
         times_s: float64 [F], seconds since the first frame of the clip.
-        notes: what whoever asks about the clip should know: one sentence if much of it could not be read.
-        indices: [F] of `pixels`, where frames repeat, as a clip shorter than F does; `None` = each once, in order.
+        notes: notes for the user: one sentence if many frames could not be read.
+        indices: [F] indices into `pixels`, if frames repeat, as in a clip shorter than F; `None` = each once, in order.
     """
 
     pixels: "Tensor"
@@ -29,7 +29,7 @@ class ClipFrames:
     indices: "Tensor | None" = None
 
     def __len__(self) -> int:
-        """F, how many frames were asked for."""
+        """F, the number of requested frames."""
         return len(self.times_s)
 
     @property
@@ -39,15 +39,15 @@ class ClipFrames:
 
 
 def given_pixels(value: Any, axes: int, what: str, instead: str) -> "Tensor":
-    """Pixels that were given as an array, a tensor or lists, which are taken as they are: uint8 [..., H, W, 3].
+    """Convert pixels given as an array, a tensor or lists to a tensor uint8 [..., H, W, 3], unchanged in value.
 
     Args:
-        axes: 4 of a clip's frames, 3 of an image.
-        what: they are, in the complaint.
-        instead: what to give, in the complaint.
+        axes: number of axes: 4 for a clip's frames, 3 for an image.
+        what: name of the pixels in the error.
+        instead: advice in the error on what to give.
 
     Raises:
-        CrossdraftError: they are of another type or shape, or empty.
+        CrossdraftError: the pixels have another type or shape, or are empty.
     """
     import torch
     from torch import Tensor

@@ -1,10 +1,10 @@
-"""Open a video file safely, and look at its header.
+"""Opening a video file safely, and reading its header.
 
 PyAV never sees a user's string, which it would also take as a URL, and never guesses a format, because some
 formats open further files: it gets our own file handle and a container chosen by the first bytes. Containers,
 codecs and the pixels of a frame are limited before anything is decoded.
 
-A header is a claim, not a fact: `probe` reports it and refuses the absurd, `read` counts while decoding.
+A header may be wrong: `probe` reports it and refuses impossible values, `read` counts while decoding.
 """
 
 import os
@@ -31,7 +31,7 @@ except ImportError as error:
 
 
 CODECS = ("h264", "hevc", "mpeg4", "mpeg1video", "mpeg2video", "vp8", "vp9", "av1", "mjpeg")
-DECODERS = (*CODECS, "libdav1d", "libvpx", "libvpx-vp9")  # FFmpeg's names for whatever decodes those
+DECODERS = (*CODECS, "libdav1d", "libvpx", "libvpx-vp9")  # FFmpeg's names of the decoders for these codecs
 
 # What PyAV may raise on broken bytes: its own errors and these ordinary ones.
 _ORDINARY = (OSError, ArithmeticError, LookupError, ValueError, RuntimeError, MemoryError)
@@ -57,15 +57,15 @@ class VideoInfo:
 
 @contextmanager
 def opened(path: str | os.PathLike[str], limits: VideoLimits) -> Iterator[tuple["InputContainer", "VideoStream"]]:
-    """The container and its main video stream, ready to decode.
+    """Open a container; yield it with its main video stream, ready to decode.
 
     Raises:
-        CrossdraftError: missing, empty, not a video, or of a container or codec that we do not open.
+        CrossdraftError: missing, empty, not a video, or in a container or codec that is not supported.
     """
     name = Path(path)
     with _file(name) as file:
         container_format = sniff(file, name)
-        # FFmpeg decodes a little while it opens, so it gets the limits right here.
+        # FFmpeg decodes a little while it opens a file, so it gets the limits here.
         options = {"codec_whitelist": ",".join(DECODERS), "max_pixels": str(limits.pixels)}
         try:
             container = av.open(file, "r", format=container_format, options=options, metadata_errors="replace")
@@ -78,13 +78,13 @@ def opened(path: str | os.PathLike[str], limits: VideoLimits) -> Iterator[tuple[
             stream = _main_stream(container, name, limits)
             # A frame may turn out larger than the header says; FFmpeg then refuses it before allocating.
             stream.codec_context.options = {"max_pixels": str(limits.pixels)}
-            # Threads cost more than they save on small frames, above all beside others that decode.
+            # For small frames, threads cost more than they save, in particular beside other decoders.
             stream.thread_type = "NONE" if is_small(stream.codec_context) else "AUTO"
             yield container, stream
 
 
 def is_small(frame: "VideoCodecContext | VideoFrame") -> bool:
-    """True if frames are so small that one thread decodes and converts them soonest."""
+    """True if frames are so small that one thread decodes and converts them fastest."""
     return frame.width * frame.height <= SMALL_PIXELS
 
 
@@ -100,7 +100,7 @@ def _file(name: Path) -> BinaryIO:
 
 
 def sniff(file: BinaryIO, name: Path) -> str:
-    """FFmpeg's name for the container, by the first bytes; leaves the file at its start."""
+    """Find FFmpeg's name for the container by the first bytes; leave the file at its start."""
     head = file.read(12)
     file.seek(0)
     if not head:
@@ -119,7 +119,7 @@ def sniff(file: BinaryIO, name: Path) -> str:
 
 
 def _main_stream(container: "InputContainer", name: Path, limits: VideoLimits) -> "VideoStream":
-    stream = container.streams.best("video")  # passes over cover pictures
+    stream = container.streams.best("video")  # skips cover pictures
     if not isinstance(stream, av.VideoStream):
         raise CrossdraftError(f"{name} holds no video stream; give a file with pictures in it.")
     context = stream.codec_context
@@ -132,7 +132,7 @@ def _main_stream(container: "InputContainer", name: Path, limits: VideoLimits) -
             f"{name} uses the codec {codec}, which is not read (for safety, {', '.join(CODECS)} alone are); make a "
             f"copy: ffmpeg -i {source} -c:v libx264 -pix_fmt yuv420p {copy}"
         )
-    if context.width < 1 or context.height < 1:  # unsaid, or so large that FFmpeg refused to look
+    if context.width < 1 or context.height < 1:  # not stated, or so large that FFmpeg refused it
         raise CrossdraftError(
             f"{name} has frames of no known size, or above the limit of {limits.pixels:,} pixels; scale it down."
         )
@@ -143,18 +143,18 @@ __all__ = ["av"]
 
 
 def probe(path: str | os.PathLike[str], limits: VideoLimits = DEFAULT_LIMITS) -> VideoInfo:
-    """Read what a video's header claims, without decoding the video.
+    """Read a video's header, without decoding the video.
 
     Raises:
-        CrossdraftError: missing, empty, not a video, of a container or codec that we do not open, or claiming
-            to be beyond a limit.
+        CrossdraftError: missing, empty, not a video, in a container or codec that is not supported, or with values
+            in its header beyond a limit.
     """
     with opened(path, limits) as (container, stream):
         return claims(path, container, stream, limits)
 
 
 def claims(name: object, container: "InputContainer", stream: "VideoStream", limits: VideoLimits) -> VideoInfo:
-    """The header of an opened video; raises CrossdraftError if it claims to be beyond a limit."""
+    """Read the header of an opened video; raise CrossdraftError if it states a value beyond a limit."""
     context = stream.codec_context
     fps = float(stream.average_rate or stream.guessed_rate or 0) or FALLBACK_FPS
     seconds = _seconds(container, stream)
@@ -164,7 +164,7 @@ def claims(name: object, container: "InputContainer", stream: "VideoStream", lim
 
 
 def _seconds(container: "InputContainer", stream: "VideoStream") -> float:
-    if container.format.name == "mpegvideo":  # a bare stream: FFmpeg guesses from the bit rate, and badly
+    if container.format.name == "mpegvideo":  # a bare stream, whose length FFmpeg guesses badly from the bit rate
         return 0.0
     if stream.duration and stream.time_base:
         return float(stream.duration * stream.time_base)

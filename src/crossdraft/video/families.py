@@ -1,7 +1,7 @@
 """Differences between the video models of `transformers`: prompt, frames, inputs, visual tokens.
 
-Adding a model is its class in `classes.CLASSES` and one entry in FAMILIES: how it writes a prompt, how it wants
-frames, what it makes of them, and how many placeholders stand for them.
+To add a model, add its class to `classes.CLASSES` and an entry to FAMILIES: its prompt format, the frames it wants,
+their conversion to inputs, and the number of placeholders for them.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,14 +33,14 @@ from crossdraft.video.stills import (
 
 @dataclass(frozen=True, slots=True)
 class ChatFormat:
-    """The prompt's format where the tokenizer has no template for it; "{content}" is filled in.
+    """The prompt's format for tokenizers without a template; "{content}" is filled in.
 
     Args:
-        user, assistant, system: one message of each.
-        answer: what an answer begins with.
-        video, image: what stands for a clip and an image in a message.
-        no_system: what is written where nobody gives a system prompt.
-        start: what the whole begins with.
+        user, assistant, system: format of one message of each role.
+        answer: text that an answer begins with.
+        video, image: placeholder of a clip and of an image in a message.
+        no_system: text in place of a missing system prompt.
+        start: text that the whole prompt begins with.
     """
 
     user: str
@@ -55,23 +55,23 @@ class ChatFormat:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The properties in which video models differ.
+    """Properties in which video models differ.
 
     Args:
-        placeholder: the token that stands for what is visual; it is repeated once for every visual token.
-        spec: the frames that a configuration asks for, where no preprocessor file says it.
+        placeholder: token for visual content; it is repeated once for every visual token.
+        spec: frames that a configuration asks for, if no preprocessor file states them.
         features: (config, pixels [F, 3, h, w], times [F] in s) -> the model's visual inputs.
         count: (config, features) -> number of visual tokens.
-        chat: how it writes a prompt.
-        still: how it reads images.
+        chat: format of its prompt.
+        still: its way of reading images.
         kind: "video" or "image": which of the configuration's token ids the placeholder is.
-        part: what chat templates call such a part of a message.
-        marker: what a chat template writes for it; `None` = the placeholder.
-        text: (config, times [F] in s) -> what is written in the marker's stead, with one placeholder for each of equal
-            runs of visual tokens; `None` = the placeholder alone.
-        token_types: the input that says which tokens are visual, and by which number; text is 0, an image 1.
-        clip_budget: a budget of pixels is the whole clip's, not a frame's.
-        clips_dim: along which the pixels of several clips, or images, follow each other.
+        part: name of such a part of a message in chat templates.
+        marker: text that a chat template writes for it; `None` = the placeholder.
+        text: (config, times [F] in s) -> text that replaces the marker, with one placeholder for each of equal runs of
+            visual tokens; `None` = the placeholder alone.
+        token_types: name of the input that marks visual tokens, and their number in it; text is 0, an image 1.
+        clip_budget: true if a budget of pixels is for the whole clip, not for a frame.
+        clips_dim: dimension along which the pixels of several clips, or images, are joined.
     """
 
     placeholder: str
@@ -123,7 +123,7 @@ def _budgeted(config: Any) -> FrameSpec:
 
 
 def _clip_budgeted(config: Any) -> FrameSpec:
-    """The frame spec of Qwen3-VL's video processors, where a checkpoint says nothing."""
+    """Frame spec of Qwen3-VL's video processors, for checkpoints that state none."""
     half, step = (0.5, 0.5, 0.5), patch_step(config)
     return FrameSpec(PixelBudget(128 * step**2, 768 * step**2, step), None, half, half)
 
@@ -174,17 +174,17 @@ def _count_merged(config: Any, features: Features) -> int:
 
 
 def _numbered(config: Any, times_s: np.ndarray) -> str:
-    """InternVL: frames by their number."""
+    """Number InternVL's frames."""
     return "\n".join(f"Frame{i + 1}: <img><IMG_CONTEXT></img>" for i in range(len(times_s)))
 
 
 def _in_a_row(config: Any, times_s: np.ndarray) -> str:
-    """Gemma 3: frames as its processor writes images that follow each other."""
+    """Write frames for Gemma 3 as its processor writes successive images."""
     return "\n\n<start_of_image><image_soft_token><end_of_image>\n\n" * len(times_s)
 
 
 def _stamped(config: Any, times_s: np.ndarray) -> str:
-    """SmolVLM: frames by their time; the clip's length is the last frame's time, as where HF knows no better."""
+    """Write frames for SmolVLM by their time; the clip's length is the last frame's time, HF's fallback, too."""
     seconds = [int(second) for second in times_s]
     intro = (
         f"You are provided the following series of {number_words(len(seconds))} frames from a "
@@ -195,7 +195,7 @@ def _stamped(config: Any, times_s: np.ndarray) -> str:
 
 
 def _times_between(config: Any, times_s: np.ndarray) -> str:
-    """Qwen3-VL: before each patch of frames the middle of its time."""
+    """Write for Qwen3-VL, before each patch of frames, the middle of its time."""
     size = config.vision_config.temporal_patch_size
     seconds = [*map(float, times_s), *[float(times_s[-1])] * (-len(times_s) % size)]
     middles = [(seconds[i] + seconds[i + size - 1]) / 2 for i in range(0, len(seconds), size)]
@@ -203,12 +203,12 @@ def _times_between(config: Any, times_s: np.ndarray) -> str:
 
 
 def _whole_seconds(config: Any, times_s: np.ndarray) -> str:
-    """GLM-4.1V and 4.5V: after each patch of frames the time of the first, rounded down."""
+    """Write for GLM-4.1V and 4.5V, after each patch of frames, the time of its first, rounded down."""
     return "".join(f"{_GLM_FRAME}{int(second)}" for second in _firsts(config, times_s))
 
 
 def _tenths(config: Any, times_s: np.ndarray) -> str:
-    """GLM-4.6V: after each patch of frames the time of the first, in tenths of a second."""
+    """Write for GLM-4.6V, after each patch of frames, the time of its first, in tenths of a second."""
     return "".join(f"{_GLM_FRAME}{second:.1f} seconds" for second in _firsts(config, times_s))
 
 
@@ -300,7 +300,7 @@ def _glm(text: Callable[[Any, np.ndarray], str]) -> Family:
         spec=_clip_budgeted_glm,
         features=_patches,
         count=_count_merged,
-        kind="image",  # one token for both; its type tells them apart
+        kind="image",  # one token for both kinds, told apart by its type
         marker="<|video|>",
         text=text,
         token_types=VIDEO_TYPES,

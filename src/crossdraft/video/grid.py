@@ -1,6 +1,6 @@
-"""The frames of a clip that sliding windows of it show: of each time of a grid the first frame at or after it.
+"""The frames of a clip for its sliding windows: for each time of a grid, the first frame at or after it.
 
-All windows of a stream lie on one grid of times, so that those which overlap show the same frames where they do.
+All windows of a stream share one grid of times, so that overlapping windows show the same frames in their overlap.
 """
 
 import math
@@ -13,16 +13,16 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
 from crossdraft.video.read import FrameArrays, iter_frames
 
-CLOSE_S = 1e-6  # times that are nearer than this are the same
-CLOSE = 1e-6  # parts of a step that are nearer than this are the same
+CLOSE_S = 1e-6  # times that are nearer than this count as equal
+CLOSE = 1e-6  # shares of a step that are nearer than this count as equal
 
 
 @dataclass(frozen=True, slots=True)
 class WindowGrid:
-    """The times for which windows have frames: `length_s / frames` apart in each, and one window each `every_s`.
+    """Times of the windows' frames: `length_s / frames` apart within a window, with one window each `every_s`.
 
     A window begins at the last time of the grid that is not after `number * every_s`. The grid's step is that of the
-    times within a window, or a part of it where there are more windows than that.
+    times within a window, or a fraction of it if windows are closer together than that.
 
     Args:
         every_s, length_s, frames: as in `streams.Windowing`.
@@ -39,11 +39,11 @@ class WindowGrid:
 
     @property
     def step_s(self) -> float:
-        """Seconds between the times of the grid: at most `every_s`, so that each window begins at another one."""
+        """Seconds between the times of the grid: at most `every_s`, so that no two windows begin at the same time."""
         return self.spacing_s / math.ceil(self.spacing_s / self.every_s - CLOSE)
 
     def begins(self, number: int) -> float:
-        """The second at which the window of a number begins.
+        """Time in seconds at which the window of this number begins.
 
         >>> grid = WindowGrid(every_s=0.4, length_s=1.0, frames=4)  # 0, 0.25, 0.5 …
         >>> [grid.begins(number) for number in range(6)]
@@ -52,16 +52,16 @@ class WindowGrid:
         return math.floor(number * self.every_s / self.step_s + CLOSE) * self.step_s
 
     def begun(self, times_s: np.ndarray) -> np.ndarray:
-        """[n] how many windows begin at or before each of these times [n]; 0 before the first one.
+        """Number of windows [n] that begin at or before each of these times [n]; 0 before the first one.
 
         >>> WindowGrid(every_s=0.4, length_s=1.0, frames=4).begun(np.array([-0.1, 0.0, 0.3, 0.75]))
         array([0, 1, 2, 3])
         """
-        reached = np.floor((times_s + CLOSE_S) / self.step_s) + 1  # the first time of the grid that is after it
+        reached = np.floor((times_s + CLOSE_S) / self.step_s) + 1  # number of the first time of the grid after it
         return np.maximum(0, np.ceil((reached - CLOSE) * self.step_s / self.every_s)).astype(int)
 
     def wants(self, before_s: float, time_s: float) -> bool:
-        """True if some window shows the frame at `time_s`, where the one before it was at `before_s`.
+        """True if some window shows the frame at `time_s`, given that the previous frame was at `before_s`.
 
         >>> grid = WindowGrid(every_s=0.5, length_s=1.0, frames=2)  # 0.5, 1, 1.5 …
         >>> [grid.wants(a, b) for a, b in [(-1, 0), (0.3, 0.4), (0.4, 0.5), (0.5, 0.7), (0.7, 1.1)]]
@@ -74,10 +74,10 @@ class WindowGrid:
 def frames_on(
     path: str | os.PathLike[str], grid: WindowGrid, limits: VideoLimits = DEFAULT_LIMITS
 ) -> tuple[FrameArrays, float]:
-    """The frames of a clip that its windows show, and the last one; and when the clip ends, in seconds.
+    """Return the frames of a clip that its windows show, plus the last one, and the clip's end in seconds.
 
     Raises:
-        CrossdraftError: as `iter_frames`, or they are more than may be held.
+        CrossdraftError: as `iter_frames`, or there are more frames than may be held.
     """
     pixels: list[np.ndarray] = []
     times: list[float] = []

@@ -1,7 +1,7 @@
-"""An image as a request gives it, a file, its bytes or pixels, as a clip of one frame.
+"""An image of a request, a file, its bytes or pixels, read as a clip of one frame.
 
 Files are read by Pillow, as `transformers.image_utils.load_image` reads them for the models' own processors. Pillow
-never sees a name, and tries the one format alone that the first bytes say.
+gets no file name, and tries only the format that the first bytes show.
 """
 
 import os
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FORMATS = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG", b"RIFF": "WEBP", b"BM": "BMP"}  # by first bytes
-READERS = [f"{name}ImagePlugin" for name in ("Png", "Jpeg", "WebP", "Bmp", "Tiff")]  # the last reads EXIF
-HEAD = 12  # bytes that tell a format
-BYTES_PER_PIXEL = 4  # of a file, were it as large as the limit allows: 268 MB
+READERS = [f"{name}ImagePlugin" for name in ("Png", "Jpeg", "WebP", "Bmp", "Tiff")]  # Tiff reads EXIF
+HEAD = 12  # bytes that show a format
+BYTES_PER_PIXEL = 4  # limit of a file's bytes per allowed pixel: 268 MB
 # The head of a JPEG scan of one to four components. Each scan of 20 bytes goes over all pixels again; the usual
 # progressive file has ten.
 SCAN = re.compile(rb"\xff\xda\x00(?:\x08\x01|\x0a\x02|\x0c\x03|\x0e\x04)")
-MOST_SCANS = 100  # of a JPEG as large as a clip's frame may be; the larger, the fewer
-DEEP = ("I", "F")  # Pillow's modes, or how they begin, of grey beyond 8 bits
+MOST_SCANS = 100  # scans of a JPEG as large as a frame may be; fewer for a larger one
+DEEP = ("I", "F")  # Pillow's modes, or their first letters, for grey beyond 8 bits
 
 
 def read_image(image: Any, limits: VideoLimits = DEFAULT_LIMITS) -> "Tensor":
@@ -41,16 +41,16 @@ def read_image(image: Any, limits: VideoLimits = DEFAULT_LIMITS) -> "Tensor":
 
 
 def image_frames(image: Any, limits: VideoLimits = DEFAULT_LIMITS) -> ClipFrames:
-    """An image as a clip of one frame; a note says what of it is not shown.
+    """Read an image as a clip of one frame; a note says which part of it is not shown.
 
     Args:
-        image: the path of a PNG, JPEG, WebP or BMP file; its bytes, or a `data:` address of them; a PIL image; uint8
-            pixels [H, W, 3]; a `DecodedClip`. Files and PIL images are turned as their EXIF says, and transparency is
-            left out.
-        limits: of pixels and, with them, of bytes.
+        image: path of a PNG, JPEG, WebP or BMP file; its bytes, or a `data:` URL with them; a PIL image; uint8
+            pixels [H, W, 3]; a `DecodedClip`. Files and PIL images are rotated as their EXIF says, and transparency is
+            dropped.
+        limits: limits of pixels and, by them, of bytes.
 
     Raises:
-        CrossdraftError: none of these, missing, broken, beyond a limit, or Pillow is not installed.
+        CrossdraftError: `image` is of another kind, missing, broken, beyond a limit, or Pillow is not installed.
     """
     import torch
 
@@ -86,10 +86,10 @@ def read_pixels(source: str | bytes, limits: VideoLimits = DEFAULT_LIMITS) -> tu
 
 
 def check_image_file(path: str) -> None:
-    """Refuse a path at which no file of a format that we read begins; Pillow is not needed for that.
+    """Refuse a path without a file in a supported image format; Pillow is not needed.
 
     Raises:
-        CrossdraftError: there is no file, it cannot be read, or its first bytes are of no such format.
+        CrossdraftError: the file does not exist, cannot be read, or begins like no supported format.
     """
     _check_there(path)
     try:
@@ -101,7 +101,7 @@ def check_image_file(path: str) -> None:
 
 
 def _check_there(path: str) -> None:
-    """Refuse an address, and a path without a file."""
+    """Refuse a URL, and a path without a file."""
     if "://" in path:
         raise CrossdraftError(f"Images are not fetched from addresses; save {path[:60]} and give the file's path.")
     if not Path(path).is_file():
@@ -109,7 +109,7 @@ def _check_there(path: str) -> None:
 
 
 def _check_format(head: bytes, name: str) -> str:
-    """The format of a file by its first bytes; CrossdraftError if it is none that we read."""
+    """Format of a file by its first bytes; raises CrossdraftError if it is not supported."""
     kind = image_format(head)
     if kind is None:
         raise CrossdraftError(f"{name} is not an image we read; give a PNG, JPEG, WebP or BMP file.")
@@ -117,13 +117,13 @@ def _check_format(head: bytes, name: str) -> str:
 
 
 def image_format(head: bytes) -> str | None:
-    """Pillow's name for the format of a file that begins with `head`, `HEAD` bytes; `None` = no image we read."""
+    """Pillow's name for the format of a file that begins with `head`, `HEAD` bytes; `None` = not supported."""
     found = next((kind for first, kind in FORMATS.items() if head.startswith(first)), None)
     return None if found == "WEBP" and head[8:12] != b"WEBP" else found
 
 
 def pillow() -> "ModuleType":
-    """`PIL.Image`, with the formats that we read.
+    """Import `PIL.Image`, with the supported formats.
 
     Raises:
         CrossdraftError: Pillow is not installed.
@@ -143,7 +143,7 @@ def _decoded(data: bytes, name: str, limits: VideoLimits) -> tuple[np.ndarray, t
             f"{name} has more than {BYTES_PER_PIXEL * limits.image:,} bytes, the limit of an image; save it again."
         )
     reader = pillow()
-    opened, _ = reader.OPEN[kind]  # as `Image.open` does, but that warns of a size before ours is refused
+    opened, _ = reader.OPEN[kind]  # `Image.open` would warn of a size before the limit is checked
     try:
         with opened(BytesIO(data), "") as image:
             limits.check_image(name, image.width, image.height)
@@ -165,14 +165,14 @@ def _decoded(data: bytes, name: str, limits: VideoLimits) -> tuple[np.ndarray, t
 
 
 def _check_scans(data: bytes, name: str, pixels: int, limits: VideoLimits) -> None:
-    """Refuse a JPEG whose scans go over more pixels than `MOST_SCANS` over a frame of a clip."""
+    """Refuse a JPEG whose scans cover more pixels than `MOST_SCANS` over a frame of a clip."""
     most = min(MOST_SCANS, MOST_SCANS * limits.pixels // max(pixels, 1))
     if len(SCAN.findall(data)) > most:
         raise CrossdraftError(f"{name} has more than {most} scans, the limit of a JPEG of its size; save it again.")
 
 
 def _notes(image: "Image", name: str) -> list[str]:
-    """Notes on what is not shown of an opened file."""
+    """Notes on parts of an opened file that are not shown."""
     found: list[str] = []
     if image.format != "MPO" and getattr(image, "is_animated", False):  # a JPEG's other pictures are no animation
         found.append(f"{name} is animated; only its first frame is shown. Give a clip (mp4, webm) to show all.")

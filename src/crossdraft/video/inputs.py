@@ -1,4 +1,4 @@
-"""A question about a clip as the tensors that a `transformers` video model's forward takes."""
+"""A question about a clip as the input tensors of a `transformers` video model's forward."""
 
 import re
 from collections import Counter
@@ -41,11 +41,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ClipText:
-    """The text and visual tokens that stand for a clip in a prompt.
+    """Text and visual tokens of a clip in a prompt.
 
     Args:
-        text: with one placeholder for each run of visual tokens.
-        run: visual tokens of each of them.
+        text: text with one placeholder for each run of visual tokens.
+        run: number of visual tokens of each run.
         kind: `video` or `image`.
     """
 
@@ -54,7 +54,7 @@ class ClipText:
     kind: str = "video"
 
     def tokens(self, placeholder: str) -> int:
-        """Number of visual tokens that stand for the clip."""
+        """Number of visual tokens of the clip."""
         return self.run * self.text.count(placeholder)
 
 
@@ -67,19 +67,19 @@ def model_inputs(
     question: str,
     indices: Tensor | None = None,
 ) -> Features:
-    """Prompt, expanded placeholders and preprocessed frames, a batch of one.
+    """Make prompt, expanded placeholders and preprocessed frames, a batch of one.
 
     Args:
-        config: the model's; `config.model_type` chooses the family.
-        tokenizer: the checkpoint's; its chat template is used if it can render a video.
+        config: configuration of the model; `config.model_type` chooses the family.
+        tokenizer: tokenizer of the checkpoint; its chat template is used if it can render a video.
         spec, frames, times_s, indices: as in `clip_inputs`.
         question: plain text.
 
     Returns:
-        input_ids [1, L] and whatever the family's forward wants beside it (`pixel_values_videos`, …).
+        input_ids [1, L] and further inputs of the family's forward (`pixel_values_videos`, …).
 
     Raises:
-        CrossdraftError: unknown model_type, a tokenizer or spec that does not fit the model, a placeholder in the
+        CrossdraftError: an unknown model_type, a tokenizer or spec that does not fit the model, or a placeholder in the
             question.
     """
     clip, features = clip_inputs(config, spec, frames, times_s, indices)
@@ -94,18 +94,18 @@ def clip_inputs(
     indices: Tensor | None = None,
     count: int | None = None,
 ) -> tuple[ClipText, Features]:
-    """A clip alone: what stands for it in a prompt, and its preprocessed frames, a batch of one.
+    """Prepare a clip alone: its text in a prompt, and its preprocessed frames, a batch of one.
 
     Args:
-        config: the model's.
+        config: configuration of the model.
         spec: as `FrameSpec.from_pretrained` read it; None takes the family's own.
         frames: uint8 RGB [F, H, W, 3].
         times_s: [F] seconds, as `read_frames` returns them.
-        indices: [F] of `frames`, where these are fewer and repeat; see `ClipFrames`.
-        count: frames of the whole clip, where these are only some of them.
+        indices: [F] indices into `frames`, if these are fewer and repeat; see `ClipFrames`.
+        count: number of frames of the whole clip, if `frames` are only some of them.
 
     Raises:
-        CrossdraftError: unknown model_type, or a spec that does not fit the model.
+        CrossdraftError: an unknown model_type, or a spec that does not fit the model.
     """
     family = _family(config.model_type)
     spec = family.spec(config) if spec is None else spec
@@ -120,10 +120,10 @@ def clip_inputs(
 
 
 def image_inputs(config: PretrainedConfig, spec: FrameSpec | None, pixels: Tensor) -> tuple[ClipText, Features]:
-    """An image alone: what stands for it in a prompt, and its preprocessed pixels, a batch of one.
+    """Prepare an image alone: its text in a prompt, and its preprocessed pixels, a batch of one.
 
     Args:
-        config: the model's.
+        config: configuration of the model.
         spec: as `image_spec` read it; None takes the family's own.
         pixels: uint8 RGB [1, H, W, 3].
 
@@ -141,12 +141,12 @@ def image_inputs(config: PretrainedConfig, spec: FrameSpec | None, pixels: Tenso
 def image_spec(
     config: PretrainedConfig, settings: Mapping[str, Any] | None = None, where: object = "The processor"
 ) -> FrameSpec:
-    """The preprocessing of images that a model asks for.
+    """Preprocessing of images that a model asks for.
 
     Args:
-        config: the model's.
-        settings: of the checkpoint's image processor; None takes the family's own.
-        where: they stand; it begins the complaint.
+        config: configuration of the model.
+        settings: settings of the checkpoint's image processor; None takes the family's own.
+        where: place of the settings, with which errors begin.
 
     Raises:
         CrossdraftError: as `FrameSpec.from_settings`.
@@ -177,7 +177,7 @@ def question_inputs(
 
     Args:
         config, tokenizer, question: as in `model_inputs`.
-        clip: what stands for the clip.
+        clip: text and visual tokens of the clip.
 
     Raises:
         CrossdraftError: as `model_inputs`.
@@ -189,18 +189,18 @@ def question_inputs(
 def chat_inputs(
     config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], items: Sequence[ClipText]
 ) -> tuple[Features, list[int]]:
-    """The inputs that depend on the conversation: `input_ids` [1, L], and token types where the model wants them.
+    """Make the inputs that depend on the conversation: `input_ids` [1, L], and token types if the model wants them.
 
     Args:
         config, tokenizer: as in `model_inputs`.
         messages: the conversation.
-        items: what stands for its images and clips, in their order.
+        items: text and visual tokens of its images and clips, in their order.
 
     Returns:
-        these, and the numbers of the items in the order of their placeholders: a template may write images first.
+        These inputs, and the numbers of the items in the order of their placeholders: a template may put images first.
 
     Raises:
-        CrossdraftError: as `model_inputs`; or nobody says how the model is told a conversation.
+        CrossdraftError: as `model_inputs`; or no format for conversations is known for the model.
     """
     family = _family(config.model_type)
     text, order = _written(tokenizer, family, messages, items)
@@ -208,10 +208,10 @@ def chat_inputs(
     tokens = {"video": family.placeholder, "image": family.still.placeholder}
     for kind in {item.kind for item in items} or {"video"}:
         _check_placeholder(tokenizer, tokens[kind], own[kind])
-    # A template may write the start token itself; then the tokenizer must not add a second one.
+    # A template may write the start token itself; the tokenizer must not add a second one.
     bos = tokenizer.bos_token
     starts = isinstance(bos, str) and text.startswith(bos)
-    # Whoever reads them checks the length, and says it better than the tokenizer's warning.
+    # The length is checked later, with a better message than the tokenizer's warning.
     ids: list[int] = tokenizer(text, add_special_tokens=not starts, verbose=False)["input_ids"]
     visual = placeholder_ids(config)
     shown = [items[number] for number in order]
@@ -232,7 +232,7 @@ def chat_inputs(
 
 
 def _refuse_mixed(config: PretrainedConfig, family: Family, shown: Sequence[ClipText]) -> None:
-    """Refuse an image and a clip in one prompt of GLM, whose forward would mix up their features: one token is both."""
+    """Refuse an image and a clip in one prompt of GLM, whose one token for both would mix up their features."""
     one_token = family.placeholder == family.still.placeholder and family.token_types == VIDEO_TYPES
     if one_token and len({item.kind for item in shown}) > 1:
         raise CrossdraftError(
@@ -242,14 +242,14 @@ def _refuse_mixed(config: PretrainedConfig, family: Family, shown: Sequence[Clip
 
 
 def merged(config: PretrainedConfig, parts: Sequence[Mapping[str, Tensor]]) -> Features:
-    """The inputs of several images or clips as those of one batch.
+    """Join the inputs of several images or clips to those of one batch.
 
     Args:
-        config: the model's.
-        parts: of each its inputs.
+        config: configuration of the model.
+        parts: inputs of each.
 
     Raises:
-        CrossdraftError: their sizes differ, and this version of `transformers` reads them together.
+        CrossdraftError: their sizes differ, which this version of `transformers` cannot read together.
     """
     names = dict.fromkeys(name for features in parts for name in features)
     dim = _family(config.model_type).clips_dim
@@ -269,24 +269,24 @@ def merged(config: PretrainedConfig, parts: Sequence[Mapping[str, Tensor]]) -> F
 
 
 def placeholder_id(config: PretrainedConfig) -> int:
-    """The id that stands for what is visual in a model's prompts."""
+    """Id of the visual placeholder in a model's prompts."""
     return getattr(config, f"{_family(config.model_type).kind}_token_id")
 
 
 def placeholder_ids(config: PretrainedConfig) -> frozenset[int]:
-    """Every id that stands for something visual."""
+    """All ids of visual placeholders."""
     ids = (getattr(config, f"{kind}_token_id", None) for kind in ("image", "video"))
     return frozenset(token for token in ids if isinstance(token, int))
 
 
 def placeholder_of(config: PretrainedConfig, kind: str) -> str:
-    """The token that stands for an image or a clip."""
+    """Placeholder token of an image or a clip."""
     family = _family(config.model_type)
     return family.placeholder if kind == "video" else family.still.placeholder
 
 
 def _family(model_type: str) -> Family:
-    model_class(model_type)  # refuses another one
+    model_class(model_type)  # refuses unknown types
     return FAMILIES[model_type]
 
 
@@ -306,7 +306,7 @@ def _placeholder_in_text() -> CrossdraftError:
 def _written(
     tokenizer: PreTrainedTokenizerBase, family: Family, messages: Sequence[Message], items: Sequence[ClipText]
 ) -> tuple[str, list[int]]:
-    """The conversation with its items' placeholders written in, and the items' numbers in the order of these."""
+    """Write the conversation with its items' placeholders; return it and the items' numbers in placeholder order."""
     markers = _markers(family)
     tokens = "|".join(map(re.escape, dict.fromkeys(markers.values())))
     pieces = re.split(f"({tokens})", _rendered(tokenizer, family, markers, messages))
@@ -325,7 +325,7 @@ def _written(
 
 
 def _markers(family: Family) -> dict[str, str]:
-    """The marker that a chat template writes for a clip, and for an image; it may be the same."""
+    """Markers that a chat template writes for a clip and for an image; they may be equal."""
     still = family.still
     return {"video": family.marker or family.placeholder, "image": still.marker or still.placeholder}
 
@@ -333,13 +333,13 @@ def _markers(family: Family) -> dict[str, str]:
 def _rendered(
     tokenizer: PreTrainedTokenizerBase, family: Family, markers: Mapping[str, str], messages: Sequence[Message]
 ) -> str:
-    """Render by the tokenizer's template, if it writes all that is shown and said; else by the family's own."""
+    """Render by the tokenizer's template, if its text contains all items and words; else by the family's own."""
     for plain in (False, True) if tokenizer.chat_template else ():
         given = [_as_dict(family, message, plain=plain) for message in messages]
         try:
             text = tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=True)
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError):
-            # written for plain text only, or broken; ranges of a template may overflow
+            # The template is for plain text only, or broken; its ranges may overflow.
             continue
         if isinstance(text, str) and _holds_all(text, markers, messages):
             return text
@@ -347,7 +347,7 @@ def _rendered(
 
 
 def _as_dict(family: Family, message: Message, *, plain: bool) -> dict[str, Any]:
-    """A message as chat templates take it; with `plain`, a message of text alone holds a string."""
+    """Message in the form of chat templates; with `plain`, a message of text alone holds a string."""
     if plain and all(part.kind == "text" for part in message.parts):
         return {"role": message.role, "content": message.text}
     names = {"video": family.part}
@@ -359,7 +359,7 @@ def _as_dict(family: Family, message: Message, *, plain: bool) -> dict[str, Any]
 
 
 def _holds_all(text: str, markers: Mapping[str, str], messages: Sequence[Message]) -> bool:
-    """True if a rendered text shows and says everything."""
+    """True if a rendered text contains all markers and all words."""
     parts = [part for message in messages for part in message.parts]
     said = (part.value.strip() for part in parts if part.kind == "text")
     wanted = Counter(markers[part.kind] for part in parts if part.kind in markers)
@@ -373,6 +373,6 @@ def _own_text(chat: ChatFormat, messages: Sequence[Message]) -> str:
     for message in messages:
         content = "".join(part.value if part.kind == "text" else shown[part.kind] for part in message.parts)
         form: str = getattr(chat, message.role)
-        # Models begin an answer with a space of its own, which the message has, too.
+        # Models begin an answer with a space, which the message has, too.
         texts.append(form.replace("{content}", content.strip() if message.role == "assistant" else content))
     return "".join((*texts, chat.answer))

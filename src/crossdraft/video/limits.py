@@ -1,4 +1,4 @@
-"""Limits on what is decoded of a video."""
+"""Limits on the decoding of videos."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,15 @@ from crossdraft.errors import CrossdraftError
 
 @dataclass(frozen=True, slots=True)
 class VideoLimits:
-    """Limits that every reader keeps.
+    """Limits that every reader observes.
 
     Args:
-        pixels: of a frame of a clip.
-        frames, seconds: of a clip.
+        pixels: pixels of a clip's frame.
+        frames, seconds: frames and seconds of a clip.
         decoded: pixels of all its frames together.
-        held: pixels of all frames that are sampled from it, 3 bytes each, at their full size.
-        image: pixels of a still image; a photo of a phone has 12 to 50 million. Each is held in 3 bytes; while it
-            is decoded it takes 7 to 10, of a WebP 16.
+        held: pixels of all frames that are sampled from a clip, 3 bytes each, at their full size.
+        image: pixels of a still image; a phone's photo has 12 to 50 million. Each takes 3 bytes in memory; while it
+            is decoded it takes 7 to 10, in a WebP 16.
     """
 
     pixels: int = 4096 * 2304
@@ -26,7 +26,7 @@ class VideoLimits:
     image: int = 1 << 26
 
     def check(self, name: object, *, width: int, height: int, frames: int, seconds: float, decoded: int = 0) -> None:
-        """Raise CrossdraftError if a measure of the video `name`, claimed or counted, is too large."""
+        """Raise CrossdraftError if a measure of the video `name`, stated or counted, is too large."""
         if width * height > self.pixels:
             raise CrossdraftError(
                 f"{name} has frames of {width}x{height}, above the limit of {self.pixels:,} pixels; scale it down."
@@ -49,7 +49,7 @@ class VideoLimits:
             )
 
     def check_held(self, name: object, frames: int, width: int, height: int) -> None:
-        """Raise CrossdraftError if so many frames of that size cannot be held at once."""
+        """Raise CrossdraftError if `frames` frames of that size cannot be held at once."""
         if frames * width * height > self.held:
             most = self.held // (width * height)
             raise CrossdraftError(

@@ -1,4 +1,4 @@
-"""Whole numbers in English words, as the package num2words writes them: SmolVLM's prompts count frames so."""
+"""Whole numbers in English words, as the package num2words writes them: SmolVLM's prompts use them for frames."""
 
 ONES = (
     *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
@@ -8,7 +8,7 @@ TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eight
 
 
 def number_words(number: int) -> str:
-    """A number from 0 to 999,999.
+    """Words for a number from 0 to 999,999.
 
     >>> number_words(8), number_words(64), number_words(110), number_words(2301)
     ('eight', 'sixty-four', 'one hundred and ten', 'two thousand, three hundred and one')

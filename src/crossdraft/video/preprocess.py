@@ -1,6 +1,6 @@
-"""Frames to a vision encoder's input, in pure torch, as HF's image processors do it with PIL.
+"""Conversion of frames to a vision encoder's input, in pure torch, equal to HF's image processors with PIL.
 
-Within one 8-bit step of them. (Of pure noise, a few values in ten million are two steps off.)
+Results are within one 8-bit step of theirs. (For pure noise, a few values in ten million are two steps off.)
 """
 
 import math
@@ -15,24 +15,24 @@ from crossdraft.video.spec import CLIP_MEAN, CLIP_STD, FrameSpec, LongestEdge, P
 
 __all__ = ["CLIP_MEAN", "CLIP_STD", "FrameSpec", "centre_crop", "normalise", "patchify", "preprocess", "resize"]
 
-MAX_ASPECT = 200  # of a frame that is resized whole; HF's limit for a pixel budget
-RESIZED = 16  # frames at once: what resizing needs in between is many times their size
-WASTE = 4  # how many times the crop a resized frame may be, before only what the crop keeps is resized
-BAND = 64  # output pixels of one product: each depends on few source pixels
-LARGE = 1 << 25  # numbers; of more not all are held as doubles at once
-LARGEST = 4096  # a longest edge never gets more; HF's limit for SmolVLM
+MAX_ASPECT = 200  # largest aspect of a frame that is resized whole; HF's limit for a pixel budget
+RESIZED = 16  # frames at once: resizing needs many times their memory
+WASTE = 4  # a resized frame larger than this multiple of the crop is resized only within the crop
+BAND = 64  # output pixels in one product, as each depends on few source pixels
+LARGE = 1 << 25  # numbers; larger inputs are not held as doubles at once
+LARGEST = 4096  # largest longest edge; HF's limit for SmolVLM
 FILTER_RADIUS = {
     "bilinear": 1.0,
     "bicubic": 2.0,
     "lanczos": 3.0,
-}  # of a filter to either side, in pixels of the coarser grid
+}  # reach of a filter to either side, in pixels of the coarser grid
 
 
 def preprocess(frames: Tensor, spec: FrameSpec) -> Tensor:
     """uint8 RGB [F, H, W, 3] -> float32 [F, 3, h, w]: resize, centre crop, rescale, normalise.
 
     Raises:
-        CrossdraftError: the frames are of another type or shape, or too narrow for a size without a crop.
+        CrossdraftError: the frames have another type or shape, or are too narrow for a size without a crop.
     """
     if frames.dtype != torch.uint8 or frames.ndim != 4 or frames.shape[-1] != 3 or 0 in frames.shape:
         raise CrossdraftError(f"Frames are {frames.dtype} {list(frames.shape)}; give uint8 RGB [F, H, W, 3].")
@@ -44,7 +44,7 @@ def preprocess(frames: Tensor, spec: FrameSpec) -> Tensor:
 
 
 def _resized_for(pixels: Tensor, spec: FrameSpec) -> Tensor:
-    """[F, 3, H, W] resized, whole or at least as far as the centre crop will look."""
+    """Resize frames [F, 3, H, W], whole or at least in the area of the centre crop."""
     height, width = pixels.shape[-2:]
     h, w = resized(height, width, spec.size)
     if spec.crop is None:
@@ -60,7 +60,7 @@ def _squeezed(pixels: Tensor, spec: FrameSpec) -> Tensor:
 
 
 def resized(height: int, width: int, size: Size) -> tuple[int, int]:
-    """The (height, width) that a frame gets; a longer edge is rounded down, as HF does."""
+    """Size (height, width) of a resized frame; a longer edge is rounded down, as HF does."""
     if size is None:
         return height, width
     if isinstance(size, tuple):
@@ -74,7 +74,7 @@ def resized(height: int, width: int, size: Size) -> tuple[int, int]:
 
 
 def _longest(height: int, width: int, side: int) -> tuple[int, int]:
-    """SmolVLM's rule: a shorter edge that comes out odd is one pixel longer."""
+    """Size by SmolVLM's rule: an odd shorter edge gets one more pixel."""
     aspect = width / height
     shorter = int(side / aspect) if width >= height else int(side * aspect)
     shorter = max(1, shorter + shorter % 2)
@@ -84,7 +84,7 @@ def _longest(height: int, width: int, side: int) -> tuple[int, int]:
 def _within(height: int, width: int, budget: PixelBudget) -> tuple[int, int]:
     """Qwen's `smart_resize`: nearest multiples, or shrunk or grown into the budget, aspect roughly kept.
 
-    For a clip's budget the rule is that of Qwen3-VL and GLM, which counts frames, too.
+    For a clip's budget the rule is that of Qwen3-VL and GLM, which also counts frames.
     """
     step, frames = budget.multiple, budget.frames
     if frames > 1 and min(height, width) < step:
@@ -112,7 +112,7 @@ def _refuse_narrow(height: int, width: int) -> None:
 
 
 def resize(pixels: Tensor, size: Size, resample: str) -> Tensor:
-    """uint8 [F, 3, H, W] -> uint8 [F, 3, h, w], antialiased, axis by axis with 8 bits in between."""
+    """Resize uint8 [F, 3, H, W] to uint8 [F, 3, h, w], antialiased, axis by axis with 8 bits in between."""
     height, width = pixels.shape[-2:]
     h, w = resized(height, width, size)
     if (h, w) == (height, width):
@@ -124,10 +124,10 @@ def resize(pixels: Tensor, size: Size, resample: str) -> Tensor:
 
 
 def _resize_axis(pixels: Tensor, size: tuple[int, int], resample: str) -> Tensor:
-    """One pass: at most one side changes."""
+    """Resize along one axis: at most one side changes."""
     if pixels.shape[-2:] == size:
         return pixels
-    # torch's 8-bit kernel is ten times as fast, but its weights are too coarse where single pixels weigh much.
+    # torch's 8-bit kernel is ten times as fast, but its weights are too coarse where a single pixel has much weight.
     fine = math.prod(size) > math.prod(pixels.shape[-2:]) / 2
     if fine and pixels.numel() > LARGE and pixels.shape[1] > 1:  # a photo: one channel at a time
         return torch.cat([_resize_axis(channel, size, resample) for channel in pixels.split(1, 1)], 1)
@@ -176,7 +176,7 @@ def patchify(pixels: Tensor, patch: int, merge: int, temporal: int) -> tuple[Ten
 
 
 def resize_kept(pixels: Tensor, size: tuple[int, int], crop: tuple[int, int], resample: str) -> Tensor:
-    """uint8 [F, 3, H, W] -> uint8 [F, 3, min(h, crop h), min(w, crop w)]: the centre of a resize to `size`.
+    """Resize uint8 [F, 3, H, W] to `size`, only in its centre: uint8 [F, 3, min(h, crop h), min(w, crop w)].
 
     Antialiased, axis by axis with 8 bits in between, as `resize` is. One frame at a time: the intermediate
     values are doubles, and the frames may be many.
@@ -207,21 +207,21 @@ def _bands(weights: Tensor, device: torch.device) -> list[tuple[Tensor, int, int
 
 
 def _weighted(bands: Sequence[tuple[Tensor, int, int]], source: Tensor) -> Tensor:
-    """[..., n, k], the product of weights [n, m] in bands and a source [..., m, k]."""
+    """Product [..., n, k] of weights [n, m] in bands and a source [..., m, k]."""
     return torch.cat([weights @ source[..., first:last, :] for weights, first, last in bands], -2)
 
 
 def vertical_first(sides: tuple[int, int], size: tuple[int, int]) -> bool:
     """True if the vertical pass comes first.
 
-    The order shows only where the first pass overshoots 0 or 255. This order is Pillow 13's; before, and in
-    torchvision, the horizontal pass always comes first.
+    The order matters only where the first pass goes beyond 0 or 255. This order is Pillow 13's; in earlier versions,
+    and in torchvision, the horizontal pass always comes first.
     """
     return sides[0] - size[0] > 2 * max(sides[1] - size[1], 0)
 
 
 def kept_weights(side: int, size: int, crop: int, resample: str) -> tuple[Tensor, int, int]:
-    """Resize weights of the middle min(size, crop) pixels of an axis that is resized from `side` to `size`.
+    """Resize weights for the middle min(size, crop) pixels of an axis that is resized from `side` to `size`.
 
     Returns:
         float64 weights [kept, stop - start], and the source pixels start…stop that they weigh.
@@ -231,7 +231,7 @@ def kept_weights(side: int, size: int, crop: int, resample: str) -> tuple[Tensor
     """
     kept = min(size, crop)
     scale = side / size
-    blur = max(scale, 1.0)  # an enlarged picture is interpolated, a shrunk one averaged
+    blur = max(scale, 1.0)  # enlarging interpolates, shrinking averages
     radius = FILTER_RADIUS[resample] * blur
     first = (size - kept) // 2
     centres = (first + torch.arange(kept, dtype=torch.float64) + 0.5) * scale

@@ -1,7 +1,7 @@
-"""Frames out of a video: all of them as a stream, or a few spread evenly over the clip.
+"""Reading frames of a video: all of them as a stream, or some spread evenly over the clip.
 
-Nothing here trusts the header. Frames, pixels and seconds are counted while decoding, and a clip whose header
-lies about its length is decoded a second time with the counted length.
+The header is not trusted: frames, pixels and seconds are counted while decoding, and a clip whose header states a wrong
+length is decoded a second time with the counted length.
 """
 
 import logging
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-REORDERED = 8  # frames by which stamps may be out of step
-MIN_GAP_S = 1.5e-6  # frames are farther apart than this, so that they are in whole µs too
+REORDERED = 8  # frames by which time stamps may be out of order
+MIN_GAP_S = 1.5e-6  # least gap between frames, so that they differ in whole µs, too
 
 
 def read_frames(
@@ -47,18 +47,18 @@ def sample_frames(
 ) -> ClipFrames:
     """Sample frames evenly, first and last included: numbers `linspace(0, N - 1, num_frames)`, rounded down.
 
-    N is the number of frames that really decode; where the header counts many more, a note says so. A clip shorter than
+    N is the number of frames that can be decoded; if the header counts many more, a note says so. A clip shorter than
     `num_frames` repeats frames, each of which is held once. Frames come as stored: a rotation in the header is ignored.
 
     Raises:
-        CrossdraftError: missing, empty, not a video, beyond a limit, or not one frame decodes.
+        CrossdraftError: missing, empty, not a video, beyond a limit, or no frame can be decoded.
     """
     return sample_arrays(path, num_frames, limits).to_frames()
 
 
 @dataclass(frozen=True, slots=True)
 class FrameArrays:
-    """`ClipFrames` without torch, for a process that only decodes; and how long the header says that the clip is."""
+    """`ClipFrames` without torch, for a process that only decodes; with the clip's length as the header states it."""
 
     pixels: np.ndarray
     times_s: np.ndarray
@@ -67,8 +67,8 @@ class FrameArrays:
     seconds: float = 0.0
 
     def to_frames(self) -> ClipFrames:
-        """The frames as tensors, which share the arrays' memory."""
-        import torch  # nothing else in reading needs it
+        """Convert to tensors, which share the arrays' memory."""
+        import torch  # only needed here
 
         indices = None if self.indices is None else torch.from_numpy(self.indices)
         return ClipFrames(torch.from_numpy(self.pixels), self.times_s, self.notes, indices)
@@ -83,8 +83,8 @@ def sample_arrays(
     kept, count, claimed, seconds = _sample(path, num_frames, None, limits)
     notes = _damage(path, count, claimed)
     wanted = _even_indices(count, num_frames)
-    if not kept.indices.keys() >= set(wanted):  # the header lied, but now we have counted
-        del kept  # before as much is held again
+    if not kept.indices.keys() >= set(wanted):  # the header was wrong, but now the frames are counted
+        del kept  # before the same amount is held again
         kept, again, *_ = _sample(path, num_frames, count, limits)
         if again != count:
             raise CrossdraftError(f"{path} changed while it was being read; wait until it is written.")
@@ -100,7 +100,7 @@ def iter_frames(
     """Stream a clip: (seconds since the first frame, uint8 RGB [H, W, 3]), times strictly increasing.
 
     Raises:
-        CrossdraftError: as `read_frames`; a limit may be met after frames have been given out.
+        CrossdraftError: as `read_frames`; a limit may be reached after frames have been yielded.
     """
     with opened(path, limits) as (container, stream):
         info, count = claims(path, container, stream, limits), 0
@@ -129,7 +129,7 @@ def _sample(
 ) -> tuple[_Kept, int, int, float]:
     """Decode the whole clip; keep the frames wanted if it has `total`.
 
-    `total` None takes the header's word. Also returns the number of frames, and the header's number and seconds.
+    `total=None` uses the header's number. Also returns the number of frames, and the header's number and seconds.
     """
     kept, count = _Kept(), 0
     with opened(path, limits) as (container, stream):
@@ -157,7 +157,7 @@ def _rgb(path: object, index: int, frame: "VideoFrame") -> np.ndarray:
 
 
 def _damage(path: object, count: int, claimed: int) -> tuple[str, ...]:
-    """A note if many of the frames that the header counts are missing; a last one often is, in whole files too."""
+    """Note for a clip that lacks many of the frames in its header; one missing frame is common in whole files."""
     if count == 0:
         raise CrossdraftError(f"Not one frame of {path} can be decoded: it is empty, cut off or broken.")
     if claimed - count <= max(1, claimed // 100):
@@ -175,7 +175,7 @@ def _timed(
             size, first = (frame.width, frame.height), stamp
         elif stamp - first > time_s + MIN_GAP_S:
             time_s = stamp - first
-        else:  # stamps of a broken file may stand still
+        else:  # time stamps of a broken file may not rise
             time_s += max(1 / fps, 2 * MIN_GAP_S)
         pixels += frame.width * frame.height
         limits.check(path, width=frame.width, height=frame.height, frames=index + 1, seconds=time_s, decoded=pixels)
@@ -185,16 +185,16 @@ def _timed(
 
 
 def _in_stamp_order(frames: Iterable["VideoFrame"], fps: float) -> Iterator[tuple[float, "VideoFrame"]]:
-    """Frames with their times in seconds, which never fall.
+    """Yield frames with their times in seconds, which never fall.
 
-    Decoders give frames in the order in which they are shown. With B-frames, and a container that does not keep that
-    order (AVI, some mp4), the times come in the order of storage, 1 2 3 5 4 6: so the next few times are sorted.
+    Decoders yield frames in display order. With B-frames, and a container that does not keep that order (AVI, some
+    mp4), the times come in storage order, 1 2 3 5 4 6: so the next few times are sorted.
     """
     held: deque[VideoFrame] = deque()
     stamps: list[float] = []
     last = -1 / fps
     for frame in frames:
-        last = last + 1 / fps if frame.time is None else frame.time  # in a broken file one may be missing
+        last = last + 1 / fps if frame.time is None else frame.time  # a broken file may lack a time
         held.append(frame)
         heappush(stamps, last)
         if len(held) > REORDERED:
@@ -204,8 +204,8 @@ def _in_stamp_order(frames: Iterable["VideoFrame"], fps: float) -> Iterator[tupl
 
 
 def _decoded(container: "InputContainer", stream: "VideoStream", limits: VideoLimits) -> Iterator["VideoFrame"]:
-    """Frames that decode, past damaged packets, until the file cannot be read on."""
-    # A frame is at most two packets (fields); a forged index may list endless ones that never decode.
+    """Yield frames that can be decoded, skipping damaged packets, until the file cannot be read further."""
+    # A frame has at most two packets (fields); a forged index may list endless ones that never decode.
     packets = islice(container.demux(stream), 2 * limits.frames + 2)
     while True:
         try:

@@ -19,11 +19,11 @@ class PixelBudget:
     """Qwen's size rule: both sides a multiple of `multiple`, the area between `low` and `high` pixels.
 
     Args:
-        low, high: of one frame; or of `frames` frames together, where a clip has a budget.
-        multiple: of both sides.
-        frames: that share the budget.
-        temporal: frames in a patch; their number counts as rounded to it, as HF does.
-        frame_tokens: no frame gets more visual tokens, though the clip's budget has them (`cap_pixels_per_frame`).
+        low, high: pixels of one frame; or of `frames` frames together, if a clip has a budget.
+        multiple: number that divides both sides.
+        frames: number of frames that share the budget.
+        temporal: number of frames in a patch; the frames of a clip are rounded to it, as HF does.
+        frame_tokens: largest number of visual tokens of a frame, even within a clip's budget (`cap_pixels_per_frame`).
     """
 
     low: int
@@ -34,7 +34,7 @@ class PixelBudget:
     frame_tokens: int | None = None
 
     def of_clip(self, frames: int, temporal: int) -> "PixelBudget":
-        """The budget of a whole clip in place of a frame's; a clip shorter than a patch is filled up to one."""
+        """Budget of a whole clip in place of a frame's; a clip shorter than a patch is filled up to one."""
         return replace(self, frames=max(frames, temporal), temporal=temporal)
 
 
@@ -51,7 +51,7 @@ Size = int | Sides | PixelBudget | LongestEdge | None
 
 @dataclass(frozen=True, slots=True)
 class NearestGrid:
-    """InternVL's tiles: of all grids of `least` to `most` tiles the one whose aspect is nearest to the image's."""
+    """InternVL's tiles: the grid of `least` to `most` tiles whose aspect is nearest to the image's."""
 
     least: int = 1
     most: int = 12
@@ -63,12 +63,12 @@ class NearestGrid:
 
 @dataclass(frozen=True, slots=True)
 class SplitImage:
-    """SmolVLM's tiles: as many as the resized image holds."""
+    """SmolVLM's tiles: as many as fit into the resized image."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnyResolution:
-    """LLaVA-NeXT's tiles: those of the best of several canvases, (height, width) each."""
+    """LLaVA-NeXT's tiles: those of the best of several canvases, each (height, width)."""
 
     canvases: tuple[Sides, ...]
 
@@ -78,17 +78,17 @@ Tiling = NearestGrid | SplitImage | AnyResolution | None
 
 @dataclass(frozen=True, slots=True)
 class FrameSpec:
-    """The preprocessing of frames for a vision encoder.
+    """Preprocessing of frames for a vision encoder.
 
     Args:
         size: the shortest edge to resize to, keeping the aspect; or an exact (height, width); or a pixel
             budget; or the longest edge; or None, not resized.
         crop: centre crop (height, width) after resizing; None: no crop.
-        mean, std: of each channel, in units of the rescaled pixel.
+        mean, std: mean and deviation of each channel, in units of the rescaled pixel.
         rescale: factor on the 8-bit value before normalising.
         resample: "lanczos", "bicubic" or "bilinear", all antialiased.
         squeeze: a second resize, after the first, to an exact (height, width); SmolVLM's frames get one.
-        tiles: how an image is cut; a clip's frame never is.
+        tiles: rule for cutting an image into tiles; a clip's frames are never cut.
     """
 
     size: Size = 224
@@ -114,17 +114,17 @@ class FrameSpec:
         """Read the spec that HF's video processor would use for a local checkpoint directory.
 
         Raises:
-            CrossdraftError: no preprocessor file, or one that is broken or asks for something we do not do.
+            CrossdraftError: no preprocessor file, or one that is broken or asks for something unsupported.
         """
         where, settings = video_settings(folder)
         return cls.from_settings(settings, where)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], where: object) -> "FrameSpec":
-        """Read the spec from a processor's settings; `where` they stand begins the complaint.
+        """Read the spec from a processor's settings; errors begin with their place, `where`.
 
         Raises:
-            CrossdraftError: they lack something, or ask for something we do not do.
+            CrossdraftError: a setting is missing, or asks for something unsupported.
         """
 
         def does(step: str) -> bool:
@@ -145,7 +145,7 @@ class FrameSpec:
             raise CrossdraftError(f"{where} cannot be used: {reason}; take it from the checkpoint again.") from None
 
 
-# Files that say how a checkpoint wants its frames, and its images, with the part of each; HF's order of preference.
+# Files that describe a checkpoint's frames, and its images, with the part of each; HF's order of preference.
 VIDEO_FILES = (
     ("processor_config.json", "video_processor"),
     ("video_preprocessor_config.json", None),
@@ -156,10 +156,10 @@ IMAGE_FILES = (("processor_config.json", "image_processor"), ("preprocessor_conf
 
 
 def image_settings(folder: str | os.PathLike[str]) -> tuple[Path, Mapping[str, Any]] | None:
-    """The file that says how a checkpoint wants its images, and the settings in it, if there is one.
+    """Return the file that describes a checkpoint's image preprocessing, with its settings, if there is one.
 
     Raises:
-        CrossdraftError: it is broken.
+        CrossdraftError: the file is broken.
     """
     return _settings(folder, IMAGE_FILES)
 
@@ -183,10 +183,10 @@ def _settings(
 
 
 def video_settings(folder: str | os.PathLike[str]) -> tuple[Path, Mapping[str, Any]]:
-    """The file that says how a checkpoint wants its frames, and the settings in it; HF's order of preference.
+    """Return the file that describes a checkpoint's frame preprocessing, with its settings; HF's order of preference.
 
     Raises:
-        CrossdraftError: there is none, or it is broken.
+        CrossdraftError: there is no such file, or it is broken.
     """
     found = _settings(folder, VIDEO_FILES)
     if found is not None:
@@ -196,12 +196,12 @@ def video_settings(folder: str | os.PathLike[str]) -> tuple[Path, Mapping[str, A
 
 def _squeeze(settings: Mapping[str, Any]) -> tuple[int, int] | None:
     """Second resize of SmolVLM's frames, to the size that an image without tiles gets."""
-    found = None if "merge_size" in settings else settings.get("max_image_size")  # GLM's is a limit that nothing reads
+    found = None if "merge_size" in settings else settings.get("max_image_size")  # GLM's is an unused limit
     return _pair(int(found["longest_edge"])) if found else None
 
 
 def _size(settings: Mapping[str, Any]) -> Size:
-    if "merge_size" in settings:  # the Qwen family: areas under the names of edges
+    if "merge_size" in settings:  # the Qwen family stores areas under the names of edges
         size = settings.get("size") or {}
         low = settings.get("min_pixels") or size["shortest_edge"]
         high = settings.get("max_pixels") or size["longest_edge"]

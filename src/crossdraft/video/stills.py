@@ -22,13 +22,13 @@ class Still:
 
     Args:
         placeholder: the token of the configuration's `image_token_id`, repeated once for every visual token.
-        features: (config, its tiles) -> the model's visual inputs.
+        features: (config, tiles of the image) -> the model's visual inputs.
         count: (config, features) -> number of visual tokens.
-        spec: as of a family, where no preprocessor file says it; `None` = as its frames.
-        tiling: (config, settings of the image processor, none = its defaults) -> how it is cut; `None` = never.
-        marker: what a chat template writes for it; `None` = the placeholder.
-        text: (config, tiles) -> what is written in the marker's stead, as of a family.
-        clip_budget: a budget of pixels counts it as a clip of one patch of frames.
+        spec: as in `Family`, if no preprocessor file states it; `None` = as for its frames.
+        tiling: (config, settings of the image processor, empty = its defaults) -> rule for tiles; `None` = no tiles.
+        marker: text that a chat template writes for an image; `None` = the placeholder.
+        text: (config, tiles) -> text that replaces the marker, as in `Family`.
+        clip_budget: true if a budget of pixels counts an image as a clip of one patch of frames.
     """
 
     placeholder: str
@@ -42,18 +42,18 @@ class Still:
 
 
 def image_side(config: Any) -> int:
-    """Side, in pixels, of the image that a vision encoder of one size takes."""
+    """Side, in pixels, of the images of a vision encoder with one size."""
     side: Any = config.vision_config.image_size
     return side if isinstance(side, int) else side[0]
 
 
 def patch_step(config: Any) -> int:
-    """Side, in pixels, of the square that becomes one visual token, where image sizes are free."""
+    """Side, in pixels, of the square that becomes one visual token, for encoders with free image sizes."""
     return config.vision_config.patch_size * config.vision_config.spatial_merge_size
 
 
 def squares(config: Any, pixels: Tensor) -> Features:
-    """Pixels [N, 3, h, w] for an encoder of one size."""
+    """Inputs for an encoder with one size, from pixels [N, 3, h, w]."""
     side = image_side(config)
     if pixels.shape[-2:] != (side, side):
         raise _misfit(pixels, f"takes {side}x{side}")
@@ -61,7 +61,7 @@ def squares(config: Any, pixels: Tensor) -> Features:
 
 
 def patch_rows(config: Any, pixels: Tensor) -> tuple[Tensor, Tensor]:
-    """[F, 3, h, w] as the rows and the grid of an encoder of space-time patches; see `patchify`."""
+    """Convert frames [F, 3, h, w] to rows and grid of an encoder of space-time patches; see `patchify`."""
     vision, step = config.vision_config, patch_step(config)
     if pixels.shape[-2] % step or pixels.shape[-1] % step:
         raise _misfit(pixels, f"takes multiples of {step}")
@@ -77,7 +77,7 @@ def _misfit(pixels: Tensor, wanted: str) -> CrossdraftError:
 
 
 def patch_side(config: Any) -> int:
-    """Patches along a side of the image that a vision encoder of one size takes."""
+    """Number of patches along a side of the image, for a vision encoder with one size."""
     patch: Any = config.vision_config.patch_size
     return image_side(config) // (patch if isinstance(patch, int) else patch[0])
 
@@ -123,13 +123,13 @@ def _count_patches(config: Any, features: Features) -> int:
 
 
 def _count_unpadded(config: Any, features: Features) -> int:
-    """LLaVA-NeXT: the whole, and the tiles' patches without those of black bars, each row with a newline."""
+    """Count for LLaVA-NeXT: the whole image, and the tiles' patches outside black bars, each row with a newline."""
     rows, columns = _unpadded(config, features)
     return patch_side(config) ** 2 + rows * (columns + 1)
 
 
 def _count_shrunk(config: Any, features: Features) -> int:
-    """LLaVA-OneVision: as `_count_unpadded`, shrunk to about the patches of 9 tiles with `anyres_max_9`."""
+    """Count for LLaVA-OneVision: as `_count_unpadded`, shrunk to about the patches of 9 tiles by `anyres_max_9`."""
     rows, columns = _unpadded(config, features)
     most = int(config.vision_aspect_ratio.removeprefix("anyres_max_")) * patch_side(config) ** 2
     ratio = math.sqrt(rows * columns / most)
@@ -149,12 +149,12 @@ def _unpadded(config: Any, features: Features) -> tuple[int, int]:
 
 
 def _canvases(config: Any, settings: Mapping[str, Any]) -> AnyResolution:
-    """The model's own canvases, by which it counts tiles, whatever the processor's are."""
+    """Return the model's own canvases, by which it counts tiles, whatever the processor's are."""
     return AnyResolution(tuple((height, width) for height, width in config.image_grid_pinpoints))
 
 
 def _grids(config: Any, settings: Mapping[str, Any]) -> NearestGrid:
-    """InternVL's grids: its processor cuts tiles, whatever `crop_to_patches` its image processor says."""
+    """Return InternVL's grids: its processor cuts tiles even if its image processor has `crop_to_patches` off."""
     return NearestGrid(int(settings.get("min_patches", 1)), int(settings.get("max_patches", 12)))
 
 
@@ -186,7 +186,7 @@ def _on_its_own_line(config: Any, tiles: Tiles) -> str:
 
 
 def _by_rows(config: Any, tiles: Tiles) -> str:
-    """SmolVLM: each tile behind its row and column, then the whole."""
+    """Write SmolVLM's tiles, each behind its row and column, then the whole image."""
     rows, columns = tiles.grid
     mark, whole = "<fake_token_around_image>", "<fake_token_around_image><global-img><image><fake_token_around_image>"
     lines = [

@@ -15,12 +15,12 @@ __all__ = ["Tiles", "best_canvas", "cut", "nearest_grid"]
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """An image as a vision encoder takes it.
+    """An image prepared for a vision encoder.
 
     Args:
         pixels: float32 [N, 3, h, w], the whole image among them.
         grid: (rows, columns) of its tiles, (0, 0) if it was not cut.
-        size: (height, width) that it came with.
+        size: (height, width) of the original image.
     """
 
     pixels: Tensor
@@ -29,7 +29,7 @@ class Tiles:
 
 
 def cut(image: Tensor, spec: FrameSpec) -> Tiles:
-    """uint8 RGB [1, H, W, 3] -> its tiles, resized and normalised; one if the spec says nothing of tiles.
+    """Cut uint8 RGB [1, H, W, 3] into tiles, resized and normalised; one tile if the spec has no rule for tiles.
 
     Raises:
         CrossdraftError: as `preprocess`.
@@ -49,7 +49,7 @@ def cut(image: Tensor, spec: FrameSpec) -> Tiles:
 
 
 def _tile(spec: FrameSpec) -> Sides | None:
-    """(height, width) of a tile: what every frame ends up with."""
+    """Size (height, width) of a tile, which is the final size of every frame."""
     side = spec.crop or spec.squeeze or spec.size
     if isinstance(side, int):
         return side, side
@@ -57,7 +57,7 @@ def _tile(spec: FrameSpec) -> Sides | None:
 
 
 def _by_grid(pixels: Tensor, side: Sides, spec: FrameSpec, rule: NearestGrid) -> tuple[Tensor, Sides]:
-    """InternVL: stretched over a grid; behind its tiles, if there are several, the whole."""
+    """Cut by InternVL's rule: stretched over a grid; the whole image follows its tiles, if there are several."""
     rows, columns = nearest_grid((pixels.shape[-2], pixels.shape[-1]), side, rule)
     tiles = _divided(resize(pixels, (rows * side[0], columns * side[1]), spec.resample), side)
     whole = [] if len(tiles) == 1 else [resize(pixels, side, spec.resample)]
@@ -65,7 +65,7 @@ def _by_grid(pixels: Tensor, side: Sides, spec: FrameSpec, rule: NearestGrid) ->
 
 
 def _by_splits(pixels: Tensor, side: Sides, spec: FrameSpec) -> tuple[Tensor, Sides]:
-    """SmolVLM: resized, stretched to whole tiles; behind these, if there are several, the whole."""
+    """Cut by SmolVLM's rule: resized, stretched to whole tiles; the whole image follows them, if there are several."""
     pixels = resize(pixels, spec.size, spec.resample)
     pixels = resize(pixels, _multiples(pixels.shape[-2], pixels.shape[-1], side[0]), spec.resample)
     tiles = _divided(pixels, side)
@@ -76,7 +76,7 @@ def _by_splits(pixels: Tensor, side: Sides, spec: FrameSpec) -> tuple[Tensor, Si
 
 
 def _by_canvas(pixels: Tensor, side: Sides, spec: FrameSpec, rule: AnyResolution) -> tuple[Tensor, Sides]:
-    """LLaVA-NeXT: the whole; behind it the tiles of a canvas on which the image lies between black bars."""
+    """Cut by LLaVA-NeXT's rule: the whole image, then the tiles of a canvas with the image between black bars."""
     size = (pixels.shape[-2], pixels.shape[-1])
     canvas = best_canvas(size, rule)
     inner = _fitted(size, canvas)
@@ -88,14 +88,14 @@ def _by_canvas(pixels: Tensor, side: Sides, spec: FrameSpec, rule: AnyResolution
 
 
 def _divided(pixels: Tensor, side: Sides) -> Tensor:
-    """[1, 3, rows * h, columns * w] -> [rows * columns, 3, h, w], row by row."""
+    """Divide [1, 3, rows * h, columns * w] into [rows * columns, 3, h, w], row by row."""
     rows, columns = pixels.shape[-2] // side[0], pixels.shape[-1] // side[1]
     parts = pixels.reshape(3, rows, side[0], columns, side[1])
     return parts.permute(1, 3, 0, 2, 4).reshape(rows * columns, 3, *side)
 
 
 def nearest_grid(size: Sides, side: Sides, rule: NearestGrid) -> Sides:
-    """(rows, columns) of the grid whose aspect is nearest to the image's; of equal ones the largest that it half fills.
+    """Grid (rows, columns) whose aspect is nearest to the image's; of equal ones the largest that it half fills.
 
     >>> nearest_grid((400, 800), (448, 448), NearestGrid(1, 12)), nearest_grid((900, 1800), (448, 448), NearestGrid())
     ((1, 2), (2, 4))
@@ -112,7 +112,7 @@ def nearest_grid(size: Sides, side: Sides, rule: NearestGrid) -> Sides:
 
 
 def _multiples(height: int, width: int, side: int) -> Sides:
-    """The longer edge up to the next multiple of `side`, the other one after it, up to a multiple, too."""
+    """Round the longer edge up to a multiple of `side`, scale the other one with it, and round that up, too."""
     aspect = width / height
     if width >= height:
         width = math.ceil(width / side) * side
@@ -122,7 +122,7 @@ def _multiples(height: int, width: int, side: int) -> Sides:
 
 
 def best_canvas(size: Sides, rule: AnyResolution) -> Sides:
-    """(height, width) of the canvas that keeps the most pixels of an image; of equal ones that with the least bars.
+    """Canvas (height, width) that keeps the most pixels of an image; of equal ones the one with the smallest bars.
 
     >>> best_canvas((400, 800), AnyResolution(((336, 672), (672, 336), (672, 672))))
     (336, 672)
@@ -137,7 +137,7 @@ def best_canvas(size: Sides, rule: AnyResolution) -> Sides:
 
 
 def _fitted(size: Sides, canvas: Sides) -> Sides:
-    """(height, width) of an image that is as large as a canvas lets it, its aspect kept, edges rounded up."""
+    """Size (height, width) of the largest image of this aspect on a canvas, edges rounded up."""
     by_height, by_width = canvas[0] / size[0], canvas[1] / size[1]
     if by_width < by_height:
         return min(math.ceil(size[0] * by_width), canvas[0]), canvas[1]

@@ -1,4 +1,4 @@
-"""Frames to an H.264 mp4."""
+"""Writing frames to an H.264 mp4."""
 
 import os
 from collections.abc import Iterable
@@ -20,16 +20,16 @@ MIN_FPS, MAX_FPS = 0.001, 1000  # a frame in a quarter of an hour; one each tick
 def write_mp4(path: str | os.PathLike[str], frames: Iterable[ArrayLike], fps: float | Fraction, crf: int = 18) -> None:
     """Write uint8 RGB frames [H, W, 3] as an H.264 yuv420p mp4; the file appears whole or not at all.
 
-    The same frames give the same bytes, whatever the number of cores.
+    Equal frames give equal bytes, whatever the number of cores.
 
     Args:
-        path: where to; a `.mp4` name.
+        path: path of the file; a `.mp4` name.
         frames: any iterable, consumed once, all of one even size. Frame i is shown at i / fps seconds.
         fps: frames per second, 0.001 to 1000.
         crf: x264's constant rate factor: 0 loses least, 18 is visually lossless, 51 is worst.
 
     Raises:
-        CrossdraftError: no frames, frames of odd, differing or absurd size, a bad fps or crf, or a place that
+        CrossdraftError: no frames, frames of odd, differing or extreme size, an invalid fps or crf, or a path that
             cannot be written to.
     """
     if not MIN_FPS <= fps <= MAX_FPS:
@@ -53,10 +53,10 @@ def write_mp4(path: str | os.PathLike[str], frames: Iterable[ArrayLike], fps: fl
 
 def _encode(path: Path, frames: Iterable[ArrayLike], fps: float | Fraction, crf: int, shape: tuple[int, ...]) -> None:
     rate = Fraction(fps).limit_denominator(100_000)
-    # The same frames shall give the same bytes: what x264 writes depends on the number of its threads and, where
-    # AVX-512 carries its macroblock tree (as at 224 pixels), on what the memory held before.
+    # Equal frames must give equal bytes: x264's output depends on the number of its threads and, where AVX-512 carries
+    # its macroblock tree (as at 224 pixels), on the memory's earlier content.
     settings = {"crf": str(crf), "threads": "1", "x264-params": "mbtree=0"}
-    # PyAV gets an opened file, never a name: a name could be taken for a URL.
+    # PyAV gets an opened file, not a name, which it could take for a URL.
     # faststart puts the index first, so that a download that stops early still shows what has arrived.
     with (
         DeferredErrorFile(path) as file,
@@ -75,7 +75,7 @@ def _encode(path: Path, frames: Iterable[ArrayLike], fps: float | Fraction, crf:
 
 
 def _checked(frame: ArrayLike, index: int, shape: tuple[int, ...] | None) -> np.ndarray:
-    """The frame as a contiguous array; CrossdraftError if it cannot be written."""
+    """Convert a frame to a contiguous array; raise CrossdraftError if it cannot be written."""
     array = np.ascontiguousarray(frame)
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
         raise CrossdraftError(f"Frame {index} is {array.dtype} {list(array.shape)}; a frame is uint8 [H, W, 3] in RGB.")
