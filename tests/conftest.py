@@ -6,7 +6,7 @@ import random
 import shutil
 import sys
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,6 +59,17 @@ def _one_tls_context() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if (module := sys.modules.get("httpx._transports.default")) is not None:
             patch.setattr(module, "create_ssl_context", cache(module.create_ssl_context))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _events_simulated_once() -> Iterator[None]:
+    """A scene's events are simulated once, which takes 0.3 s; tests of the simulator import it itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        if (scenes := sys.modules.get("crossdraft_lab.scenes")) is not None:
+            once = lru_cache(64)(scenes.simulate_events)
+            patch.setattr(scenes, "simulate_events", once)
+            patch.setattr("crossdraft_lab.scenes.clip.simulate_events", once)
         yield
 
 

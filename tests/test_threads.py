@@ -306,7 +306,7 @@ def test_a_full_queue_refuses_and_takes_requests_again_when_it_is_not(pair, requ
 @encodes_clips
 def test_a_drafter_that_wants_the_targets_features_drafts_for_all_of_a_batch(tmp_path):
     """Prompts are read while others are answered: the drafter's process waits for no features, and loses no request."""
-    asked = [item.request for item in items(Workload(12, max_new_tokens=48, files=tmp_path))]
+    asked = [item.request for item in items(Workload(8, max_new_tokens=48, files=tmp_path))]
     with cd.Engine.load("reference", None, cd.Options(device="cpu")) as engine:
         expected = [engine.generate(request).tokens for request in asked]
     options = cd.Options(device="cpu", max_batch=4, cache_bytes=0, placement="process")

@@ -61,6 +61,7 @@ def test_a_docstring_that_describes_what_is_not_there_is_found(tool, tmp_path, c
     assert wrong in line
 
 
+@pytest.mark.slow  # it is a part of `make check`
 def test_our_own_source_and_tests_pass(tool):
     assert tool.main([]) == 0
 

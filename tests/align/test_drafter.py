@@ -258,6 +258,7 @@ def seen_by(target, clip, network):
         ("token", "union:(aligned:dir={},model={}),ngram"),
     ],
 )
+@pytest.mark.usefixtures("one_target")
 def test_answers_are_the_targets_own(pair, event, clip, tmp_path, network, spec):
     adapter = some_adapter(network, pair.target, pair.event, event, **seen_by(pair.target, clip, network))
     save_head(tmp_path, adapter, network, target_fingerprint(str(pair.target)), torch.float32)

@@ -75,7 +75,7 @@ def test_a_fork_changes_independently(method):
     assert drafter.propose([state], budgets)[0].tree == drafter.propose([own], budgets)[0].tree
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("method", METHODS)
 def test_greedy_answers_are_the_targets_own(target, expected, small_head, answers_with, method, batch):
     record = HEADS[method]

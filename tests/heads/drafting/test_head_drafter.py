@@ -17,7 +17,7 @@ from crossdraft.heads.drafting.head_drafter import TREES, HeadDrafter
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 
 TARGET_PROBS = torch.tensor([0.05, 0.15, 0.3, 0.3, 0.2])
-SEEDS = 2500
+SEEDS = 1000
 
 
 class Even(HeadDrafter[bool]):

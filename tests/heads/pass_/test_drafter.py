@@ -35,7 +35,7 @@ def decoder(target, drafter, hidden="before", **options) -> DecodeLoop:
     return DecodeLoop(target, DraftRunner(drafter, hidden), cost=cost, **options)
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("name", ZOO)
 def test_answers_are_the_targets_own(name, batch):
     target = as_target(*ZOO[name]())
