@@ -134,7 +134,7 @@ def _end(held: "deque[Events]") -> int:
 def checked_chunks(
     name: Path, kind: str | None, sensor: Sensor | None, window: Window, limits: EventLimits
 ) -> Iterator[Events]:
-    """The chunks of a reader, checked: known format, in order, within the limits."""
+    """Yield the chunks of a reader, checked: known format, in order, within the limits."""
     _check_file(name)
     if sensor is not None:
         sensor = checked_sensor(sensor, name)
@@ -159,7 +159,7 @@ def checked_chunks(
 
 
 def detect_format(path: str | os.PathLike[str]) -> str:
-    """The name of a recording's format, from its first bytes or, where those say nothing, its suffix."""
+    """Name of a recording's format, by its first bytes or, if these do not show it, by its suffix."""
     name = recording_path(path)
     _check_file(name)
     with name.open("rb") as file:
@@ -183,7 +183,7 @@ def detect_format(path: str | os.PathLike[str]) -> str:
 
 
 def recording_path(path: object) -> Path:
-    """The path of a recording; CrossdraftError where it is something else."""
+    """Path of a recording; raises CrossdraftError for any other value."""
     if not isinstance(path, str | os.PathLike):
         raise CrossdraftError(f"The recording's path is {described(path)}; give the path of a recording.")
     return Path(path)

@@ -31,10 +31,10 @@ def write_pngs(folder: str | os.PathLike[str], frames: Iterable[NDArray[np.uint8
 
 
 def film(chunks: Iterable[Events], fps: float, overlap: Overlap = "last") -> Iterator[NDArray[np.uint8]]:
-    """Frames of 1/fps seconds of events each, white where nothing happened, sides padded to even for video.
+    """Yield frames of 1/fps seconds of events each, white without events, sides padded to even for video.
 
     Raises:
-        CrossdraftError: an absurd fps, or a chunk up to which the film would be longer than MAX_FILM_FRAMES; raised
+        CrossdraftError: an extreme fps, or a chunk up to which the film would be longer than MAX_FILM_FRAMES; raised
             before any of its frames is drawn.
     """
     if not 0.001 <= fps <= 1000:
@@ -48,7 +48,7 @@ def film(chunks: Iterable[Events], fps: float, overlap: Overlap = "last") -> Ite
 
 
 def _short_enough(chunks: Iterable[Events], fps: float) -> Iterator[Events]:
-    """Pass chunks by; a gap between two clocks, such as 0 and the Unix epoch, would make white frames without end."""
+    """Pass chunks on; refuse a gap between two clocks, as from 0 to the Unix epoch, which would make endless frames."""
     start: int | None = None
     for chunk in chunks:
         if len(chunk):

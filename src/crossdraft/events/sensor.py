@@ -6,17 +6,17 @@ from typing import Literal
 
 from crossdraft.errors import CrossdraftError
 
-MIN_THRESHOLD = 0.01  # in ln brightness
+MIN_THRESHOLD = 0.01  # least threshold, in ln brightness
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatorConfig:
-    """The pixel's physics. `IDEAL`, `CLEAN`, `DEFAULT` and `NOISY` below are v2e's presets.
+    """Physics of a simulated pixel. `IDEAL`, `CLEAN`, `DEFAULT` and `NOISY` below are v2e's presets.
 
     Attributes:
         threshold_on: mean rise of ln brightness per ON event.
-        threshold_off: mean fall per OFF event.
-        threshold_sigma: spread of both from pixel to pixel.
+        threshold_off: mean fall of ln brightness per OFF event.
+        threshold_sigma: spread of both thresholds from pixel to pixel.
         cutoff_hz: low-pass corner at full white; 0 switches the filter off.
         leak_hz: mean rate of spurious ON events.
         shot_noise_hz: rate of noise events in a black pixel, ON and OFF together.

@@ -2,7 +2,7 @@
 
 The pixel model is v2e's (Hu, Liu & Delbruck, CVPRW 2021): log brightness, a low-pass whose speed grows with
 light, a threshold of its own for every pixel, a leak that makes ON events in the dark, a dead time after each
-event, and shot noise. What differs, on purpose:
+event, and shot noise. It differs on purpose in these points:
 
 - An event is stamped with the moment its level is crossed, interpolated between the two frames, as ESIM does
   (`stamps="stepped"` gives v2e's coarse stamps).
@@ -28,8 +28,8 @@ Found = tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.bool_]]  # pixel
 LINEAR_BELOW = 20  # grey levels up to here are mapped linearly: the log of a dark 8-bit pixel is mostly noise
 LEAK_SPREAD_DECADES = 0.1
 SHOT_NOISE_AT_WHITE = 0.25
-BURST_S = 0.01  # the readout passes what its rate gives in this time even when it comes at once
-# A level that returns to where it came from must undo its events, though float32 sums miss it by a few 1e-7.
+BURST_S = 0.01  # seconds of its rate that the readout passes in one burst
+# A level that returns to its start must undo its events, though float32 sums miss it by a few 1e-7.
 GUARD = np.float32(1e-5)
 
 
@@ -37,8 +37,8 @@ class Simulator:
     """Turns frames into events one at a time; memory depends on the frame size only.
 
     Args:
-        config: the pixel's physics.
-        seed: of everything random: thresholds, leak rates, noise, drops.
+        config: physics of the pixel.
+        seed: seed of thresholds, leak rates, noise and drops.
     """
 
     def __init__(self, config: SimulatorConfig, seed: int) -> None:
@@ -52,11 +52,11 @@ class Simulator:
         return self._pixels.dropped if self._pixels else 0
 
     def feed(self, luma: Luma, t_us: int) -> Events:
-        """Advance to the frame taken at `t_us` and return the events since the frame before.
+        """Advance to the frame taken at `t_us` and return the events since the previous frame.
 
         Args:
             luma: brightness, uint8 or float in 0..255, [H, W]; every frame of one size.
-            t_us: time of the frame, later than the one before.
+            t_us: time of the frame, later than the previous one.
 
         Returns:
             Events in [previous t_us, t_us]; none for the first frame, which only sets the pixels' memory.
@@ -79,10 +79,10 @@ class Simulator:
 
 
 def simulate(frames: Iterable[tuple[int, Luma]], config: SimulatorConfig, seed: int) -> Events:
-    """Events of a whole sequence of (time in µs, brightness frame); see `Simulator.feed`.
+    """Simulate the events of a sequence of (time in µs, brightness frame); see `Simulator.feed`.
 
     Raises:
-        CrossdraftError: no frame, or what `Simulator.feed` raises.
+        CrossdraftError: no frame, or an error of `Simulator.feed`.
     """
     simulator = Simulator(config, seed)
     chunks = [simulator.feed(frame, t_us) for t_us, frame in frames]
@@ -97,10 +97,10 @@ class PixelArray:
     A pixel compares its filtered log brightness (level) with the value it last reported (memory).
 
     Args:
-        config: the physics.
+        config: physics of the pixels.
         luma: the first frame, [H, W]; sets level and memory.
-        t_us: its time.
-        rng: source of everything random, now and later.
+        t_us: time of the first frame.
+        rng: source of all random numbers, now and later.
     """
 
     def __init__(self, config: SimulatorConfig, luma: Luma, t_us: int, rng: np.random.Generator) -> None:
@@ -109,7 +109,7 @@ class PixelArray:
         self.shape = (luma.shape[0], luma.shape[1])
         self.t_us = t_us
         self.dropped = 0
-        self._credit = math.inf  # events that the readout can pass by now; the first `_refill` caps it
+        self._credit = math.inf  # events that the readout can pass now; the first `_refill` limits it
         self._rng = rng
         self._on = _thresholds(config.threshold_on, config.threshold_sigma, size, rng)
         self._off = _thresholds(config.threshold_off, config.threshold_sigma, size, rng)
@@ -123,7 +123,7 @@ class PixelArray:
         self._last = np.full(size, -np.inf)  # time of each pixel's last event, µs
 
     def advance(self, luma: Luma, t_us: int) -> Events:
-        """Expose the pixels to the frame [H, W] taken at `t_us`, and return their events since the one before."""
+        """Expose the pixels to the frame [H, W] taken at `t_us`; return their events since the previous frame."""
         luma = luma.reshape(-1)
         dt = (t_us - self.t_us) * 1e-6
         before, self._level = self._level, self._low_pass(luma, dt)
@@ -158,7 +158,7 @@ class PixelArray:
     def _crossings(
         self, at: NDArray[np.intp], change: NDArray[np.float32], before: NDArray[np.float32], t_us: int
     ) -> list[Found]:
-        """Events of the pixels `at`, whose level now differs from their memory by at least a threshold.
+        """Find the events of the pixels `at`, whose level now differs from their memory by at least a threshold.
 
         Seen in the direction of the change, a pixel stood at `start` thresholds at the last frame and stands at
         `end` >= 1 now; its r-th event falls where the straight line between the two passes r.
@@ -173,7 +173,7 @@ class PixelArray:
         start, end = (before - memory) * sign / theta, change / theta
         slope = np.maximum(end - start, np.float32(1e-9))
         keep = self._within_limit(count)
-        moved = count - keep  # the readout lost these, the pixel did not: its memory moves all the same
+        moved = count - keep  # the readout lost these events, but the pixel's memory moves with them, too
         rows = np.arange(len(at))
         found: list[Found] = []
         for rank in range(1, int(keep.max()) + 1):
@@ -194,7 +194,7 @@ class PixelArray:
         return found
 
     def _within_limit(self, count: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The number of each pixel's `count` events that the readout passes."""
+        """Number of each pixel's `count` events that the readout passes."""
         total = int(count.sum())
         if total <= self._credit:
             self._credit -= total
@@ -207,7 +207,7 @@ class PixelArray:
         return keep
 
     def _noise(self, luma: Luma, t_us: int) -> Found:
-        """Shot noise: a Poisson process a pixel, thinned by the light; an event resets the pixel's memory."""
+        """Draw shot noise: a Poisson process for each pixel, weaker in light; an event resets the pixel's memory."""
         config, rng, span = self.config, self._rng, t_us - self.t_us
         number = rng.poisson(config.shot_noise_hz / 2 * span * 1e-6 * self._noise_table[-1])
         pick = np.searchsorted(self._noise_table, rng.random(number) * self._noise_table[-1], side="right")
@@ -216,7 +216,7 @@ class PixelArray:
         moment = self.t_us + rng.random(number) * span
         if config.refractory_us:
             stays &= moment >= self._last[pixel] + config.refractory_us
-            first = np.zeros(number, np.bool_)  # a second event of one pixel would mostly fall into its dead time
+            first = np.zeros(number, np.bool_)  # a second event of a pixel would mostly fall into its dead time
             first[np.unique(pixel, return_index=True)[1]] = True
             stays &= first
         pixel, moment, on = pixel[stays], moment[stays], pick[stays] < len(self._on)
@@ -238,12 +238,12 @@ _LIGHT = ((_GREYS + 20) / 275).astype(np.float32)
 
 
 def log_brightness(luma: Luma) -> NDArray[np.float32]:
-    """`lin_log`, by table for uint8."""
+    """Compute `lin_log`, by table for uint8."""
     return _LIN_LOG[luma.astype(np.uint8, copy=False)] if luma.dtype == np.uint8 else lin_log(luma.astype(np.float64))
 
 
 def relative_light(luma: Luma) -> NDArray[np.float32]:
-    """0.07 for black to 1 for white: what a pixel's speed is proportional to. By table for uint8."""
+    """Relative light, 0.07 for black to 1 for white, to which a pixel's speed is proportional. By table for uint8."""
     return (
         _LIGHT[luma.astype(np.uint8, copy=False)]
         if luma.dtype == np.uint8

@@ -1,4 +1,4 @@
-"""The one in-memory form of an event recording.
+"""Event recordings in memory.
 
 An event camera has no frames: each pixel reports, on its own, the moment its brightness rose (p = 1) or
 fell (p = 0) by a set step. A recording is therefore four parallel columns and the size of the sensor.
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from crossdraft.checks import described, whole
 from crossdraft.errors import CrossdraftError
 
-LAST_US = 1 << 62  # no clock gets there (146 thousand years), and sums of two such times still fit in int64
+LAST_US = 1 << 62  # beyond any clock (146 thousand years); the sum of two such times fits in int64
 Sensor = tuple[int, int]  # width, height
 Columns = tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike]  # x, y, t, p as found, unchecked
 
@@ -25,12 +25,12 @@ class Events:
     """N events, sorted by time.
 
     Use `Events.checked` for data of unknown origin. The plain constructor only compares dtypes and lengths,
-    so that hot loops which already guarantee the rest pay nothing.
+    so that it is cheap for inner loops, which guarantee the rest.
 
     Attributes:
         x: column, uint16 [N], 0 <= x < width.
         y: row, uint16 [N], 0 <= y < height.
-        t: time in µs, int64 [N], never decreasing. Absolute where the source is absolute.
+        t: time in µs, int64 [N], never decreasing. Absolute if the source's times are.
         p: polarity, uint8 [N]: 1 brighter (ON), 0 darker (OFF).
         width: sensor columns.
         height: sensor rows.
@@ -62,7 +62,7 @@ class Events:
         Polarity may be bool, 0/1 or -1/+1. Time must be whole or fractional µs and never decrease.
 
         Args:
-            source: what to call the data in messages, for instance its path.
+            source: name of the data in messages, for instance its path.
 
         Raises:
             CrossdraftError: columns of different lengths, events outside the sensor, out of order, with a
@@ -90,7 +90,7 @@ class Events:
 
     @staticmethod
     def empty(width: int, height: int) -> "Events":
-        """No events at all on a sensor of this size."""
+        """Make an empty recording of a sensor of this size."""
         return Events(
             np.empty(0, np.uint16), np.empty(0, np.uint16), np.empty(0, np.int64), np.empty(0, np.uint8), width, height
         )
@@ -114,11 +114,11 @@ class Events:
         return int(self.t[-1] - self.t[0]) if len(self.t) else 0
 
     def slice(self, t0: int, t1: int) -> "Events":
-        """The events with t0 <= t < t1 (µs), as views: nothing is copied."""
+        """Events with t0 <= t < t1 (µs), as views: nothing is copied."""
         return Window(t0, t1).clip(self)
 
     def take(self, rows: "slice | NDArray[np.intp]") -> "Events":
-        """The events of these rows; rows must rise so that the order in time is kept."""
+        """Events of these rows, which must rise so that the order in time is kept."""
         return Events(self.x[rows], self.y[rows], self.t[rows], self.p[rows], self.width, self.height)
 
 
@@ -127,9 +127,9 @@ class Newest:
     """The newest events of a span: those of its last `us` µs, but at least `least` and at most `most` of them.
 
     Args:
-        us: counted back from the last event of the span; None for no bound.
-        least: so many are taken even if they are older.
-        most: None for no bound.
+        us: length in µs, counted back from the last event of the span; None for no limit.
+        least: number of events that are taken even if they are older.
+        most: largest number of events; None for no limit.
     """
 
     us: int | None = None
@@ -146,13 +146,13 @@ class Newest:
             )
 
     def first(self, t: NDArray[np.int64]) -> int:
-        """The row where the newest of these sorted times begin."""
+        """Row at which the newest of these sorted times begin."""
         begin = 0 if self.us is None or not len(t) else int(np.searchsorted(t, int(t[-1]) + 1 - self.us))
         begin = min(begin, max(0, len(t) - self.least))
         return begin if self.most is None else max(begin, len(t) - self.most)
 
     def of(self, events: Events) -> Events:
-        """The newest of these events, as views."""
+        """Newest of these events, as views."""
         return events.take(slice(self.first(events.t), None))
 
 
@@ -162,7 +162,7 @@ class Window:
 
     Args:
         start_us, end_us: the span.
-        newest: which of its events are wanted; None for all. A reader may give more.
+        newest: newest events of the span that are wanted; None for all. A reader may return more.
     """
 
     start_us: int | None = None
@@ -175,13 +175,13 @@ class Window:
                 whole(name, value, least=-LAST_US)
 
     def clip(self, events: Events) -> Events:
-        """The events inside the span, as views."""
+        """Events inside the span, as views."""
         first = 0 if self.start_us is None else np.searchsorted(events.t, self.start_us)
         last = len(events) if self.end_us is None else np.searchsorted(events.t, self.end_us)
         return events.take(slice(int(first), max(int(first), int(last))))
 
     def ends_before(self, t: NDArray[np.int64]) -> bool:
-        """True if nothing that follows these sorted times can be inside."""
+        """True if no event after these sorted times can be inside the span."""
         return self.end_us is not None and len(t) > 0 and bool(t[-1] >= self.end_us)
 
 
@@ -189,7 +189,7 @@ def concatenate(chunks: Sequence[Events]) -> Events:
     """Join consecutive chunks of one recording.
 
     Raises:
-        CrossdraftError: no chunk, different sensors, or a chunk that begins before the one in front ends.
+        CrossdraftError: no chunk, different sensors, or a chunk that begins before the previous one ends.
     """
     if not chunks:
         raise CrossdraftError("There are no event chunks to join.")
@@ -211,10 +211,10 @@ def concatenate(chunks: Sequence[Events]) -> Events:
 
 
 def batches(chunks: Iterable[Events], size: int) -> Iterator[Events]:
-    """Join small consecutive chunks into ones of at least `size` events; at least one, the last may be smaller.
+    """Join small consecutive chunks into ones of at least `size` events; yields at least one; the last may be smaller.
 
     Raises:
-        CrossdraftError: no chunk at all, or what `concatenate` raises.
+        CrossdraftError: no chunk, or an error of `concatenate`.
     """
     held: list[Events] = []
     count = given = 0
@@ -259,12 +259,12 @@ def unwrap_time(t: NDArray[np.integer], bits: int, source: object, first: int = 
     """Undo the overflow of an unsigned `bits`-wide µs counter.
 
     A backward jump of more than half the counter's range is an overflow; a smaller one is disorder.
-    A silence longer than the whole range cannot be seen in the data and is lost.
+    A silence longer than the whole range leaves no trace in the data and is lost.
 
     Args:
         t: raw counter values [N].
         bits: width of the counter, for instance 16 (wraps after 65.5 ms) or 32 (71.6 min).
-        first: row of the recording where these begin, for the complaint.
+        first: row of the recording at which these values begin, for the error message.
 
     Raises:
         CrossdraftError: events out of order.
@@ -279,10 +279,10 @@ def unwrap_time(t: NDArray[np.integer], bits: int, source: object, first: int = 
 
 
 def checked_sensor(sensor: object, source: object) -> Sensor:
-    """The (width, height) of a sensor, two whole numbers.
+    """Return (width, height) of a sensor as two whole numbers.
 
     Raises:
-        CrossdraftError: it is no such pair.
+        CrossdraftError: `sensor` is no such pair.
     """
     pair = tuple(sensor) if isinstance(sensor, tuple | list) else ()
     if len(pair) != 2 or any(isinstance(side, bool) or not hasattr(side, "__index__") for side in pair):
@@ -292,7 +292,7 @@ def checked_sensor(sensor: object, source: object) -> Sensor:
 
 
 def _column(value: ArrayLike, name: str, source: object) -> NDArray[Any]:
-    """A column as an array; CrossdraftError where it is none, or hides some of its values."""
+    """Convert a column to an array; raise CrossdraftError if it is none, or masks some of its values."""
     if isinstance(value, np.ma.MaskedArray) and value.mask.any():
         raise CrossdraftError(f"{source}: column {name} has masked values, which are no events; take them out.")
     try:
@@ -304,11 +304,11 @@ def _column(value: ArrayLike, name: str, source: object) -> NDArray[Any]:
 
 
 def check_numbers(columns: Mapping[str, np.dtype[Any]], source: object) -> None:
-    """Refuse columns of events that are no numbers, before anything is computed with them.
+    """Refuse columns of events that are not numeric, before anything is computed from them.
 
     Raises:
-        CrossdraftError: a column is of text, bytes, dates, durations, complex numbers, records or objects; or one but
-            the polarity `p` of truth values.
+        CrossdraftError: a column has text, bytes, dates, durations, complex numbers, records or objects; or a column
+            other than the polarity `p` has truth values.
     """
     for name, dtype in columns.items():
         if dtype.kind not in ("iufb" if name == "p" else "iuf"):
@@ -318,10 +318,10 @@ def check_numbers(columns: Mapping[str, np.dtype[Any]], source: object) -> None:
 
 
 def normalise_polarity(p: NDArray[np.generic], source: object) -> NDArray[np.uint8]:
-    """Bring bool, 0/1 or -1/+1 to uint8 0/1; CrossdraftError on anything else."""
+    """Convert bool, 0/1 or -1/+1 to uint8 0/1; raise CrossdraftError for anything else."""
     if p.dtype == np.bool_:
         return p.astype(np.uint8)
-    with np.errstate(invalid="ignore"):  # what no int8 can hold is found by comparison
+    with np.errstate(invalid="ignore"):  # values outside int8 are found by comparison
         signed = p.astype(np.int8, copy=False)
     if not len(p):
         return signed.astype(np.uint8)
@@ -335,12 +335,12 @@ def normalise_polarity(p: NDArray[np.generic], source: object) -> NDArray[np.uin
 
 
 def whole_times(t: NDArray[np.generic], source: object) -> NDArray[np.int64]:
-    """Times in µs as int64, checked first: a cast would turn what does not fit into a plausible time.
+    """Convert times in µs to int64, after a check: a cast would turn an invalid time into a plausible one.
 
     Raises:
         CrossdraftError: a time is not finite, or reaches 2**62 µs.
     """
-    # NaN spreads to min and max, and no comparison with it holds.
+    # NaN propagates to min and max, and comparisons with it are false.
     if len(t) and not (t.min().item() > -LAST_US and t.max().item() < LAST_US):
         raise CrossdraftError(
             f"{source}: times reach {t.min()}..{t.max()} µs; they must be finite numbers below 2**62 µs, "

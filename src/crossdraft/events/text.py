@@ -1,4 +1,4 @@
-"""E2VID's text recordings: a line "width height", then a line "t x y p" per event, t in seconds; or that in a zip."""
+"""E2VID's text recordings: a line "width height", then a line "t x y p" per event, t in seconds; or a zip of it."""
 
 import io
 import lzma
@@ -18,19 +18,19 @@ from crossdraft.events.stream import Events, Sensor, Window
 from crossdraft.files import atomic_path
 
 CHUNK_LINES = 1 << 18
-MAX_LINE = 256  # characters; numpy's own way to write four numbers takes 100
+MAX_LINE = 256  # characters; numpy writes four numbers in at most 100
 
 
 def read_e2vid(
     path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
 ) -> Iterator[Events]:
-    """The events of a `.txt` or `.zip`; text without the size line needs `sensor`. Reads some lines at a time."""
+    """Yield the events of a `.txt` or `.zip`; text without a size line needs `sensor`. Reads a few lines at a time."""
     with _opened(path, limits) as file:
         (width, height), lines = _size_and_events(file, sensor, path, limits)
         done = 0
         while (some := list(islice(lines, CHUNK_LINES))) or not done:
             t, x, y, p = _table(some, path, done).T
-            with np.errstate(over="ignore"):  # what becomes infinite is refused
+            with np.errstate(over="ignore"):  # infinite values are refused later
                 t_us = t * 1e6
             chunk = Events.checked(x, y, t_us, p, width, height, source=path)
             done += max(len(chunk), 1)
@@ -40,10 +40,10 @@ def read_e2vid(
 
 
 def write_e2vid(path: str | Path, chunks: Iterable[Events]) -> None:
-    """Write the same text, µs resolution; a name ending in .zip gives the zipped form E2VID's demos use.
+    """Write E2VID's text with µs resolution; a name ending in .zip gives the zipped form of E2VID's demos.
 
     Raises:
-        CrossdraftError: there is not even an empty chunk.
+        CrossdraftError: there is no chunk at all.
     """
     name = Path(path)
     with atomic_path(name) as temporary:
@@ -92,7 +92,7 @@ def _opened(path: Path, limits: EventLimits) -> Iterator[TextIO]:
         raise CrossdraftError(f"{path} cannot be read ({error}); it is damaged, so copy it again.") from error
 
 
-# What the decompressors of a zip may raise on broken bytes.
+# Errors that the decompressors of a zip may raise on broken bytes.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, NotImplementedError, RuntimeError)
 
 
@@ -110,10 +110,10 @@ def _size_and_events(
 
 
 def _lines(file: TextIO, path: Path, limits: EventLimits) -> Iterator[str]:
-    """Every line but blank ones and comments; a line above MAX_LINE, of a hostile zip for example, is refused."""
+    """Yield every line except blank ones and comments; a line above MAX_LINE, as in a hostile zip, is refused."""
     count = 0
     while line := file.readline(MAX_LINE + 1):
-        count += 1  # blank ones too: they are work, if no events
+        count += 1  # blank lines count, too, as they take work
         limits.check_lines(path, count)
         if len(line) > MAX_LINE:
             raise CrossdraftError(

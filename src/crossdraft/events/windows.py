@@ -1,9 +1,9 @@
 """Adaptive temporal windows: a long recording as a few short windows, where its events are (after EventFlash, 2026).
 
-Equal-count slices of a long recording fail twice. They are long, so that motion smears and the sensor's noise covers
-what moves; and noise, which goes on while nothing happens, takes slices for itself. So the recording is cut into up to
-1,000 bins of time, the background rate is taken off, the windows share what is left equally, and each is cut down to
-the busiest stretch of a length for which the model was made.
+Equal-count slices of a long recording fail in two ways. They are long, so that motion smears and the sensor's noise
+covers moving objects; and noise, which goes on in still scenes, fills slices of its own. So the recording is divided
+into up to 1,000 bins of time, the background rate is subtracted, the windows share the rest equally, and each is
+shortened to its busiest stretch of a length for which the model was made.
 """
 
 from itertools import pairwise
@@ -16,8 +16,8 @@ from crossdraft.events.stream import Events
 
 BINS = 1_000
 LEAST_BIN_US = 10_000
-BACKGROUND = 0.25  # quantile of the bins' counts that is taken for noise
-STEPS = 4  # a stretch is looked for at so many places for each of its lengths
+BACKGROUND = 0.25  # quantile of the bins' counts that counts as noise
+STEPS = 4  # positions per length at which a stretch is tried
 
 
 def adaptive_windows(events: Events, count: int, longest_us: int, bins: int = BINS) -> list[slice]:
@@ -25,12 +25,12 @@ def adaptive_windows(events: Events, count: int, longest_us: int, bins: int = BI
 
     Args:
         events: a recording.
-        count: of windows.
-        longest_us: no window is longer.
-        bins: most bins of time that are told apart.
+        count: number of windows.
+        longest_us: largest length of a window in µs.
+        bins: largest number of bins of time.
 
     Raises:
-        CrossdraftError: fewer events than windows, or a number that makes no sense.
+        CrossdraftError: fewer events than windows, or an invalid number.
     """
     if min(count, longest_us, bins) < 1:
         raise CrossdraftError(f"{count} windows of {longest_us} µs out of {bins} bins hold nothing; give more of each.")
@@ -41,12 +41,12 @@ def adaptive_windows(events: Events, count: int, longest_us: int, bins: int = BI
 
 
 def equal_shares(events: Events, count: int, bins: int = BINS) -> NDArray[np.int64]:
-    """[count + 1] rows between which equal shares of the events above the background lie; they rise strictly."""
+    """Rows [count + 1] between which equal shares of the events above the background lie; they rise strictly."""
     span = events.duration_us + 1
     bins = min(bins, max(count, span // LEAST_BIN_US))
     rows = np.searchsorted(events.t, events.t0 + np.arange(bins + 1) * span // bins)
     found = np.diff(rows)
-    # Where something moves all the time, the quantile is no background: half of all events count in any case.
+    # Where something moves all the time, the quantile is not background: at least half of all events count.
     background = min(float(np.quantile(found, BACKGROUND)), found.mean() / 2)
     above = np.maximum(found - background, 0)
     shares = np.concatenate([[0.0], above.cumsum() / above.sum()])
@@ -58,7 +58,7 @@ def equal_shares(events: Events, count: int, bins: int = BINS) -> NDArray[np.int
 
 
 def _busiest(events: Events, first: int, last: int, longest_us: int) -> slice:
-    """The rows in `first` … `last` - 1 of the busiest stretch of that length; all, if they span no more."""
+    """Rows in `first` … `last` - 1 of the busiest stretch of that length; all, if they span no more."""
     t = events.t[first:last]
     if t[-1] - t[0] < longest_us:
         return slice(first, last)

@@ -1,4 +1,4 @@
-"""`Events` to any format that we write, chosen by the file's suffix."""
+"""Writing `Events` in any supported format, chosen by the file's suffix."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +14,7 @@ from crossdraft.events.read import gathered
 from crossdraft.events.stream import Events
 from crossdraft.events.text import write_e2vid
 
-# These formats are written from memory; HDF5 and text are written as the chunks come.
+# These formats are written from memory; HDF5 and text are written chunk by chunk.
 _WHOLE: Mapping[str, Callable[[Path, Events], None]] = {
     ".npy": write_eventgpt_npy,
     ".aedat4": partial(write_faery, kind="aedat4"),
@@ -33,7 +33,7 @@ def write_events(
 
     Raises:
         CrossdraftError: another suffix, no chunk, more events than `limits` allow to hold where a format is written
-            from memory, or what the format cannot hold.
+            from memory, or events that do not fit the format.
     """
     name = Path(path)
     suffix = name.suffix.lower()

@@ -1,7 +1,7 @@
 """Heads on disk: `config.json` and `model.safetensors`.
 
 Weights that a head shares with its target are not stored. So the configuration names the target by a hash of its
-weights, and a head is loaded for that target only, unless the caller says otherwise.
+weights, and a head is loaded only for that target, unless the caller says otherwise.
 """
 
 import json
@@ -24,7 +24,7 @@ from crossdraft.models.shards import read_weights
 from crossdraft.plugins import more_to_install
 
 WEIGHTS = "model.safetensors"
-RETIRED = ("frames_dropped",)  # settings of heads that were saved by 0.1, which have no meaning any more
+RETIRED = ("frames_dropped",)  # settings of heads saved by version 0.1, now without meaning
 KEYS = ("format", "network", "target", "config")
 OF_TARGET = ("hidden_size", "vocab_size", "num_layers", "draft_ids")
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", NoneType: "null"}
@@ -37,7 +37,7 @@ class HeadFile:
     Args:
         network: name of the network in `NETWORKS`.
         target: hash of the target's weights.
-        config: the network's.
+        config: configuration of the network.
     """
 
     network: str
@@ -46,12 +46,12 @@ class HeadFile:
 
 
 def make(network: str, config: HeadConfig, shared: SharedWeights) -> Head:
-    """A freshly initialised head."""
+    """Make an untrained head."""
     return NETWORKS[network].network_class(config, shared)
 
 
 def save_head(folder: Path, head: Head, network: str, target: str, dtype: torch.dtype = torch.bfloat16) -> None:
-    """Write a head into a folder that exists."""
+    """Write a head into an existing folder."""
     head_json = {"format": FORMAT, "network": network, "target": target, "config": asdict(head.config)}
     (folder / CONFIG).write_text(json.dumps(head_json, indent=1) + "\n", encoding="utf-8")
     weights = {name: value.detach().to("cpu", dtype).contiguous() for name, value in head.stored().items()}
@@ -59,7 +59,7 @@ def save_head(folder: Path, head: Head, network: str, target: str, dtype: torch.
 
 
 def read_config(folder: Path) -> HeadFile:
-    """A head's configuration, without its weights.
+    """Read a head's configuration, without its weights.
 
     Raises:
         CrossdraftError: the file is missing, no JSON, of another format, or has an unknown network or key.
@@ -75,11 +75,11 @@ def read_config(folder: Path) -> HeadFile:
 
 
 def config_of(network: str, values: Mapping[str, Any], where: str) -> HeadConfig:
-    """A network's configuration from plain values; `where`, the values' source, begins the error message.
+    """Make a network's configuration from plain values; `where`, the values' source, begins the error message.
 
     Raises:
-        CrossdraftError: the network or a key is unknown (the nearest is named), a key is missing, or a value is of
-            another kind or makes no sense.
+        CrossdraftError: the network or a key is unknown (the nearest is named), a key is missing, or a value has
+            another type or is invalid.
     """
     if network not in NETWORKS:
         hint = suggestion(network, NETWORKS, f"choose among {', '.join(NETWORKS)}.{more_to_install()}")
@@ -105,16 +105,16 @@ def config_of(network: str, values: Mapping[str, Any], where: str) -> HeadConfig
 
 
 def load_head(folder: Path, shared: SharedWeights, target: str | None = None, network: str | None = None) -> Head:
-    """Load a head, in float32, for the target whose weights `shared` are.
+    """Load a head, in float32, for the target with the weights `shared`.
 
     Args:
         folder: folder that `save_head` wrote.
-        shared: the weights it shares with the target.
-        target: hash of the target's weights, to be compared with the head's; `None` = not compared.
+        shared: weights that the head shares with the target.
+        target: hash of the target's weights, which the head's must equal; `None` = no comparison.
         network: network that the head must have; `None` = any.
 
     Raises:
-        CrossdraftError: as `read_config`, the head is another network or another target's, or its weights do not fit.
+        CrossdraftError: as `read_config`; the head is another network or another target's; or its weights do not fit.
     """
     found = read_config(folder)
     check_head(folder, found.network, network)
@@ -135,10 +135,10 @@ def revived(network: str, config: HeadConfig, shared: SharedWeights, weights: Ma
 
 
 def stored_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """A head's own weights, in the dtype in which they are stored.
+    """Read a head's own weights, in the dtype in which they are stored.
 
     Raises:
-        CrossdraftError: they are missing or damaged.
+        CrossdraftError: the weights are missing or damaged.
     """
     try:
         return load_file(folder / WEIGHTS)
@@ -159,7 +159,7 @@ def fits(value: object, hint: Any) -> bool:
         return value in args
     if origin is tuple:
         return isinstance(value, tuple) and all(fits(one, args[0]) for one in value)
-    if isinstance(value, bool):  # Python counts it among the whole numbers
+    if isinstance(value, bool):  # in Python, bool is a subclass of int
         return hint is bool
     return isinstance(value, int | float if hint is float else hint)
 
@@ -214,7 +214,7 @@ def summarize(folder: Path) -> HeadSummary:
     """Describe a head's folder.
 
     Raises:
-        CrossdraftError: it holds no head, or its weights do not fit its configuration.
+        CrossdraftError: the folder holds no head, or its weights do not fit its configuration.
     """
     found = read_config(folder)
     config, weights = found.config, read_weights(folder, singles=(WEIGHTS,))

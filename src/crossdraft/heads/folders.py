@@ -33,7 +33,7 @@ def head_json(folder: Path) -> dict[str, Any]:
 
 
 def check_head(folder: Path, found: str, network: str | None) -> None:
-    """Raise CrossdraftError if the network found in a folder is not the one that is wanted; `None` = any is."""
+    """Raise CrossdraftError if the network found in a folder is not the wanted one; `None` = any will do."""
     if network is not None and found != network:
         raise CrossdraftError(f"{folder} holds a head of the network '{found}', not '{network}'.")
 

@@ -1,4 +1,4 @@
-"""Loads drafters around heads: weights from a folder, checked against the model that they belong to."""
+"""Loads drafters with heads: weights from a folder, checked against the model that they belong to."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,10 +29,10 @@ from crossdraft.load import event_fingerprint, target_fingerprint
 
 
 def shipped_folder(network: str, target: str, written: str) -> Path:
-    """The folder of a network that is shipped for the reference target.
+    """Folder of a network that is shipped for the reference target.
 
     Args:
-        network: its name.
+        network: name of the network.
         target: fingerprint of the target that the network is for.
         written: setting that names another folder, such as `token_packer:dir=FOLDER`.
 
@@ -57,14 +57,14 @@ def load_head_drafter(
     *,
     packed: bool = True,
 ) -> HeadDrafter[Any]:
-    """A drafter around a head on its target's features; it runs in the target's process.
+    """Load a drafter with a head on its target's features; it runs in the target's process.
 
     Args:
-        name: of the method; see `HEADS`.
+        name: name of the method; see `HEADS`.
         host: the target.
-        source: what the target was loaded from.
-        folder: of the head; default the shipped one.
-        tree: `static`, or one of `TREES`; default the method's own, but `dynamic` instead of `static` where the
+        source: name or folder that the target was loaded from.
+        folder: folder of the head; default the shipped one.
+        tree: `static`, or one of `TREES`; default the method's own, but `dynamic` instead of `static` if the head's
             acceptance was not measured, as for an imported head.
         banned, packed: as in `load_drafter`.
 
@@ -97,13 +97,13 @@ def load_event_head(
     words: int | None = None,
     packed: bool = True,
 ) -> DrafterMedusaDrafter | FastDrafter:
-    """An event model with a head on it as a drafter.
+    """Load an event model with a head on it as a drafter.
 
     Args:
         name: `event_medusa` or `fast`, the head's network.
-        source, device, dtype, banned, vocabulary, packed: of the event model, as in `load_drafter`.
-        folder: of the head; default the shipped one.
-        words: top-k tokens of a position that may become nodes; default the drafter's own.
+        source, device, dtype, banned, vocabulary, packed: settings of the event model, as in `load_drafter`.
+        folder: folder of the head; default the shipped one.
+        words: number of likeliest tokens of a position that may become nodes; default the drafter's own.
 
     Raises:
         CrossdraftError: as `load_drafter`, or the head is missing, damaged, or another event model's.
@@ -127,13 +127,13 @@ def load_glance_drafter(
     *,
     packed: bool = True,
 ) -> IndependentDrafter:
-    """`glance`: an event drafter with cross-attention to the target's visual features.
+    """Load `glance`: an event drafter with cross-attention to the target's visual features.
 
     Args:
         drafter: a drafter without glance on the event model `source`; both share their networks.
-        host: the target, where it is in this process; see `FrameEncoder`.
-        target: what the target was loaded from.
-        folder: of the glance; default the shipped one.
+        host: the target, if it is in this process; see `FrameEncoder`.
+        target: name or folder that the target was loaded from.
+        folder: folder of the glance; default the shipped one.
         banned: ids that must never be drafted.
         packed: as in `load_target`.
 
@@ -156,7 +156,7 @@ def load_glance_drafter(
 def load_pass_drafter(
     host: Target, source: str = "reference", folder: Path | None = None, banned: Sequence[int] = ()
 ) -> PassDrafter:
-    """PaSS's look-ahead embeddings as a drafter; arguments as in `load_head_drafter`.
+    """Load PaSS's look-ahead embeddings as a drafter; arguments as in `load_head_drafter`.
 
     Raises:
         CrossdraftError: the embeddings are missing, damaged, or another target's.
@@ -167,13 +167,13 @@ def load_pass_drafter(
 
 
 def _head_dtype(host: Target) -> torch.dtype:
-    """The dtype of a head for a target: bfloat16 where it is faster than float32, as drafts need not be exact."""
+    """Dtype of a head for a target: bfloat16 where it is faster than float32, as drafts need not be exact."""
     slow = host.device.type == "cpu" and host.model.dtype is torch.float32
     return torch.bfloat16 if slow and has_bf16() else host.model.dtype
 
 
 def _event_head_folder(name: str, folder: Path | None, source: str) -> Path:
-    """The folder of a head on the event model `source`."""
+    """Folder of a head on the event model `source`, after a check that they belong together."""
     path = folder or shipped_at(f"heads/{name}")
     check_event_head(path, read_config(path).target, event_fingerprint(source), source)
     return path

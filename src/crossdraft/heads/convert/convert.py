@@ -1,4 +1,4 @@
-"""Export and import of heads: read, converted, written, and read again before a command succeeds."""
+"""Export and import of heads: a head is read, converted, written, and read again before a command succeeds."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -32,9 +32,9 @@ class ConversionReport:
     Args:
         network: network of the head.
         layout: layout of the foreign folder.
-        tensors, parameters: numbers of both that were written.
-        difference: largest difference between the logits before and after; `None` = nothing to compare with.
-        notes: what other programs do not take from the files.
+        tensors, parameters: numbers of tensors and of parameters that were written.
+        difference: largest difference between the logits before and after; `None` = no comparison was possible.
+        notes: settings that other programs do not take from the files.
     """
 
     network: str
@@ -49,8 +49,8 @@ def export_head(source: Path, out: Path, layout: str, host: TargetInfo) -> Conve
     """Write one of our heads to `out` in another project's layout, in the head's dtype. `out` is whole or absent.
 
     Raises:
-        CrossdraftError: the head is no head, another target's or unknown to the layout, `out` exists, or what was
-            written has other logits when it is read again.
+        CrossdraftError: the head is no head, another target's or unknown to the layout, `out` exists, or the written
+            head has other logits when it is read again.
     """
     file = read_config(source)
     converter = converter_for(layout, file.network)
@@ -72,7 +72,7 @@ def import_head(source: Path, out: Path, host: TargetInfo) -> ConversionReport:
     """Write another project's head to `out` as ours, for the target `host`, in its dtype. `out` is whole or absent.
 
     Raises:
-        CrossdraftError: the folder is none that we can read, not whole, or another target's; or `out` exists.
+        CrossdraftError: the folder has an unknown layout, is incomplete, or is for another target; or `out` exists.
     """
     foreign = read_foreign(source)
     layout = layout_of(foreign.config, str(source / CONFIG))
@@ -101,7 +101,7 @@ def read_foreign(folder: Path) -> ForeignHead:
 
 
 def write_foreign(folder: Path, foreign: ForeignHead, weights: str) -> None:
-    """Write a foreign head into a folder that exists."""
+    """Write a foreign head into an existing folder."""
     (folder / CONFIG).write_text(json.dumps(foreign.config, indent=2) + "\n", encoding="utf-8")
     tensors = {name: value.detach().cpu().contiguous() for name, value in foreign.tensors.items()}
     save_file(tensors, folder / weights, {"format": "pt"})
@@ -113,7 +113,7 @@ def _made(ours: NativeHead, host: TargetInfo) -> Head:
 
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
-    """A folder to fill that becomes `out`; an existing `out` is refused unless it is an empty folder."""
+    """Yield a folder to fill that becomes `out`; an existing `out` is refused unless it is an empty folder."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CrossdraftError(f"{out} is there already; name a new folder.")
     with atomic_folder(out) as folder:
@@ -124,8 +124,8 @@ def _count(tensors: Mapping[str, Tensor]) -> int:
     return sum(value.numel() for value in tensors.values() if value.is_floating_point())
 
 
-TOLERANCE = 1e-5  # of float32, for logits of this size: a wider output layer adds up in another order
-TRAINING_SETTINGS = ("steps", "anchors")  # which foreign files leave out
+TOLERANCE = 1e-5  # for float32 logits of this size: a wider output layer sums in another order
+TRAINING_SETTINGS = ("steps", "anchors")  # settings that foreign files leave out
 ROWS, LONG, START, VISUAL = 2, 24, 8, 6
 
 
@@ -152,7 +152,7 @@ def random_batch(head: Head, seed: int = 0) -> TrainBatch:
 def difference(head: Head, other: Head) -> float:
     """Largest |Δ| between two heads' logits, over the ids that `head` drafts; relative where logits are larger than 1.
 
-    Infinite where the other drafts fewer tokens in a row or fewer ids, or where its logits are NaN.
+    Infinite if the other head drafts fewer tokens in a row or fewer ids, or if its logits are NaN.
     """
     batch = random_batch(head)
     ids = target_to_draft(other.config.draft_ids, other.config.vocab_size)[torch.tensor(head.config.draft_ids)]
@@ -194,10 +194,10 @@ def converter_for(name: str, network: str) -> Converter:
 
 
 def layout_of(config: Mapping[str, Any], where: str) -> str:
-    """The name of the layout that a `config.json` is in; `where`, the file's path, begins the error message.
+    """Name of the layout of a `config.json`; `where`, the file's path, begins the error message.
 
     Raises:
-        CrossdraftError: the layout is none that we can read.
+        CrossdraftError: the layout is not supported.
     """
     for name, layout in CONVERTERS.items():
         if layout.owns(config):

@@ -29,14 +29,14 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 @dataclass(frozen=True)
 class TargetInfo:
-    """The target, as far as it is needed to exchange heads.
+    """The parts of a target that are needed to convert heads.
 
     Args:
         shared: the target's weights that heads use.
-        num_layers: L.
+        num_layers: L, number of layers.
         sha256: hash of its weights, as our own files name it.
-        name: a hub id or path by which other programs find it; `None` = it is left to their own options.
-        architectures: its class, as its `config.json` has it.
+        name: hub id or path by which other programs find it; `None` leaves it to their own options.
+        architectures: its class, as stated in its `config.json`.
     """
 
     shared: SharedWeights
@@ -61,7 +61,7 @@ class TargetInfo:
 
 @dataclass(frozen=True)
 class NativeHead:
-    """A head as our files hold it: its network's name in `NETWORKS`, its configuration, and its own weights."""
+    """A head in the form of our files: its network's name in `NETWORKS`, its configuration, and its own weights."""
 
     network: str
     config: HeadConfig
@@ -69,13 +69,13 @@ class NativeHead:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype that all weights of the head have."""
+        """Dtype of all weights of the head."""
         return next(iter(self.weights.values())).dtype
 
 
 @dataclass(frozen=True)
 class ForeignHead:
-    """A head as another project's files hold it; `notes` say what other programs do not take from the files."""
+    """A head in the form of another project's files; `notes` list settings that other programs don't take from them."""
 
     config: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
@@ -87,9 +87,9 @@ class Converter:
     """One project's checkpoint layout.
 
     Args:
-        networks: those of our networks that it can hold.
-        owns: whether a `config.json` is in this layout.
-        write, read: the conversion from ours, and to ours.
+        networks: our networks that it can hold.
+        owns: true if a `config.json` is in this layout.
+        write, read: functions that convert from our form, and to our form.
         weights: name of the weights file.
     """
 
@@ -101,10 +101,10 @@ class Converter:
 
 
 def renamed(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
-    """Rename tensors by `names`, which must name exactly the tensors that there are.
+    """Rename tensors by `names`, whose keys must be exactly the tensors' names.
 
     Raises:
-        CrossdraftError: a tensor is missing, unknown or of whole numbers; it is named.
+        CrossdraftError: a tensor is missing, unknown or of whole numbers; the message names it.
     """
     missing = [name for name in names if name not in tensors]
     unknown = [name for name in tensors if name not in names]
@@ -122,17 +122,17 @@ def renamed(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str
 
 
 def without_embeddings(tensors: Mapping[str, Tensor], host: TargetInfo) -> dict[str, Tensor]:
-    """The tensors without token embeddings, which our heads share with the target, and without rotary tables.
+    """Return the tensors without token embeddings, which our heads share with the target, and without rotary tables.
 
     Raises:
-        CrossdraftError: there are embeddings, and they are not the target's.
+        CrossdraftError: the embeddings differ from the target's.
     """
     rest = {name: value for name, value in tensors.items() if not name.endswith("rotary_emb.inv_freq")}
     own = rest.pop("embed_tokens.weight", None)
     if own is None:
         return rest
     theirs = host.shared.embeddings.detach().to("cpu", torch.float32)
-    # Stored in 16 bits, they are the target's to within a rounding: 2^-8 of a bfloat16.
+    # Stored in 16 bits, the embeddings equal the target's within rounding: 2^-8 for bfloat16.
     if own.shape != theirs.shape or not torch.allclose(own.float(), theirs, rtol=2**-7, atol=1e-6):
         raise CrossdraftError(
             "The checkpoint brings token embeddings that are not this target's; name the target it was made for."
@@ -141,7 +141,7 @@ def without_embeddings(tensors: Mapping[str, Tensor], host: TargetInfo) -> dict[
 
 
 def llama_config(config: DecoderConfig, layers: int = 1) -> dict[str, Any]:
-    """The settings of our decoder layers as `LlamaConfig` names them; rotary ones as in transformers 4 and 5."""
+    """Settings of our decoder layers under `LlamaConfig`'s names; rotary ones as in transformers 4 and 5."""
     return {
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
@@ -168,16 +168,16 @@ THETA = ("rope_theta", "rope_parameters.rope_theta", "rope_scaling.rope_theta")
 
 
 def decoder_settings(config: Mapping[str, Any], host: TargetInfo) -> dict[str, Any]:
-    """Foreign decoder layers' settings as `DecoderConfig` has them, and the target's sizes; defaults are Llama's.
+    """Settings of foreign decoder layers under `DecoderConfig`'s names, with the target's sizes; defaults are Llama's.
 
     Args:
         config: the foreign config, checked against a table that holds `DECODER`.
         host: the target.
 
     Raises:
-        CrossdraftError: one is missing, is no such number, or contradicts another.
+        CrossdraftError: a setting is missing, is no valid number, or contradicts another.
     """
-    for key in ("hidden_size", "vocab_size"):  # the target's own, but they must be there
+    for key in ("hidden_size", "vocab_size"):  # the target's own sizes, which must be stated nevertheless
         number(config, key)
     heads = number(config, "num_attention_heads")
     return {
@@ -203,10 +203,10 @@ def _positive(key: str, value: Any, default: float) -> float:
 
 
 def number(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
-    """Read a positive whole number of a config; `default` where it is absent or null.
+    """Read a positive whole number of a config; `default` if it is absent or null.
 
     Raises:
-        CrossdraftError: it is absent and has no default, or it is no such number.
+        CrossdraftError: it is absent and has no default, or is no positive whole number.
     """
     value = config.get(key)
     value = default if value is None else value
@@ -217,10 +217,10 @@ def number(config: Mapping[str, Any], key: str, default: int | None = None) -> i
 
 
 def layers_of(value: Any, key: str) -> list[int]:
-    """Read a list of layers' numbers; null or empty = none are named.
+    """Read a list of layer numbers; null or empty = no layers are named.
 
     Raises:
-        CrossdraftError: it is something else.
+        CrossdraftError: the value is no list of whole numbers.
     """
     if not isinstance(value or [], list) or not all(type(one) is int and one >= 0 for one in value or []):
         raise CrossdraftError(
@@ -236,7 +236,7 @@ def layer_numbers(layers: Sequence[int], source: Convention, wanted: Convention)
     [1, 15, 28]
 
     Raises:
-        CrossdraftError: the embeddings are wanted as an output, though no layer outputs them.
+        CrossdraftError: the embeddings have no number in the output convention.
     """
     shift = {"entering": 0, "output": 1}
     found = [layer + shift[source] - shift[wanted] for layer in layers]
@@ -251,7 +251,7 @@ def draft_maps(draft_ids: Sequence[int], vocab_size: int) -> dict[str, Tensor]:
     """A draft vocabulary as EAGLE-3 stores it.
 
     Returns:
-        `d2t` [D] int64, *offsets*: draft token i is the target's i + d2t[i]; `t2d` [V] bool, which ids can be drafted.
+        `d2t` [D] int64, *offsets*: draft token i is the target's i + d2t[i]; `t2d` [V] bool, true for draft ids.
     """
     ids = torch.tensor(draft_ids)
     drafted = torch.zeros(vocab_size, dtype=torch.bool)
@@ -260,10 +260,10 @@ def draft_maps(draft_ids: Sequence[int], vocab_size: int) -> dict[str, Tensor]:
 
 
 def draft_ids_of(tensors: Mapping[str, Tensor], count: int, vocab_size: int) -> tuple[int, ...]:
-    """The ids of `count` LM-head rows by the maps `d2t` and `t2d`, either or both; without a map, all of the target's.
+    """Read the ids of `count` LM-head rows from the maps `d2t`, `t2d`, or either; without a map, all of the target's.
 
     Raises:
-        CrossdraftError: the maps do not agree, or there is none and fewer rows than ids.
+        CrossdraftError: the maps disagree, or there is none and `count` is below the vocabulary's size.
     """
     offsets, drafted = tensors.get("d2t"), tensors.get("t2d")
     if offsets is None and drafted is None:

@@ -32,7 +32,7 @@ LAYER = (
 )  # fmt: skip
 BLOCK = 16  # DFlash's default
 QWEN3_DEFAULTS = {"head_dim": 128, "num_key_value_heads": 32}  # where `Qwen3Config` differs from Llama's
-DRAFT: Table = {  # in `dflash_config`, or beside it
+DRAFT: Table = {  # keys in `dflash_config`, or beside it
     "mask_token_id": Followed("mask_token"),
     "target_layer_ids": Followed("read_layers"),
     "block_size": Followed("steps"),
@@ -78,7 +78,7 @@ def write(ours: NativeHead, host: TargetInfo) -> ForeignHead:
         "layer_types": ["full_attention"] * config.layers,
         "sliding_window": None,
         "use_sliding_window": False,
-        "block_size": config.steps + 1,  # the root is one of theirs
+        "block_size": config.steps + 1,  # their block includes the root
         "num_target_layers": config.num_layers,
         "dflash_config": block,
         "torch_dtype": dtype_name(ours.dtype),
@@ -93,7 +93,7 @@ def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     """Convert z-lab's DFlash to our head, over the whole vocabulary.
 
     Raises:
-        CrossdraftError: it is of another architecture (DFlash-2, sliding windows), not whole, or another target's.
+        CrossdraftError: it has another architecture (DFlash-2, sliding windows), is incomplete, or is another target's.
     """
     check(foreign.config, KEYS, host.sizes)
     theirs = {**QWEN3_DEFAULTS, **foreign.config}

@@ -40,7 +40,7 @@ from crossdraft.heads.networks.layers import DecoderConfig
 
 ARCHITECTURES = ("LlamaForCausalLM", "LlamaForCausalLMEagle", "EagleLlamaForCausalLM")
 ARCHITECTURES_3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
-STEPS, STEPS_3 = 1, 7  # in training, as the papers have it; the files lack it
+STEPS, STEPS_3 = 1, 7  # training steps as in the papers, as the files do not state them
 LAYER = (
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
     "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "post_attention_layernorm",
@@ -49,7 +49,7 @@ EAGLE_NAMES = ("fc.weight", "fc.bias", *(f"layers.0.{part}.weight" for part in L
 LAYER_3 = (*LAYER, "input_layernorm", "hidden_norm")
 EAGLE3_NAMES = ("fc.weight", "norm.weight", "lm_head.weight", *(f"midlayer.{part}.weight" for part in LAYER_3))
 MAPS = ("d2t", "t2d")
-SPECULATORS_VERSION = "0.9.0"  # of the package whose files these are
+SPECULATORS_VERSION = "0.9.0"  # version of the package that writes such files
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "embed_requires_grad")
 LEVELS = "eagle_aux_hidden_state_layer_ids"
 LAYER_KEYS: Table = {**DECODER, "model_type": Only(("llama",)), "num_hidden_layers": Only((1,))}
@@ -71,10 +71,10 @@ EAGLE3_KEYS: Table = {
     **NETWORK_3,
     "architectures": Only(tuple([name] for name in (*ARCHITECTURES, *ARCHITECTURES_3))),
     "bias": Only((False, None)),
-    "aux_hidden_states_layer_ids": Followed("levels"),  # AngelSlim's
+    "aux_hidden_states_layer_ids": Followed("levels"),  # AngelSlim's key
     "eagle_aux_injection_mode": Only(("fused_fc", None)),
     "eagle_aux_layer_bands": Only((None,)),
-    "eagle_config": Nested(  # ModelOpt's
+    "eagle_config": Nested(  # ModelOpt's key
         {
             LEVELS: Followed("levels"),
             "use_aux_hidden_state": Only((True,)),
@@ -147,7 +147,7 @@ def _write_eagle3(ours: NativeHead, host: TargetInfo) -> ForeignHead:
 
 
 def level_notes(levels: tuple[int, ...], depth: int) -> tuple[str, ...]:
-    """Notes on levels that another program may not take from the files."""
+    """Notes on levels that another program may not read from the files."""
     notes = []
     if levels != levels_of(depth):
         notes.append(
@@ -163,7 +163,7 @@ def read_eagle(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     """Convert EAGLE's files to our head.
 
     Raises:
-        CrossdraftError: it is of another architecture, not whole, or another target's.
+        CrossdraftError: it has another architecture, is incomplete, or is another target's.
     """
     theirs = foreign.config
     if any(name.endswith("hidden_norm.weight") for name in foreign.tensors):
@@ -201,7 +201,7 @@ def read_eagle3(
 
 
 def _levels(theirs: Mapping[str, Any], host: TargetInfo) -> tuple[int, ...] | None:
-    """The hidden states that the head reads, from keys of either convention; `None` = the usual ones."""
+    """Hidden states that the head reads, from keys of either convention; `None` = the usual ones."""
     entering = {LEVELS: layers_of(theirs.get(LEVELS), LEVELS)}
     for path in (f"eagle_config.{LEVELS}", "aux_hidden_states_layer_ids"):
         entering[path] = layer_numbers(layers_of(value_at(theirs, path), path), "output", "entering")
@@ -210,7 +210,7 @@ def _levels(theirs: Mapping[str, Any], host: TargetInfo) -> tuple[int, ...] | No
 
 
 def write_speculators(ours: NativeHead, host: TargetInfo) -> ForeignHead:
-    """Convert our EAGLE-3 to speculators' files, which hold the target's embeddings and so load by themselves."""
+    """Convert our EAGLE-3 to speculators' files, which include the target's embeddings and so load by themselves."""
     config = cast("Eagle3Config", ours.config)
     levels = config.read
     theirs = {
@@ -252,7 +252,7 @@ def read_speculators(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     """Convert speculators' EAGLE-3 to our head.
 
     Raises:
-        CrossdraftError: it is of another algorithm, not whole, or another target's.
+        CrossdraftError: it is of another algorithm, incomplete, or another target's.
     """
     theirs = foreign.config
     check(theirs, SPECULATORS_KEYS, host.sizes)

@@ -70,7 +70,7 @@ def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     """Convert Medusa's heads to ours, over the whole vocabulary.
 
     Raises:
-        CrossdraftError: they are not whole, or another target's.
+        CrossdraftError: they are incomplete, or another target's.
     """
     theirs = foreign.config
     check(theirs, KEYS, host.sizes)

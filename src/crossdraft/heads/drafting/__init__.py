@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """The head's folder, and how its trees grow."""
+    """Folder of the head, and the way its trees grow."""
 
     dir: Path | None = None
     tree: str | None = None
@@ -41,7 +41,7 @@ def build(spec: Spec, settings: HeadSettings, context: DrafterContext) -> "Draft
 
 
 def method_of_head(name: str, head: HeadRecord) -> Method:
-    """The record of a head's drafter. It has no examples: `bench heads` compares what all of them draft."""
+    """Make the method of a head's drafter. It has no examples: `bench heads` compares the drafts of all heads."""
     return Method(
         name, head.summary, head.paper, build, check=check,
         settings=HeadSettings, trained=True, drafts_trees=head.tree != "chain",

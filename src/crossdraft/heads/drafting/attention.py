@@ -17,13 +17,13 @@ SLOT = slice(0, 1)
 
 @dataclass(frozen=True)
 class CachedAttention:
-    """`Attend` over a cache with an open window.
+    """`Attend` over a cache, with a mask for the newest rows.
 
     Args:
         cache: the cache that keys and values are written to.
-        rotary: the head's.
-        positions: [n] of the rows.
-        mask: [n, keys], true = may attend; `None` = causal.
+        rotary: rotary positions of the head.
+        positions: [n] positions of the rows.
+        mask: [n, keys], true = the row may attend; `None` = causal.
         text: number of the text's entries in the cache; a draft's entries follow.
     """
 
@@ -61,7 +61,7 @@ class CachedAttention:
         return mixed.to(query.dtype)
 
     def _store(self, layer: int, key: Tensor, value: Tensor) -> KeyValue:
-        """Write keys and values to the cache; returns all keys and values in it."""
+        """Write keys and values to the cache; return all keys and values in it."""
         return self.cache.update(self._rotated(key), upcast_on_cpu(value), layer)
 
     def _rotated(self, heads: Tensor) -> Tensor:
@@ -73,14 +73,14 @@ class CachedAttention:
 
 
 def upcast_on_cpu(rows: Tensor) -> Tensor:
-    """bfloat16 on a CPU -> float32: attention over one row takes five times as long in bfloat16 there."""
+    """Convert bfloat16 on a CPU to float32: attention over one row takes five times as long in bfloat16 there."""
     return rows.float() if rows.dtype is torch.bfloat16 and rows.device.type == "cpu" else rows
 
 
 def extend_text(
     cache: KVCache, rotary: Rotary, count: int, layers: Callable[[Attend], Tensor], shift: int = 0
 ) -> Tensor:
-    """Run `layers` causally over the next `count` positions of the text and keep their keys and values: [1, count, H].
+    """Run `layers` causally over the next `count` positions of the text, keeping keys and values; return [1, count, H].
 
     Entry i of the cache has position `i + shift`.
     """

@@ -23,11 +23,11 @@ from crossdraft.heads.networks.layers import Attend, PrefixKV
 
 @dataclass(eq=False)
 class AutoregressiveState:
-    """One request: keys and values of the prefix and the text.
+    """State of one request: keys and values of the prefix and the text.
 
     `tokens` and `features` [1, n, H] are pairs that are not in the cache yet; `output` [1, 1, H] is the head's output
     at the cache's last pair, entry number `length`. Entry i of the cache has position `i + shift`; `global_feature`
-    [1, 1, H] is the prefix's; `before` are the earlier tokens that the next row reads (`Autoregressive.span`).
+    [1, 1, H] is the prefix's; `before` holds the earlier tokens that the next row reads (`Autoregressive.span`).
     """
 
     cache: KVCache
@@ -79,7 +79,7 @@ class AutoregressiveDrafter(HeadDrafter[AutoregressiveState]):
         return AutoregressiveState(cache, length=length, shift=shift, global_feature=prefix.global_feature)
 
     def _prefix(self, hidden: dict[int, Tensor], prompt: PromptFeatures) -> PrefixKV | None:
-        """The visual prefix, if the head has one and the prompt is visual."""
+        """Compute the visual prefix, if the head has one and the prompt is visual."""
         if not self.head.visual_reads or not prompt.visual_tokens:
             return None
         dtype, last = self.head.embeddings.dtype, len(prompt.tokens) - 1
@@ -89,7 +89,7 @@ class AutoregressiveDrafter(HeadDrafter[AutoregressiveState]):
         return self.head.prefix(visual, ids, question)
 
     def _read(self, own: AutoregressiveState) -> Tensor:
-        """One pass over the pairs since the last draft; returns the output at the last of them."""
+        """Run one pass over the pairs since the last draft; return the output at the last of them."""
         tokens = (*own.before, *own.tokens)
         embeds = self.head.embed_tokens(torch.tensor([tokens], device=self.head.draft_ids.device))
         features = self.head.add_global(torch.cat(own.features, 1), own.global_feature)
@@ -105,15 +105,15 @@ class AutoregressiveDrafter(HeadDrafter[AutoregressiveState]):
 
 
 class AutoregressiveStep:
-    """`StepFn` of one draft: outputs and cache entries of its nodes."""
+    """`StepFn` of one draft, which keeps outputs and cache entries of its nodes."""
 
     def __init__(self, head: Autoregressive, state: AutoregressiveState, output: Tensor) -> None:
         self.head, self.state = head, state
-        self.outputs = [output]  # [1, m, H] each: after the root, then after each depth's nodes
-        self.rows = {ROOT: 0}  # of `outputs`
+        self.outputs = [output]  # [1, m, H] each: of the root, then of each depth's nodes
+        self.rows = {ROOT: 0}  # node -> row of `outputs`
         self.before = {ROOT: state.before}
-        self.count = 0  # nodes so far
-        # [1 + count, count] which nodes each row attends to; `None` while the nodes are a chain.
+        self.count = 0  # number of nodes so far
+        # [1 + count, count] nodes that each row attends to; `None` while the nodes are a chain.
         self.mask: Tensor | None = None
 
     def __call__(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int], depth: int) -> Tensor:
@@ -137,7 +137,7 @@ class AutoregressiveStep:
         return self.head.logits(outputs[0])
 
     def _behind(self, parents: Sequence[int]) -> tuple[Tensor | None, Tensor]:
-        """The mask of children of these rows (`None` = all keys), and their parents' outputs [1, m, H]."""
+        """Return the mask for children of these rows (`None` = all keys), and their parents' outputs [1, m, H]."""
         if self.mask is None and len(parents) == 1 and parents[0] == self.count:
             return None, self.outputs[-1][:, -1:]  # a chain needs no masks
         device, count = self.outputs[0].device, len(parents)

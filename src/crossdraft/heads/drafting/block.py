@@ -20,7 +20,7 @@ from crossdraft.heads.networks.dflash import DFlash
 
 @dataclass(eq=False)
 class BlockState:
-    """One request: keys and values of its text.
+    """State of one request: keys and values of its text.
 
     `pending` [1, n, H] are features whose keys and values are not in the cache yet; `logits` [steps, D] are those of
     the block after `root`, once computed.
@@ -71,7 +71,7 @@ class BlockDrafter(HeadDrafter[BlockState]):
         own.pending = []
 
     def _block_logits(self, own: BlockState) -> Tensor:
-        """[steps, D] logits of the block after the root. The block's keys and values are not kept."""
+        """Compute logits [steps, D] of the block after the root. The block's keys and values are not kept."""
         past, device = own.cache.lengths[0], self.head.draft_ids.device
         rows = self.head.block(torch.tensor([own.root], device=device))
         width = rows.shape[1]

@@ -39,14 +39,14 @@ TREES: Mapping[str, Grow] = {
     "beams": beam_search,
 }
 ACCEPTANCE = "acceptance.json"  # in the head's folder; written by `crossdraft train`
-LARGEST = 128  # nodes of a static shape; a draft takes as many of the first as its budget allows
+LARGEST = 128  # nodes of a static shape; a draft takes the first ones within its budget
 
 
 def static_tree(folder: Path) -> Grow:
-    """Static tree: the shape that Medusa's search finds for the acceptance measured of the head in this folder.
+    """Static tree: the shape that Medusa's search finds for the measured acceptance of the head in this folder.
 
     Raises:
-        CrossdraftError: nothing was measured, or the file holds something else.
+        CrossdraftError: there is no measurement, or the file has other content.
     """
     counts = RankCounts.load(folder / ACCEPTANCE)
     return partial(fill, greedy_shape(counts.by_depth(), LARGEST))
@@ -56,23 +56,23 @@ class StepFn(Protocol):
     """A head's logits in one draft, depth by depth."""
 
     def __call__(self, nodes: Sequence[int], tokens: Sequence[int], parents: Sequence[int], depth: int) -> Tensor:
-        """[m, D] logits after nodes of one depth (1 = children of the root); `[ROOT]`, [], [], 0 = after the root.
+        """Logits [m, D] after nodes of one depth (1 = children of the root); `[ROOT]`, [], [], 0 = after the root.
 
-        Parents were nodes of an earlier call.
+        Parents must be nodes of an earlier call.
         """
         ...
 
 
 @dataclass(eq=False)
 class HeadDrafterState(Generic[StateT]):
-    """One request: its tokens so far, and the head's own state: `None` until the target's first features."""
+    """State of one request: its tokens so far, and the head's own state, `None` until the target's first features."""
 
     sampling: Sampling
-    max_tokens: int  # of the answer
+    max_tokens: int  # largest number of tokens of the answer
     draws: Draws
     tokens: list[int] = field(default_factory=list)  # prompt and answer
     answered: int = 0  # number of `tokens` that are the answer's
-    positions: int = 0  # most positions that the text may take in the head
+    positions: int = 0  # largest number of the text's positions in the head
     head_state: StateT | None = None
 
 
@@ -110,14 +110,14 @@ class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
     # -- for subclasses -------------------------------------------------------------------------------------------
 
     def update(self, state: HeadDrafterState[StateT], output: VerifyOutput, hidden: dict[int, Tensor]) -> None:
-        """Read verified tokens, which `state.tokens` has already, and the features of the tokens before each.
+        """Read verified tokens, which `state.tokens` already includes, and the features of the tokens before each.
 
-        The first call reads the prompt's. `hidden` has each layer's [1, n, H] in the head's dtype.
+        The first call reads the prompt's features. `hidden` has each layer's [1, n, H] in the head's dtype.
         """
         raise NotImplementedError
 
     def step_fn(self, head_state: StateT) -> StepFn:
-        """Begin a draft; returns its function from nodes to logits."""
+        """Begin a draft; return its function from nodes to logits."""
         raise NotImplementedError
 
     def lengthen(self, positions: int) -> None:
@@ -183,7 +183,7 @@ class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
         )
 
     def _greedy(self, step_fn: StepFn, budget: Budget) -> Draft:
-        """A draft over the draft vocabulary, mapped to the target's ids at the end."""
+        """Build a draft over the draft vocabulary, and map it to the target's ids."""
 
         def probs_of(tree: DraftTree, nodes: Sequence[int]) -> Tensor:
             tokens = [self.ids[tree.tokens[node]] for node in nodes if node != ROOT]
@@ -197,7 +197,7 @@ class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
         return Draft(DraftTree(tokens, built.tree.parents), built.path_probs)
 
     def _full_vocab_probs(self, step_fn: StepFn, state: HeadDrafterState[StateT]) -> ProbsFn:
-        """A function to [m, V] distributions over the target's vocabulary, warped as the target's own are."""
+        """Make a function that returns distributions [m, V] over the target's vocabulary, warped like the target's."""
 
         def probs_of(tree: DraftTree, nodes: Sequence[int]) -> Tensor:
             tokens = [tree.tokens[node] for node in nodes if node != ROOT]
@@ -213,7 +213,7 @@ class HeadDrafter(PerRequestDrafter[HeadDrafterState[StateT]], Generic[StateT]):
         return self._open_nodes(probs_of, self.ends)
 
     def _open_nodes(self, probs_fn: ProbsFn, ends: frozenset[int]) -> ProbsFn:
-        """Wrap `probs_fn` to give 0 after nodes whose token ends the answer, and after the head's last depth."""
+        """Wrap `probs_fn` to return 0 after nodes whose token ends the answer, and after the head's last depth."""
         most = self.head.max_depth
 
         def probs_of(tree: DraftTree, nodes: Sequence[int]) -> Tensor:
@@ -236,7 +236,7 @@ def _parents(tree: DraftTree, nodes: Sequence[int]) -> tuple[list[int], int]:
 
 
 def _with_ancestors(tree: DraftTree, nodes: Sequence[int]) -> tuple[DraftTree, list[int]]:
-    """The nodes and their ancestors as a tree, and each node's row of logits: row 0 is the root's."""
+    """Return nodes and their ancestors as a tree, and each node's row of logits: row 0 is the root's."""
     needed = sorted({step for node in nodes for step in tree.path(node)} if nodes[0] != ROOT else ())
     rows = {node: row for row, node in enumerate(needed, 1)}
     return tree.keep(needed), [rows.get(node, 0) for node in nodes]

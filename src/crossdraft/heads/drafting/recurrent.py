@@ -20,7 +20,7 @@ from crossdraft.heads.networks.recurrent import Recurrent
 
 @dataclass(eq=False)
 class RecurrentState:
-    """One request: drafts after `root` start from `feature` [1, H]; features `pending` [1, n, H] are not read yet."""
+    """State of one request: drafts after `root` start at `feature` [1, H]; `pending` [1, n, H] are unread features."""
 
     root: int
     cache: KVCache | None = None
@@ -58,7 +58,7 @@ class RecurrentDrafter(HeadDrafter[RecurrentState]):
         return cache
 
     def _read(self, own: RecurrentState) -> Tensor:
-        """Read pending features; returns the last feature read, from which drafts start."""
+        """Read pending features; return the last feature read, from which drafts start."""
         rows, cache = torch.cat(own.pending, 1), own.cache
         if cache is not None:
             rows = extend_text(cache, self.head.rotary, rows.shape[1], lambda attend: self.head.read(rows, attend))
@@ -67,7 +67,7 @@ class RecurrentDrafter(HeadDrafter[RecurrentState]):
 
 
 class RecurrentStep:
-    """`StepFn` of one draft: the state after every node."""
+    """`StepFn` of one draft, which keeps the state after every node."""
 
     def __init__(self, head: Recurrent, feature: Tensor, root: int) -> None:
         self.head = head

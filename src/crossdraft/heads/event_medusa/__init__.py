@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EventHeadSettings:
-    """The head's folder, the event model that it belongs to, and top-k tokens of a position."""
+    """Folder of the head, the event model that it belongs to, and number of likeliest tokens of a position."""
 
     dir: Path | None = None
     model: str = "event"
@@ -31,7 +31,7 @@ def check(spec: Spec, settings: EventHeadSettings, target: str | None) -> None:
 
 
 def check_folder(network: str, given: Path | None, model: str) -> None:
-    """Raise CrossdraftError unless the folder of a head, default the shipped one, belongs to that event model."""
+    """Raise CrossdraftError unless the head in a folder, default the shipped one, belongs to that event model."""
     own, folder = check_event_model(model), given or shipped_at(f"heads/{network}")
     found = head_json(folder)
     check_head(folder, found["network"], network)

@@ -1,6 +1,6 @@
 """The drafter `event_medusa`: self-speculation of the event drafter with Medusa heads on it.
 
-It reads events alone and needs nothing of the target, so it may draft during the target's prefill. Each pass of the
+It reads events alone and needs nothing from the target, so it may draft during the target's prefill. Each pass of the
 event model verifies the tokens that the heads predict: the draft has the same tokens as without heads, in fewer passes.
 So more of a draft fits into the same prefill.
 """
@@ -29,7 +29,7 @@ class DrafterMedusaDrafter(IndependentDrafter):
         banned, words, glance: as in `IndependentDrafter`.
 
     Raises:
-        CrossdraftError: the heads are another model's.
+        CrossdraftError: the heads belong to another model.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class DrafterMedusaDrafter(IndependentDrafter):
         feature, pending = state.features[len(state.fed)], written[len(state.fed) :]
         predicted = self.head.predict(feature, pending, most, self.model.eos)
         first = next(predicted, None)
-        # Rejected text that begins as the heads' prediction does is the likelier to be accepted to its end, if it is
-        # longer than what they can predict.
+        # Rejected text that begins with the heads' prediction is likelier to be accepted whole, if it is longer than
+        # the heads can predict.
         longest = min(most, self.head.config.steps - len(pending) + 1)
         reuse = old[:1] == [first] and len(old) > longest
         prediction = old if first is None or reuse else [first, *predicted]
@@ -66,7 +66,7 @@ class DrafterMedusaDrafter(IndependentDrafter):
 
 
 def shared_weights_of(model: Target) -> SharedWeights:
-    """The weights that heads share with an event model. Rows that a shortened LM head lacks are 0."""
+    """Take the weights that heads share with an event model. Rows that a shortened LM head lacks are 0."""
     embeddings = cast("Any", model.model.get_input_embeddings()).weight.detach()
     head = cast("Any", model.model.get_output_embeddings())
     if not isinstance(head, ShortHead):

@@ -5,7 +5,7 @@
     head 2                       h(t), x(t+1), x(t+2)         predicts x(t+3)   …
 
 As in Medusa (Cai et al. 2024) no decoder layer runs between the tokens; as in Hydra (Ankner et al. 2024) each head is
-conditioned on the tokens since the feature. The "target" of `networks.base` is here the event model: its weights are
+conditioned on the tokens since the feature. The "target" of `networks.base` is the event model here: its weights are
 shared, a batch holds its features, and the tokens are the video model's answer.
 """
 
@@ -26,8 +26,8 @@ class DrafterMedusaConfig(HeadConfig):
     """Heads on an event model.
 
     Args:
-        steps: K, the number of heads, and so the most tokens predicted.
-        width: of each head's inner layer.
+        steps: K, the number of heads, which is also the largest number of tokens predicted.
+        width: width of each head's inner layer.
     """
 
     steps: Count = 4
@@ -65,12 +65,12 @@ class DrafterMedusa(Head):
         return [DraftLogits(offset, self.lm_head(row)) for offset, row in enumerate(rows, 1)]
 
     def predict(self, feature: Tensor, tokens: Sequence[int], most: int, ends: Collection[int] = ()) -> Iterator[int]:
-        """The argmax continuation, at most `most` tokens, computed lazily.
+        """Predict the argmax continuation, at most `most` tokens, computed lazily.
 
         Args:
             feature: [H] feature of the event model at the position before `tokens`.
             tokens: one or more tokens after the feature; each uses up one head.
-            ends: ids after which nothing follows.
+            ends: ids after which nothing is predicted.
         """
         embeds = list(self.embed(torch.tensor(tokens, device=self.draft_ids.device)))
         feature = feature.to(self.embeddings.dtype)

@@ -28,7 +28,7 @@ from crossdraft.heads.fast.network import Fast
 
 @dataclass(eq=False)
 class FastState:
-    """One answer: `logits` [N, V] of its positions; `slots`, their top-k tokens, where no penalty applies."""
+    """State of one answer: `logits` [N, V] of its positions; `slots`, their likeliest tokens, if no penalty applies."""
 
     sampling: Sampling
     context: list[int]  # the prompt's ids, for repetition penalties
@@ -45,10 +45,10 @@ class FastDrafter(PerRequestDrafter[FastState]):
         model: the event model behind its adapter; only its prompts and event encoder are used.
         head: the fast head, on its device.
         banned: ids that must never be drafted.
-        words: top-k tokens of a position that may become nodes, in greedy answers; 1 = chains.
+        words: number of likeliest tokens of a position that may become nodes, in greedy answers; 1 = chains.
 
     Raises:
-        CrossdraftError: the head is of another vocabulary.
+        CrossdraftError: the head has another vocabulary.
     """
 
     needs = Needs()
@@ -74,14 +74,14 @@ class FastDrafter(PerRequestDrafter[FastState]):
         return FastState(sampling, ids, Draws(sampling, self.model.device), every, slots)
 
     def _visual(self, known: CachedPrompt) -> Tensor | None:
-        """[1, n, H] features of the events, if the head reads them."""
+        """Features [1, n, H] of the events, if the head reads them."""
         if not self.head.config.sees:
             return None
         encoded = cast("Any", known.encode())
         return encoded["video"].pooler_output
 
     def _question_ids(self, prompt: Prompt) -> Tensor:
-        """[n] ids after the last event feature."""
+        """Ids [n] after the last event feature."""
         ids = prompt.input_ids
         visual = [at for at, token in enumerate(ids.tolist()) if token in self.model.traits.visual_ids]
         first = visual[-1] + 1 if visual else 0
@@ -100,7 +100,7 @@ class FastDrafter(PerRequestDrafter[FastState]):
         return draft
 
     def _sampled(self, state: FastState, rows: Tensor) -> DraftTree:
-        """A chain, each token drawn from its position's marginal."""
+        """Draw a chain, each token from its position's marginal."""
         logits = warp(rows, state.sampling, [*state.context, *state.committed])
         tokens: list[int] = []
         for row in logits:

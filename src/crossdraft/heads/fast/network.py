@@ -26,10 +26,10 @@ class FastConfig(HeadConfig):
     """A fast draft head.
 
     Args:
-        steps: N, positions of the answer that it predicts.
-        frames: T, temporal features of an event window.
-        width: of the inner layer.
-        sees: false = without visual features: a text-only control.
+        steps: N, number of positions of the answer that it predicts.
+        frames: T, number of temporal features of an event window.
+        width: width of the inner layer.
+        sees: false = a text-only control without visual features.
     """
 
     steps: Count = 24
@@ -61,9 +61,9 @@ class Fast(Head):
         """Marginal logits of the answer's positions.
 
         Args:
-            visual: [B, n, H] the event features of a prompt, whose first T are the temporal ones; not read by a
-                text-only control.
-            question: [B, H] of `question`.
+            visual: [B, n, H] event features of a prompt, whose first T are the temporal ones; not read by a text-only
+                control.
+            question: [B, H] means that `question` returns.
 
         Returns:
             [B, N, D] logits.
@@ -83,7 +83,7 @@ class Fast(Head):
         return F.rms_norm(features, (self.config.hidden_size,), eps=1e-6)
 
     def question(self, tokens: Tensor) -> Tensor:
-        """[n] ids of a question -> [H], the mean of their embeddings."""
+        """Mean [H] of the embeddings of a question's ids [n]."""
         return self.embed(tokens).mean(0)
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:

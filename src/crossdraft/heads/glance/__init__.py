@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GlanceSettings:
-    """The folder of the cross-attention, the model's Medusa heads, the model, and top-k tokens of a position."""
+    """Folders of the cross-attention and of the Medusa heads, the event model, and number of likeliest tokens."""
 
     dir: Path | None = None
     heads: Path | None = None
@@ -25,7 +25,7 @@ class GlanceSettings:
 
 
 def check(spec: Spec, settings: GlanceSettings, target: str | None) -> None:
-    """Check the cross-attention and, where they are named, the heads of an event model."""
+    """Check the cross-attention and, if they are named, the Medusa heads of an event model."""
     event_medusa.check_folder(spec.name, settings.dir, settings.model)
     if settings.heads is not None:
         event_medusa.check_folder("event_medusa", settings.heads, settings.model)

@@ -23,11 +23,11 @@ PIXELS = "pixel_values_videos"  # [1, frames, 3, h, w]
 
 
 class FrameEncoder:
-    """`glance` and its visual features, for `IndependentDrafter`.
+    """`glance` with the visual features of a request, for `IndependentDrafter`.
 
     Args:
         glance: the network.
-        target: only its `prepare` and `encode` are used; `None` = the features come with the request, see
+        target: target, of which only `prepare` and `encode` are used; `None` = the features come with the request, see
             `Needs.visual`.
 
     Raises:
@@ -39,7 +39,7 @@ class FrameEncoder:
         self.glance, self.target = glance.eval(), target
 
     def encode(self, request: Request) -> list[KeyValue]:
-        """Keys and values of the frames, a layer each.
+        """Compute keys and values of the frames for each layer.
 
         Raises:
             CrossdraftError: the request has no clip, or the target does not encode it frame by frame.
@@ -48,7 +48,7 @@ class FrameEncoder:
         return self.glance.keys_values(frame_features(request, config.frames, config.patches, self.target)[None])
 
     def logits(self, features: Tensor, visual: Sequence[KeyValue]) -> Tensor:
-        """[n, H] last features of the drafter's model -> [n, V] logits, -inf outside its draft vocabulary."""
+        """Map last features [n, H] of the drafter's model to logits [n, V], -inf outside its draft vocabulary."""
         return self.glance.to_full_vocab(self.glance.logits(features[None], visual)[0])
 
 
@@ -66,12 +66,12 @@ def check_encodes(target: Target | None) -> None:
 
 
 def frame_features(request: Request, frames: int, patches: int, target: Target | None = None) -> Tensor:
-    """[frames · patches, E] the target's visual features of some frames of a request's clip, evenly spread.
+    """Visual features [frames · patches, E] of evenly spread frames of a request's clip, by the target's encoder.
 
     Args:
-        request: with `visual_features`, where there is no target.
-        frames, patches: number of frames that are read, and of features of each.
-        target: encodes the frames here; see `FrameEncoder`.
+        request: the request, with `visual_features` if there is no target.
+        frames, patches: number of frames that are read, and number of features of each.
+        target: target that encodes the frames here; see `FrameEncoder`.
 
     Raises:
         CrossdraftError: the request has no clip, or the target does not encode it frame by frame, or not by itself.
@@ -83,20 +83,20 @@ def frame_features(request: Request, frames: int, patches: int, target: Target |
         raise CrossdraftError("A glance outside the target's process needs the target's visual features.")
     rows = request.visual_features()
     if len(rows) % patches:
-        return rows  # which the network refuses
+        return rows  # the network refuses them
     return chosen(rows.unflatten(0, (-1, patches)), frames).flatten(0, 1)
 
 
 def chosen(frames: Tensor, count: int) -> Tensor:
-    """[count, ...] evenly spread frames of [F, ...], the frames of all clips in their order."""
+    """Choose `count` evenly spread frames of [F, ...], the frames of all clips in their order."""
     return frames[evenly(len(frames), count)]
 
 
 def fewer_frames(prompt: Prompt, count: int) -> Prompt:
-    """The prompt with `count` of the frames of all its clips; its ids are unchanged.
+    """Reduce a prompt to `count` of the frames of all its clips; its ids are unchanged.
 
     Raises:
-        CrossdraftError: it holds no frames.
+        CrossdraftError: the prompt has no frames.
     """
     sources = [item.features for item in prompt.items if PIXELS in item.features] or [prompt.features]
     clips = [features.get(PIXELS) for features in sources]

@@ -33,12 +33,12 @@ class GlanceConfig(HeadConfig):
 
     Args:
         tower: fingerprint of the target whose vision encoder it reads; files store it under this key.
-        visual_size: E, of the target's visual features.
-        frames: how many frames are read, evenly spread over those that the target reads.
-        patches: n, features of a frame.
-        layers: of cross-attention.
-        heads: of the attention.
-        intermediate_size: of the MLPs.
+        visual_size: E, width of the target's visual features.
+        frames: number of frames that are read, evenly spread over those that the target reads.
+        patches: n, number of features of a frame.
+        layers: number of cross-attention layers.
+        heads: number of attention heads.
+        intermediate_size: inner width of the MLPs.
 
     Raises:
         CrossdraftError: as `HeadConfig`, or a hidden_size that is no multiple of heads.
@@ -80,7 +80,7 @@ class GlanceLayer(nn.Module):
         nn.init.zeros_(self.mlp.down_proj.weight)
 
     def keys_values(self, visual: Tensor) -> KeyValue:
-        """[B, N, E] features of frames · n -> keys and values [B, heads, N, d]."""
+        """Compute keys and values [B, heads, N, d] from features [B, N, E] of frames · n."""
         rows = self.see_norm(visual) + self.places[: visual.shape[1]]
         return split_heads(self.k_proj(rows), self.head_dim), split_heads(self.v_proj(rows), self.head_dim)
 
@@ -125,7 +125,7 @@ class Glance(Head):
         return cast("Sequence[GlanceLayer]", self.layers)
 
     def keys_values(self, visual: Tensor) -> list[KeyValue]:
-        """[B, frames · n, E] the vision encoder's features of the frames -> each layer's keys and values.
+        """Compute each layer's keys and values from the vision encoder's features of the frames, [B, frames · n, E].
 
         Raises:
             CrossdraftError: their number or size differs from what the network was trained with.
@@ -134,7 +134,7 @@ class Glance(Head):
         return [layer.keys_values(visual.to(self.embeddings)) for layer in self._layers]
 
     def logits(self, features: Tensor, visual: Sequence[KeyValue]) -> Tensor:
-        """[B, T, H] last features of the drafter's model -> [B, T, D] logits of the tokens after them."""
+        """Map last features [B, T, H] of the drafter's model to logits [B, T, D] of the next tokens."""
         features = features.to(self.embeddings)
         for layer, rows in zip(self._layers, visual, strict=True):
             features = layer(features, rows)

@@ -19,33 +19,33 @@ from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 
 
 class Autoregressive(Head):
-    """Base of the autoregressive heads. Networks fill in `decode`, and override what else differs."""
+    """Base of the autoregressive heads. Networks define `decode`, and override other methods where they differ."""
 
     config_class = DecoderConfig
     config: DecoderConfig
     cache_layers = 1  # layers that keep keys and values
-    span = 1  # tokens of a row: the token after the feature, and `span - 1` tokens before it
+    span = 1  # tokens of a row: the one after the feature, and `span - 1` before it
 
     def __init__(self, config: DecoderConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
         self.rotary = Rotary(config.head_dim, config.rope_theta, config.max_positions)
 
     def fuse(self, hidden: Mapping[int, Tensor]) -> Tensor:
-        """Multi-layer feature fusion: captured features [..., H] of each layer -> [..., H]."""
+        """Fuse captured features [..., H] of several layers to [..., H]."""
         return self.last_feature(hidden)
 
     def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, question: Mapping[int, Tensor]) -> PrefixKV | None:
-        """The visual prefix; `None` = no prefix. Called where the head has `visual_reads`.
+        """Compute the visual prefix; `None` = no prefix. Called if the head has `visual_reads`.
 
         Args:
             visual: layer -> [B, N, H] features at the prompt's visual piece.
-            ids: [B, N + 1] ids of that piece and of the text's first token.
+            ids: [B, N + 1] ids of this piece and of the text's first token.
             question: layer of `reads` -> [B, H] features at the prompt's last token.
         """
         return None
 
     def embed_tokens(self, tokens: Tensor) -> Tensor:
-        """[B, n + span - 1] ids -> [B, n, H], the embedding of each row's tokens."""
+        """Embed ids [B, n + span - 1] -> [B, n, H], one embedding for each row's tokens."""
         return self.embed(tokens)
 
     def add_global(self, features: Tensor, global_feature: Tensor | None) -> Tensor:
@@ -53,7 +53,7 @@ class Autoregressive(Head):
         return features
 
     def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
-        """Pairs [B, n, H] -> outputs [B, n, H]; `step` 0 reads the target's features, later steps outputs."""
+        """Decode pairs [B, n, H] to outputs [B, n, H]; `step` 0 reads the target's features, later steps outputs."""
         raise NotImplementedError
 
     def fed_back(self, outputs: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class Autoregressive(Head):
         return outputs
 
     def logits(self, outputs: Tensor) -> Tensor:
-        """Outputs [..., H] -> logits [..., D]."""
+        """Map outputs [..., H] to logits [..., D]."""
         return self.lm_head(outputs)
 
     def predicted_features(self, outputs: Tensor) -> Tensor | None:

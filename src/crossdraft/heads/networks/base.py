@@ -18,14 +18,14 @@ from crossdraft.specs import Count
 
 @dataclass(frozen=True, kw_only=True)
 class HeadConfig:
-    """The settings that every head has: the target's sizes. A field of the type `Count` must be 1 or more.
+    """Settings that every head has: the target's sizes. A field of the type `Count` must be 1 or more.
 
     Args:
-        hidden_size: H, of the target.
-        vocab_size: V, of the target.
-        num_layers: L, of the target: its feature after the final norm is number L.
-        draft_ids: [D] ids that the head may draft, ascending. Answers need few of a target's ids, and a short LM head
-            is a fast one (FR-Spec: Zhao et al. 2025); the other ids are left to the target.
+        hidden_size: H, hidden width of the target.
+        vocab_size: V, size of the target's vocabulary.
+        num_layers: L, number of the target's layers: its feature after the final norm is number L.
+        draft_ids: [D] ids that the head may draft, ascending. Answers use few of a target's ids, and a short LM head is
+            fast (FR-Spec: Zhao et al. 2025); other ids are never drafted.
 
     Raises:
         CrossdraftError: a size or count below 1, ids that do not ascend, or ids outside the vocabulary.
@@ -54,11 +54,11 @@ class TargetKV:
 
     Args:
         norm: [H] weight of the RMSNorm before the attention.
-        eps: of that norm.
+        eps: epsilon of this norm.
         key, value: [kv_heads·d, H] projections.
         key_bias, value_bias: [kv_heads·d] each, or `None`.
-        head_dim: d.
-        rope_theta: of the rotary positions.
+        head_dim: d, width of a head.
+        rope_theta: base of the rotary positions.
     """
 
     norm: Tensor
@@ -77,7 +77,7 @@ class TargetKV:
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "TargetKV | None":
-        """Take the weights of a decoder built like Llama's (pre-norm, no norms of keys); `None` for any other."""
+        """Take the weights of a decoder built like Llama's (pre-norm, without key norms); `None` for any other."""
         text: Any = getattr(model.base_model, "language_model", model.base_model)
         layers = getattr(text, "layers", None)
         attention: Any = getattr(layers[-1], "self_attn", None) if layers else None
@@ -102,7 +102,7 @@ class SharedWeights:
     """Weights of the target that heads use and do not store.
 
     Args:
-        embeddings: [V, H] of tokens.
+        embeddings: [V, H] token embeddings.
         lm_head: [V, H] output embeddings.
         target_kv: key and value projections of its last layer, if that is built like Llama's.
     """
@@ -125,7 +125,7 @@ class Head(nn.Module):
     the target's, which are neither trained nor stored. `extras` names what `extra_losses` returns.
 
     Args:
-        config: a `config_class`.
+        config: configuration, an instance of `config_class`.
         shared: the target's weights.
 
     Raises:
@@ -148,7 +148,7 @@ class Head(nn.Module):
             )
         self.config = config
         self.register_buffer("draft_ids", torch.tensor(config.draft_ids), persistent=False)
-        self.register_buffer("embeddings", shared.embeddings, persistent=False)  # of the head's own dtype
+        self.register_buffer("embeddings", shared.embeddings, persistent=False)  # in the head's own dtype
         self.lm_head = nn.Linear(config.hidden_size, len(config.draft_ids), bias=False)
         with torch.no_grad():  # an LM head of its own starts from the target's rows
             self.lm_head.weight.copy_(shared.lm_head[self.draft_ids.to(shared.lm_head.device)])
@@ -195,7 +195,7 @@ class Head(nn.Module):
         return {}
 
     def stored(self) -> dict[str, Tensor]:
-        """Weights that the head's files hold: all but those that it shares with the target."""
+        """Weights that the head's files hold: all except those that it shares with the target."""
         state, scales = self.state_dict(), self.scales()
         return {
             name: value * scales[name] if name in scales else value
@@ -207,7 +207,7 @@ class Head(nn.Module):
         """Load weights that `stored` returned.
 
         Raises:
-            CrossdraftError: one is missing, left over, or of another shape.
+            CrossdraftError: a weight is missing, unknown, or of another shape.
         """
         own = self.stored()
         wrong = sorted(own.keys() ^ weights.keys()) or [
@@ -225,7 +225,7 @@ class Head(nn.Module):
 
 
 def shifted(values: Tensor, count: int) -> Tensor:
-    """[B, T, ...] shifted `count` positions to the left along T; zeros come in from the right.
+    """Shift values [B, T, ...] by `count` positions to the left along T; zeros fill the right.
 
     >>> shifted(torch.tensor([[1, 2, 3]]), 1)
     tensor([[2, 3, 0]])
@@ -235,7 +235,7 @@ def shifted(values: Tensor, count: int) -> Tensor:
 
 
 def target_to_draft(draft_ids: Sequence[int] | Tensor, vocab_size: int) -> Tensor:
-    """[V] index of each id among the draft ids [D], -1 where it is none of them.
+    """Index [V] of each id among the draft ids [D], -1 for other ids.
 
     >>> target_to_draft((3, 1), 4)
     tensor([-1,  1, -1,  0])

@@ -27,7 +27,7 @@ class ChimeraConfig(DecoderConfig):
 
     Args:
         gram_size: size that each of the three embeddings is projected to, a third of the encoder's width; `None` =
-            the target's own, as the authors have it.
+            the target's hidden size, as in the authors' code.
     """
 
     gram_size: int | None = None

@@ -4,9 +4,9 @@
     TextOnly    0             —                                    —
     Pool        ⌈N / s⌉       the mean of s rows in a row          the last of them
     Conv        ⌈N / s⌉       a learned mix of s rows in a row     the last of them
-    Prune       ⌈N / s⌉       one of the rows, as it is            its own
-    Resampler   as many as    attention of a learned query over    the last M, as ViSpec has it
-                its queries   all rows
+    Prune       ⌈N / s⌉       one of the rows, unchanged           its own
+    Resampler   number of     attention of a learned query over    the last M, as in ViSpec
+                queries       all rows
 
 Rows are in the order in which the target reads them, frame after frame: neighbours in that order are pooled and mixed,
 whatever the layout of a frame. Positions are for rotary embeddings only.

@@ -122,7 +122,7 @@ class Dream(Autoregressive):
         """`middle`: SmoothL1 between the first layer's outputs and the target's middle features.
 
         The mean over offsets of sums over positions, each divided by the number N of the first offset's positions, as
-        in `objective.score`: so it is 0 where answers are too short, and micro-batches, weighted by their N, add up.
+        in `objective.score`: so it is 0 if answers are too short, and micro-batches, weighted by their N, add up.
         """
         target, losses = batch.hidden[self.config.middle_layer], []
         count = max(int(batch.loss_mask(min(prediction.offset for prediction in predictions)).sum()), 1)

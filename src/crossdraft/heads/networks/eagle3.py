@@ -26,9 +26,9 @@ class Eagle3Config(DecoderConfig):
     """EAGLE-3's settings.
 
     Args:
-        levels: low, middle and high: which of the target's hidden states are read, k being what enters layer k; `None`
-            = 2, L/2 and L - 3, as EAGLE, vLLM and speculators have it. In a shallow target L - 3 is not high.
-        level_scales: of the levels, see `concat_layers`.
+        levels: low, middle and high level: numbers of the target's hidden states that are read; `None` = 2, L/2 and
+            L - 3, as in EAGLE, vLLM and speculators. In a shallow target L - 3 is not high.
+        level_scales: scales of the levels, see `concat_layers`.
 
     Raises:
         CrossdraftError: a level is outside the target, or there are not three levels and scales, all positive.

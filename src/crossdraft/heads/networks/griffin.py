@@ -3,7 +3,7 @@
     the feature f(t), the token x(t+1)
       │  token-guided fusion
       │    z = fc([e; f])                              e = the token's embedding
-      │    z + down(SiLU(up([n(n'(z)); n(e)])))        the token says once more which part of z counts
+      │    z + down(SiLU(up([n(n'(z)); n(e)])))        the token corrects z
       │  one decoder layer without a first norm, whose MLP is 2H wide at its end
       ├─ the first half   -> the target's LM head, d(t+2)
       └─ the second half  -> the next step's feature ("token-enhanced head")
@@ -55,7 +55,7 @@ class TokenGuidedFusion(nn.Module):
 
 
 class TwoOutputLayer(nn.Module):
-    """A decoder layer without a first norm: [s; s] + MLP(norm(s)), s being what leaves the attention."""
+    """A decoder layer without a first norm: [s; s] + MLP(norm(s)), where s is the attention's output."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()

@@ -22,11 +22,11 @@ class DecoderConfig(HeadConfig):
     """A head with decoder layers.
 
     Args:
-        heads, kv_heads, head_dim: of its attention.
-        intermediate_size: of its gated MLP.
-        rope_theta, max_positions: of its rotary positions.
-        eps: of its norms.
-        steps: of the training-time test: tokens that are drafted in a row while training.
+        heads, kv_heads, head_dim: sizes of its attention.
+        intermediate_size: inner width of its gated MLP.
+        rope_theta, max_positions: base and number of its rotary positions.
+        eps: epsilon of its norms.
+        steps: steps of the training-time test: number of tokens drafted in a row during training.
 
     Raises:
         CrossdraftError: as `HeadConfig`, heads that are no multiple of kv_heads, or an odd head_dim.
@@ -69,7 +69,7 @@ class Attend(Protocol):
     def cross_attend(self, layer: int, query: Tensor, new_kv: KeyValue | None) -> Tensor:
         """Cross-attention to the *target's* keys and values of the text, up to where the draft begins.
 
-        `new_kv` are these [B, kv_heads, n, d] at the rows' own positions; `None` = the rows are a draft's.
+        `new_kv` holds keys and values [B, kv_heads, n, d] at the rows' own positions; `None` = the rows are a draft's.
         """
         ...
 
@@ -78,13 +78,13 @@ class Attend(Protocol):
 class PrefixKV:
     """Visual prefix: keys and values before the text, which all of the text attends to.
 
-    They do not depend on the text, so that they are computed once, layer by layer.
+    They do not depend on the text, so they are computed once, layer by layer.
 
     Args:
         key, value: [B, kv_heads, P, d], not rotated, of the first layer; P may be 0.
-        positions: [P] of its rows.
-        start: position of the text's first row: that which it would have after the uncompressed prefix.
-        weights: [B, P] added to the attention scores of each row (soft selection); `None` = 0.
+        positions: [P] positions of its rows.
+        start: position of the text's first row, which is its position after the uncompressed prefix.
+        weights: [B, P] values added to the attention scores of each row (soft selection); `None` = 0.
         global_feature: [B, 1, H] global visual vector, added to every row of the text (`Autoregressive.add_global`).
         deeper: keys and values of each further layer.
     """

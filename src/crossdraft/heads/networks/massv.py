@@ -38,10 +38,10 @@ class MASSVConfig(DecoderConfig):
     """The small model's sizes.
 
     Args:
-        width: of its rows.
+        width: width of its rows.
         layers: number of decoder layers.
-        pool: visual positions that are averaged to one row, after the projector; the papers keep every position.
-        sees: false = text-only.
+        pool: number of visual positions averaged to one row, after the projector; the papers keep every position.
+        sees: false = the text-only control.
     """
 
     width: Count = 192
@@ -88,7 +88,7 @@ class MASSV(Autoregressive):
     def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, question: Mapping[int, Tensor]) -> PrefixKV:
         """Keys and values, with causal attention, of the visual positions and of the text's first token after them.
 
-        The last layer computes nothing but keys and values.
+        In the last layer only keys and values are computed.
         """
         pooled, _ = self.pool(self.projector(visual[0]))
         stream, attend = cat((pooled, self.narrow(self.embed(ids[:, -1:]))), 1), TTTAttention(self.rotary)
