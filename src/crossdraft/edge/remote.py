@@ -26,7 +26,7 @@ from crossdraft.engine.checks import faulty
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, Needs, Proposal, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.process import DRAFTER_TIMEOUT_S
-from crossdraft.engine.timeline import Span
+from crossdraft.engine.timeline import HIDDEN_DRAFT, Span
 from crossdraft.errors import CrossdraftError
 
 LONGEST_WAIT_S = 1.0  # seconds to wait for a draft whose gain is unknown
@@ -247,5 +247,5 @@ class EdgeDrafter:
         draft = link.draft_after(state, until, read)
         if draft is None or draft.fault is not None:
             return draft or NOTHING
-        name = "draft" if budget.until is None else "hidden draft"
+        name = "draft" if budget.until is None else HIDDEN_DRAFT
         return replace(draft, spans=() if state.copied else link.span(name, len(draft.tree)))

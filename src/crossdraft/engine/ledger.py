@@ -1,4 +1,4 @@
-"""Ledger: records the times of one request, for reports only."""
+"""Ledger: records the times of one request, for reports; the policy weighs the drafter's own time of them."""
 
 import math
 import time
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from crossdraft.engine.stats import Stats
-from crossdraft.engine.timeline import Span, Timeline, covered
+from crossdraft.engine.timeline import HIDDEN_DRAFT, READ, Span, Timeline, covered
 
 READING = ("prepare", "encode", "prefill")  # the target's lane before the ride-along pass
 
@@ -70,13 +70,13 @@ class Ledger:
     def _count_hidden(self) -> None:
         """Add up the hidden drafting known so far; the spans of a late draft come only with a later reply."""
         drafter = [span for span in self.timeline.spans if span.lane == "drafter"]
-        late = {"read", "hidden draft"} if any(span.name == "hidden draft" for span in drafter) else set[str]()
+        late = {READ, HIDDEN_DRAFT} if any(span.name == HIDDEN_DRAFT for span in drafter) else set[str]()
         hidden = [span for span in drafter if span.start < self._read_until or span.name in late]
         # Drafting before the target began to read (inline, one after the other) was not hidden.
         reading = [span for span in self.timeline.spans if span.lane == "target" and span.name in READING]
         self.stats.hidden_drafting_s = sum(span.seconds for span in hidden)
         self.stats.hidden_inside_s = sum(part.overlap(span.start, span.end) for part in hidden for span in reading)
-        first = next((span.end - self.started for span in hidden if span.name == "read"), None)
+        first = next((span.end - self.started for span in hidden if span.name == READ), None)
         if first is not None and self.stats.ttft_s and first >= self.stats.ttft_s:
             first = None  # what comes after the first final token is not provisional
         self.stats.first_provisional_s = first

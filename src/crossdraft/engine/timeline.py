@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from crossdraft.errors import CrossdraftError
 
+READ, HIDDEN_DRAFT = "read", "hidden draft"  # names of a drafter's spans, of which the `Ledger` adds up its own time
+
 
 @dataclass(frozen=True)
 class Span:

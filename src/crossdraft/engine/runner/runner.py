@@ -35,7 +35,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.request_state import RequestState
 from crossdraft.engine.runner.restarts import Restarts
 from crossdraft.engine.runner.side_stream import StreamDrafter
-from crossdraft.engine.timeline import Span
+from crossdraft.engine.timeline import HIDDEN_DRAFT, READ, Span
 from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)
@@ -459,7 +459,7 @@ class DraftRunner(Generic[State]):
         if self._read(slot) is None:
             return _refused(slot)
         read = time.perf_counter()
-        draft = self._timed_drafts(self._propose([(slot, budget)]), 1, "hidden draft")[0]
+        draft = self._timed_drafts(self._propose([(slot, budget)]), 1, HIDDEN_DRAFT)[0]
         slot.work.nodes, slot.work.draft_s = len(draft.tree), time.perf_counter() - read
         return draft
 
@@ -476,7 +476,7 @@ class DraftRunner(Generic[State]):
             except Exception as error:
                 log.exception("A drafter could not read a request.")
                 slot.refusal = f"{type(error).__name__}: {error}"
-            self._record("read", start)
+            self._record(READ, start)
             self._read_s += time.perf_counter() - start
         return slot.state if slot.refusal is None else None
 

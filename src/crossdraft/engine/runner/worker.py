@@ -22,7 +22,7 @@ from crossdraft.engine.prompt import PromptIds
 from crossdraft.engine.runner.link import Handled
 from crossdraft.engine.runner.parallel import BEST, BY_COST, POLICIES, ParallelSpeculator, ParallelState
 from crossdraft.engine.runner.wire import pack_draft, unpack_request, unpack_tensor
-from crossdraft.engine.timeline import Span
+from crossdraft.engine.timeline import HIDDEN_DRAFT, READ, Span
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
@@ -237,7 +237,7 @@ class DraftServer:
             if known:
                 self.drafter.expect_first(state)
         finally:
-            read = Span("drafter", "read", start, time.perf_counter())
+            read = Span("drafter", READ, start, time.perf_counter())
             if known or key not in self.states:
                 self.spans.append(read)
             else:
@@ -252,7 +252,7 @@ class DraftServer:
         start = time.perf_counter()
         budget = Budget(nodes, stop=partial(self.inbox.stops, serial), on_token=on_token)
         draft = self.drafter.draft_hidden(self.states[key], budget)
-        drafted = Span("drafter", "hidden draft", start, time.perf_counter(), len(draft.tree))
+        drafted = Span("drafter", HIDDEN_DRAFT, start, time.perf_counter(), len(draft.tree))
         read = self._reads.pop(key, None)
         return pack_draft(draft, (drafted,) if read is None else (read, drafted))
 
