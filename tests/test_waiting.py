@@ -211,7 +211,7 @@ def test_a_step_interface_that_is_forgotten_leaves_nothing_behind(engine, reques
     stepped = engine.decoder()
     stepped.submit(long(request_))
     stepped.step()
-    inner = stepped._decoder
+    inner = stepped._loop
     assert inner.busy
     del stepped
     gc.collect()
