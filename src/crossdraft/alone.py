@@ -1,4 +1,4 @@
-"""The target alone, on hardware equal to the pair's: what an answer's time is compared with."""
+"""The target alone, on hardware equal to the pair's, for comparison with the pair's times."""
 
 import threading
 
@@ -8,7 +8,7 @@ from crossdraft.engine.request import Request
 
 
 def baselines(engine: Engine) -> dict[str, tuple[int, ...] | None]:
-    """Core sets for the target alone: its share, and all cores of the pair where these are more.
+    """Return core sets for the target alone: its share, and all cores of the pair if these are more.
 
     The cores are None where the target has no share of its own.
     """
@@ -21,9 +21,9 @@ def baselines(engine: Engine) -> dict[str, tuple[int, ...] | None]:
 
 
 def target_alone(engine: Engine, request: Request, stop: threading.Event | None = None) -> Baseline:
-    """The answer of the target alone, run once on its share and once on all cores of the pair: the faster one.
+    """Run the target alone, once on its share and once on all cores of the pair; return the faster answer.
 
-    Once `stop` is set, the run ends within a round, and its result is no answer.
+    Once `stop` is set, the run ends within a round, and its result is incomplete.
     """
     answers = [(engine.alone(request, cores, stop), cores) for cores in baselines(engine).values()]
     answer, cores = min(answers, key=lambda found: found[0].stats.total_s)

@@ -185,7 +185,7 @@ class Engine:
         *,
         packed: bool = False,
     ) -> Self:
-        """An engine around a Hugging Face model that is loaded already, which stays as it is unless it is `packed`.
+        """Make an engine around a loaded Hugging Face model, which stays unchanged unless it is `packed`.
 
         Args:
             model: a video VLM of a supported class, in eval mode, where it is to run.
@@ -259,15 +259,15 @@ class Engine:
         return engine
 
     def submit(self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True) -> PendingAnswer:
-        """Queue a request and return at once; `result` of what is returned waits for the answer.
+        """Queue a request and return at once; `result` of the returned object waits for the answer.
 
         Args:
             request: what to answer.
             on_piece: told every piece as it appears, in a thread of the engine; must return at once.
-            provisional: whether it is told provisional pieces.
+            provisional: tell `on_piece` provisional pieces too.
 
         Raises:
-            QueueFullError: as many wait as `Options.max_queue` allows.
+            QueueFullError: as many requests wait as `Options.max_queue` allows.
             CrossdraftError: the engine is closed.
         """
         return self._submit(single(request), on_piece, provisional=provisional)
@@ -289,12 +289,12 @@ class Engine:
     def generate(self, requests: Request | Sequence[Request]) -> Answer | list[Answer]:
         """Answer one request or several; an empty list has an empty list of answers. Ctrl-C cancels them.
 
-        Several requests are queued as far as there is room, the others as room comes; so a batch may be
+        Of several requests, those that find no room are queued as room comes; so a batch may be
         longer than `Options.max_queue`.
 
         Raises:
-            QueueFullError: the queue is full, with the requests of others: there is no room for the first.
-            CrossdraftError: what is wrong with the one request, or with the engine.
+            QueueFullError: the queue is full of other callers' requests, without room for the first of these.
+            CrossdraftError: the one request or the engine failed, as the message says.
             BatchError: some of several requests failed; its `results` hold the others' answers.
         """
         done = self._results(listed(requests))
@@ -337,10 +337,10 @@ class Engine:
     def alone(
         self, request: Request, cores: Sequence[int] | None = None, stop: threading.Event | None = None
     ) -> Answer:
-        """The target's answer without the drafter, judged exactly; for comparisons, as nothing else runs meanwhile.
+        """Answer by the target without the drafter, judged exactly; for comparisons, as nothing else runs meanwhile.
 
-        It is written in the loop's thread: a second computing thread would have OpenMP threads of its own, and where
-        there are more of these than cores, all of them sleep between two operations. Ctrl-C and `close` end it.
+        The loop's thread writes the answer: a second computing thread would have OpenMP threads of its own, and if
+        these outnumber the cores, they all sleep between two operations. Ctrl-C and `close` end the answer.
 
         Args:
             request: what to answer.
@@ -348,8 +348,8 @@ class Engine:
             stop: once it is set, the answer ends within a round.
 
         Raises:
-            CrossdraftError: what is wrong with the request, or with the engine, or a core is not there.
-            CancelledError: `stop` was set before it began.
+            CrossdraftError: the request or the engine failed, as the message says, or a core does not exist.
+            CancelledError: `stop` was set before the answer began.
         """
         asked = single(request)
         cores = core_numbers("cores", cores, available_cores(), none="the target's own")
@@ -442,7 +442,7 @@ def _close(
 def _checked(
     drafter: str | os.PathLike[str] | Drafter[Any] | None, options: Options | None
 ) -> tuple[Spec | Drafter[Any] | None, Options]:
-    """The drafter's spec and the options, checked as far as possible before anything is loaded.
+    """Return the drafter's spec and the options, checked as far as possible before anything is loaded.
 
     Raises:
         CrossdraftError: the options are none, the drafter's device is not here, a name in the spec is unknown, the

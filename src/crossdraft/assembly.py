@@ -81,12 +81,12 @@ def assemble(
 
 
 def cache_bytes(options: Options, device: torch.device) -> int:
-    """The budget of a prefix cache on a device: what the options say, else a tenth of the device's memory."""
+    """Budget in bytes of a prefix cache on a device: the options' own, else a tenth of the device's memory."""
     return memory_bytes(device) // CACHE_SHARE if options.cache_bytes is None else options.cache_bytes
 
 
 def located(spec: Spec, placement: str) -> Spec:
-    """The spec, with `@process` at the parts that run in a process of their own.
+    """Return the spec with `@process` at the parts that run in a process of their own.
 
     Under `process` that is the whole drafter, unless a part of it looks into the target: then it is every other part
     that runs a network.
@@ -133,7 +133,7 @@ def _names_process(spec: Spec) -> bool:
 
 
 def decided(options: Options, spec: Spec | None) -> Options:
-    """The options with the placement `auto` decided, and the cores that follow from it.
+    """Return the options with the placement `auto` decided, and the cores that follow from the placement.
 
     Raises:
         CrossdraftError: a drafter that is to run in the target's process is to prepare drafts, or has cores of its own.
@@ -161,7 +161,7 @@ def decided(options: Options, spec: Spec | None) -> Options:
 
 
 def draft_quantization(options: Options) -> str | None:
-    """The drafter's quantisation: its own, else the target's.
+    """Return the drafter's quantisation: its own option, else the target's.
 
     >>> both, one = Options(quantize="int8"), Options(quantize="int8", draft_quantize="none")
     >>> draft_quantization(both), draft_quantization(one)

@@ -14,10 +14,10 @@ MOST_SPANS, MOST_LETTERS = 8, 40  # of ranges of cores, and of letters, in a mes
 
 
 def whole(name: str, value: Any, least: int = 1) -> int:
-    """`value` as an int of at least `least`; NumPy's whole numbers are taken too, truth values are not.
+    """Return `value` as an int of at least `least`; NumPy's whole numbers are allowed, truth values are not.
 
     Raises:
-        CrossdraftError: it is no whole number, or too small.
+        CrossdraftError: `value` is no whole number, or too small.
     """
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise CrossdraftError(f"{name} is {_shown(value)}; it must be a whole number, such as {max(least, 1)}.")
@@ -28,10 +28,10 @@ def whole(name: str, value: Any, least: int = 1) -> int:
 
 
 def positive(name: str, value: Any) -> float:
-    """`value` as a finite float above 0.
+    """Return `value` as a finite float above 0.
 
     Raises:
-        CrossdraftError: it is none.
+        CrossdraftError: `value` is no such number.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
         raise CrossdraftError(f"{name} is {_shown(value)}; it must be a number above 0.")
@@ -49,10 +49,10 @@ def frames_or_rate(frames: Any, fps: Any, names: tuple[str, str] = ("num_frames"
 
 
 def text(name: str, value: Any, example: str) -> str:
-    """`value`, which must be a string.
+    """Return `value`, which must be a string.
 
     Raises:
-        CrossdraftError: it is something else.
+        CrossdraftError: `value` is something else.
     """
     if not isinstance(value, str):
         raise CrossdraftError(f"{name} is {_shown(value)}; give a string such as {example!r}.")
@@ -60,10 +60,10 @@ def text(name: str, value: Any, example: str) -> str:
 
 
 def choice(name: str, value: Any, known: Iterable[object]) -> Any:
-    """`value`, which must be one of the known words.
+    """Return `value`, which must be one of the known words.
 
     Raises:
-        CrossdraftError: it is another one.
+        CrossdraftError: `value` is another word.
     """
     words = tuple(known)
     if value not in words:
@@ -113,10 +113,10 @@ class NamedFields:
 
 
 def core_numbers(name: str, value: Any, allowed: Iterable[int], *, none: str = "all of them") -> tuple[int, ...] | None:
-    """Core numbers from text or any collection of whole numbers; `None`, which means what `none` says, stays `None`.
+    """Read core numbers from text or a collection of whole numbers; `None`, described by `none`, stays `None`.
 
     Raises:
-        CrossdraftError: it is neither, is empty, or names a core that is not `allowed`.
+        CrossdraftError: `value` is neither, is empty, or names a core that is not `allowed`.
     """
     if value is None:
         return None
@@ -137,10 +137,10 @@ def core_numbers(name: str, value: Any, allowed: Iterable[int], *, none: str = "
 
 
 def parse_cores(text: str, allowed: Sequence[int]) -> tuple[int, ...]:
-    """Core numbers such as `0`, `0,2` or `0-3`.
+    """Read core numbers such as `0`, `0,2` or `0-3`.
 
     Raises:
-        CrossdraftError: not a list of numbers, or a core that is not in `allowed`.
+        CrossdraftError: the text is no list of numbers, or names a core that is not in `allowed`.
     """
     cores: set[int] = set()
     for part in text.split(","):
@@ -189,7 +189,7 @@ def described(value: Any, array: Any = None) -> str:
     """Describe a value for an error message: its type, and of an array its dtype and its shape.
 
     Args:
-        array: what was made of it, if it is none itself.
+        array: the array made of `value`, if that is no array itself.
 
     >>> described([[1, 2], [3]])
     'a list'

@@ -1,8 +1,7 @@
 """Targets that read less of a clip than all of it. LOSSY: the target itself changes, and so do its answers.
 
-What is drafted for such a target is verified by it: drafting is lossless with respect to the compressed target, never
-to the one that it was made of. The ways come from other packages, by entry points of the group `crossdraft.executors`;
-crossdraft-lab has them.
+Drafts are verified by the compressed target: drafting is lossless with respect to that target, never to the whole one.
+Compressions come from other packages, by entry points of the group `crossdraft.executors`; crossdraft-lab has them.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,13 +28,13 @@ class Compression:
     """A way to compress what a target sees.
 
     Args:
-        name: what a spec calls it.
+        name: name of the compression in a spec.
         summary: one line for the table.
-        paper: where it comes from.
-        settings: a frozen dataclass of what may be set.
-        make: the compressed target, of the target and the settings.
-        trained: whether it has weights of its own, made for one target.
-        shares_prefixes: whether what was read of a prompt's beginning holds whatever follows it, or comes with it.
+        paper: paper that describes the compression.
+        settings: frozen dataclass of the settings.
+        make: makes the compressed target from the target and the settings.
+        trained: whether the compression has weights of its own, made for one target.
+        shares_prefixes: whether the cache of a prompt's beginning is valid whatever the rest of the prompt is.
     """
 
     name: str
@@ -56,11 +55,11 @@ class BudgetStatus:
 
     Args:
         budget: the loss that is allowed on average.
-        threshold: the gate's confidence, 0..1, that is asked for now.
-        reads: how many requests that could be predicted were read in each way.
-        unpredictable: how many could not, and were read whole.
-        compared: checks that ended; one whose request was cancelled, failed or ran out of time has no loss.
-        loss: the sum of their losses, each 0..1.
+        threshold: least confidence of the gate, 0..1, at present.
+        reads: number of predictable requests that were read in each way.
+        unpredictable: number of unpredictable requests, which were read whole.
+        compared: number of checks that ended; a check whose request was cancelled, failed or timed out has no loss.
+        loss: sum of the losses of the ended checks, each 0..1.
     """
 
     budget: float
@@ -107,7 +106,7 @@ class CheckedPrompts(Protocol):
 
 
 def settings_of(spec: str) -> tuple[Compression, Any]:
-    """A compression and its settings, of a spec such as `fastv:keep=0.5`.
+    """Return the compression and its settings that a spec such as `fastv:keep=0.5` names.
 
     Raises:
         CrossdraftError: no compression or setting has the name, or a value is out of range.
@@ -136,12 +135,12 @@ def shares_prefixes(spec: str | None) -> bool:
 
 
 def compressed(target: Target, spec: str) -> Target:
-    """A target of the same model that reads fewer visual tokens; the target itself stays what it is.
+    """Make a target of the same model that reads fewer visual tokens; `target` itself stays unchanged.
 
-    Each of its answers says so in its notes and is not `lossless`, unless the answer's prompt was read whole.
+    Each answer of the new target notes the compression and is not `lossless`, unless its prompt was read whole.
 
     Raises:
-        CrossdraftError: as `settings_of`, or the model is none that can be compressed so.
+        CrossdraftError: as `settings_of`, or the compression does not support the model.
     """
     found, settings = settings_of(spec)
     made = found.make(target, settings)
@@ -150,7 +149,7 @@ def compressed(target: Target, spec: str) -> Target:
 
 
 def without_paths(spec: str) -> str:
-    """A spec without the settings that name files of this machine, to be shown in answers, also to a server's clients.
+    """Return a spec without the settings that name local files, to be shown in answers, also to a server's clients.
 
     >>> without_paths("predicted:dir=runs/x,frames=1"), without_paths("token_packer:dir=x")
     ('predicted:frames=1', 'token_packer')
@@ -173,8 +172,8 @@ class CompressedPrompt:
 
     Args:
         made: makes the prompt of the compressed target.
-        spec: of the compression, as answers say it; see `without_paths`.
-        visual: ids that stand for what is visual.
+        spec: spec of the compression as answers show it; see `without_paths`.
+        visual: ids that stand for images and clips.
     """
 
     made: Callable[[Request], Prompt]

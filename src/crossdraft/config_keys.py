@@ -47,9 +47,9 @@ class Only:
     """A key that our networks follow with these values alone.
 
     Args:
-        values: of the key, or of each item of a list where `each`.
-        absent: what readers take where the key is missing and which is none of these; `None` = it may be missing.
-        unless: a key whose being there and false switches this one off.
+        values: allowed values of the key, or with `each`, of every item of its list.
+        absent: readers' default for a missing key, if not among `values`; `None` = the key may be missing.
+        unless: another key that switches this key off if present and false.
     """
 
     values: tuple[Any, ...]
@@ -80,13 +80,13 @@ def check(config: Mapping[str, Any], table: Table, sizes: Mapping[str, int], whe
     """Refuse a config that has a key outside the table, or a value that our networks do not follow.
 
     Args:
-        config: theirs.
-        table: of its layout.
-        sizes: of the target, for `OfTarget`.
-        where: the keys above, each with a dot.
+        config: the other project's config.
+        table: table of the config's layout.
+        sizes: the target's sizes, for `OfTarget`.
+        where: the enclosing keys, each followed by a dot.
 
     Raises:
-        CrossdraftError: the key is named with its value.
+        CrossdraftError: there is such a key; the message names it with its value.
     """
     for key, rule in table.items():
         if key not in config and isinstance(rule, Only) and rule.absent is not None:
@@ -131,16 +131,16 @@ def _listed(values: tuple[Any, ...]) -> str:
 
 
 def value_at(config: Mapping[str, Any], path: str) -> Any:
-    """The value of a key, or of one inside another (`outer.inner`); `None` where it is not there."""
+    """Return the value of a key, or of a key inside another (`outer.inner`); `None` if it is missing."""
     outer, _, inner = path.rpartition(".")
     return ((config.get(outer) or {}) if outer else config).get(inner)
 
 
 def agreed(found: Mapping[str, Any]) -> Any:
-    """The one value that several keys have; `None` where all are null.
+    """Return the one value that several keys share; `None` if all are null.
 
     Raises:
-        CrossdraftError: two of them contradict each other; both are named.
+        CrossdraftError: two of the keys contradict each other; both are named.
     """
     (first, value), *rest = [(path, value) for path, value in found.items() if value is not None] or [("", None)]
     for path, other in rest:

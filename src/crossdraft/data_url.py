@@ -1,7 +1,7 @@
 """`data:` addresses (RFC 2397), which hold a file themselves: `data:video/mp4;base64,…`.
 
-One may be as long as a body. So it is neither copied nor decoded as a whole: a call that holds the interpreter's lock
-for that long would stop the event loop from any thread.
+An address may be as long as a body, so it is neither copied nor decoded in one call: from any thread, a call that holds
+the interpreter's lock so long would stop the event loop.
 """
 
 import base64
@@ -33,9 +33,9 @@ class DataUrl:
     """A file that is written in an address.
 
     Args:
-        head: what stands in front of the comma, without `data:`.
+        head: text in front of the comma, without `data:`.
         url: the whole address.
-        start, end: where in it the file stands.
+        start, end: bounds of the file within `url`.
     """
 
     head: str
@@ -55,12 +55,12 @@ class DataUrl:
 
     @property
     def length(self) -> int:
-        """Characters of what is to be decoded."""
+        """Number of characters to be decoded."""
         return self.end - self.start
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the file and of the head, at most."""
+        """Upper bound of the bytes of the file and the head."""
         return len(self.head) + (self.length * 3 // 4 if self.base64 else self.length)
 
     def shots(self) -> "list[DataUrl]":
@@ -76,13 +76,13 @@ class DataUrl:
         return found
 
     def decoded(self, at_once: int = AT_ONCE) -> Iterator[bytes]:
-        """The file, piece by piece, of `at_once` characters each.
+        """Decode the file piece by piece, from `at_once` characters each.
 
         Base64 may be broken into lines, lack its padding, use the letters of addresses (`-_` for `+/`), and have
         `%3D` for `=`.
 
         Raises:
-            ValueError: it is not written as its head says.
+            ValueError: the data is not encoded as its head says.
         """
         plain = map(unquote_to_bytes, self._pieces(at_once))
         return _from_base64(plain) if self.base64 else plain
@@ -116,7 +116,7 @@ def _from_base64(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def data_url(url: str) -> DataUrl | None:
-    """The file in a `data:` address; `None` if no comma ends its head, or that is too long."""
+    """The file in a `data:` address; `None` if no comma ends the head, or the head is too long."""
     start = url.index(":") + 1
     comma = url.find(",", start, start + MOST_HEAD + 1)
     return None if comma < 0 else DataUrl(url[start:comma], url, comma + 1, len(url))

@@ -12,14 +12,14 @@ SHORT = {
 
 
 def dtype_name(value: object, name: str = "dtype") -> str:
-    """The name in `DTYPES` for a dtype, its name or its short name.
+    """Return the name in `DTYPES` of a dtype, given as a `torch.dtype`, by name or by short name.
 
     Args:
         value: a `torch.dtype` or a string.
-        name: of the option, for the complaint.
+        name: name of the option, for the error message.
 
     Raises:
-        CrossdraftError: none of them.
+        CrossdraftError: `value` is no known dtype.
     """
     written = str(value).removeprefix("torch.")
     found = SHORT.get(written, written)

@@ -38,7 +38,7 @@ def parse_json(text: str | bytes) -> Any:
 def read_json(
     path: Path, what: str = "configuration", mend: str = "copy it from its checkpoint again"
 ) -> dict[str, Any]:
-    """A JSON object in a file.
+    """Read the JSON object in a file.
 
     Args:
         what: the word for the object in the error message.
@@ -90,7 +90,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 class DeferredErrorFile:
     """A new file for HDF5 or PyAV that hides a failed write from them, and raises its error when its context ends.
 
-    Neither handles a full disk. HDF5 writes again whenever it closes an object of the file, prints a traceback each
+    Neither library handles a full disk. HDF5 writes again whenever it closes an object of the file, a traceback each
     time, and may crash the process in the end; PyAV prints a traceback for each call and goes on as if nothing had
     been. So every write after the first failure seems to succeed and writes nothing; the error is raised at the end.
     """
@@ -147,10 +147,10 @@ class DeferredErrorFile:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those around it, unless it is there.
+    """Make a folder and its parents, unless it exists.
 
     Raises:
-        CrossdraftError: a file stands in its way, or nobody may write there.
+        CrossdraftError: a file stands in its way, or its parent is not writable.
     """
     check_folder(folder)
     try:
@@ -165,7 +165,7 @@ def check_folder(folder: Path) -> None:
     """Refuse a path at which there can be no folder; nothing is written.
 
     Raises:
-        CrossdraftError: it is a file, or one of those around it is.
+        CrossdraftError: `folder` or one of its parents is a file.
     """
     file = next((path for path in (folder, *folder.parents) if path.is_file()), None)
     if file is not None:
@@ -177,7 +177,7 @@ def only_process(folder: Path) -> Iterator[None]:
     """Be the only process that fills a folder; the lock goes with the process, however it ends.
 
     Raises:
-        CrossdraftError: another one fills it, or nobody may write there.
+        CrossdraftError: another process fills the folder, or it is not writable.
     """
     import fcntl  # there is none on Windows, where the rest of this file works
 
@@ -256,7 +256,7 @@ def fingerprint(folder: Path) -> str:
     another in milliseconds.
 
     Raises:
-        CrossdraftError: there are none, or they cannot be read.
+        CrossdraftError: the folder has no safetensors, or they cannot be read.
     """
     files = sorted(folder.glob("*.safetensors"))
     if not files:

@@ -43,8 +43,8 @@ class Reduction:
     """A way to hold a model in less memory than its stored weights take, at no time more, loading included.
 
     Args:
-        apply: changes a model layer by layer; what it is handed second reads the weights of a layer.
-        saved: bytes of a model's weights that are given up so; it may be on the `meta` device.
+        apply: changes a model layer by layer; its second argument reads the weights of a layer.
+        saved: number of bytes of a model's weights that are saved; the model may be on the `meta` device.
     """
 
     apply: Callable[[Any, Fill], None]
@@ -63,7 +63,7 @@ def load_target(
     device_map: DeviceMap | None = None,
     rows: int = VERIFIED,
 ) -> Target:
-    """A video VLM as a target.
+    """Load a video VLM as a target.
 
     Args:
         source: `reference`, or the folder of a Hugging Face checkpoint (safetensors) of a supported class.
@@ -71,12 +71,12 @@ def load_target(
         packed: make it faster, for inference alone: on a CPU keep the linear layers in the layout that is faster there
             (`engine.fast.packed_linear`), and leave out the layers of its vision encoder whose output is never
             read (`engine.fast.unused_layers`).
-        num_frames, fps: how many frames of a clip it reads, or how many for each second; default what the checkpoint's
-            video processor says, else 8 frames.
-        quantize: `int8` or `int4`: hold the language model's weights in so many bits, on a CPU; its default dtype is
+        num_frames, fps: number of frames that the target reads of a clip, or of each second; default: the setting of
+            the checkpoint's video processor, else 8 frames.
+        quantize: `int8` or `int4`: hold the language model's weights in 8 or 4 bits, on a CPU; the default dtype is
             then bfloat16. See `engine.fast.quantized_linear`.
-        device_map: instead of `device`: which of its layers are on which device, as in `from_pretrained`, by
-            accelerate. Its layers are not packed.
+        device_map: instead of `device`: the device of each layer, as in `from_pretrained`, by accelerate. Layers are
+            not packed then.
         rows: rows of a usual pass, for which the layout is chosen; without a drafter, the requests that share a pass.
 
     Raises:
@@ -94,7 +94,7 @@ def load_target(
 
 
 def _video_class(folder: Path) -> Any:
-    """The class of a checkpoint that can be a target."""
+    """Return the class of a checkpoint that can be a target."""
     kind = target_class(folder)
     read_defaults(read_file(folder), str(folder))  # refused before gigabytes are read
     return getattr(transformers, kind)
@@ -119,7 +119,7 @@ def _target(
 def load_embeddings(
     source: str = "reference", device: str | None = None, dtype: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The input and output embeddings [V, H] of a target, of which nothing else is read.
+    """Load a target's input and output embeddings [V, H]; no other weights are read.
 
     Args:
         source, device, dtype: as in `load_target`.
@@ -141,7 +141,7 @@ class OutputHead:
 
 
 def load_output_head(source: str = "reference", device: str | None = None, dtype: str | None = None) -> OutputHead:
-    """The output head of a target, of which little else is read; arguments and errors as `load_embeddings`."""
+    """Load a target's output head and little else; arguments and errors as in `load_embeddings`."""
     model, folder = _with_embeddings(source, device, dtype)
     return OutputHead(
         model.get_output_embeddings().weight.detach(), frozenset(reserved_of(model, load_tokenizer(folder)))
@@ -149,7 +149,7 @@ def load_output_head(source: str = "reference", device: str | None = None, dtype
 
 
 def _with_embeddings(source: str, device: str | None, dtype: str | None) -> tuple[Any, Path]:
-    """A target of which only the embeddings are read, and its folder."""
+    """Load a target with its embeddings alone; also return its folder."""
     folder = checked_folder(source, TARGETS)
     where, kind = usable_device(device or None, "device"), _video_class(folder)
     loaded, fill = load_weights(kind, folder, DTYPES[_usual_dtype(dtype)], where, _all_but_embeddings)
@@ -174,15 +174,15 @@ def adapt_model(
     *,
     packed: bool = False,
 ) -> Target:
-    """A video VLM that is loaded already, as a target; the model stays as it is, unless it may be packed.
+    """Make a target of a loaded video VLM; the model stays unchanged, unless it is packed.
 
     Args:
-        model: of a supported class, in eval mode, with sdpa or eager attention, on the device where it is to run.
-        processor: its processor; or its tokenizer, then frames are made as the model's family usually wants them.
+        model: model of a supported class, in eval mode, with sdpa or eager attention, on the device that it runs on.
+        processor: its processor; or its tokenizer, and then frames are made as is usual for the model's family.
         num_frames, fps, packed: as in `load_target`; packing changes the model for good.
 
     Raises:
-        CrossdraftError: the model is none of these, is in training mode, or the processor does not fit.
+        CrossdraftError: the model is of no supported class, is in training mode, or the processor does not fit.
     """
     check_model(model)
     tokenizer, settings = parts(processor)
@@ -247,7 +247,7 @@ def tokenizer_of(source: str) -> PreTrainedTokenizerBase:
 
 
 def text_reader(source: str, reserved: Collection[int]) -> Callable[[Request], PromptIds]:
-    """A reader of a target's prompts for drafters of text elsewhere, made of its configuration and tokenizer alone.
+    """Make a reader of a target's prompts from its configuration and tokenizer, for text drafters on other machines.
 
     Args:
         source: as in `load_target`.
@@ -267,7 +267,7 @@ def vocabulary_of(source: str) -> dict[str, int]:
 
 
 def checked_folder(source: str, shipped: Sequence[str]) -> Path:
-    """The folder of a name, path or repository, checked for what every checkpoint needs."""
+    """Find the folder of a name, path or repository, and check the files that every checkpoint needs."""
     folder = shipped_or_found(source, shipped)
     check_files(folder)
     config = read_config(folder)
@@ -288,7 +288,7 @@ def load_network(
     reduction: Reduction | None = None,
     rows: int = 1,
 ) -> PreTrainedModel:
-    """Load strictly: nothing missing, nothing left over, no shape changed."""
+    """Load a model strictly: no tensor missing, left over or of another shape."""
     stored = quantization_method(read_config(folder))
     if None not in (stored, quantize):
         raise CrossdraftError(f"{folder} is quantised already ({stored}); leave out quantize={quantize}.")
@@ -311,10 +311,10 @@ def load_network(
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer in a folder.
+    """Load the tokenizer in a folder.
 
     Raises:
-        CrossdraftError: it cannot be loaded.
+        CrossdraftError: the tokenizer cannot be loaded.
     """
     try:
         return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)

@@ -46,10 +46,10 @@ class Message:
 
 
 def read_messages(given: object) -> tuple[Message, ...]:
-    """Read messages that are given as dicts, or as `Message`s.
+    """Read messages, given as dicts or as `Message`s.
 
     Raises:
-        CrossdraftError: they have another shape, or the last one is not the user's.
+        CrossdraftError: the messages have another shape, or the last message is not the user's.
     """
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence) or not given:
         shown = "empty" if given == [] else f"a {type(given).__name__}"
@@ -96,7 +96,7 @@ def _part(given: object, where: str) -> Part:
 
 
 def portable(visual: Any) -> Any:
-    """An image, or a list of a clip's frames, as it can be hashed and sent to another process.
+    """Convert an image, or a list of a clip's frames, to a form that can be hashed and sent to another process.
 
     A PIL image becomes uint8 RGB [H, W, 3], turned as its EXIF says, as by `transformers.image_utils.load_image`; a
     `data:` address and a buffer become the bytes of their file. Paths, arrays and the rest stay what they are.
@@ -116,13 +116,13 @@ def portable(visual: Any) -> Any:
 
 
 def rgb_pixels(picture: "Image", *, in_place: bool = False) -> "NDArray[np.uint8]":
-    """uint8 RGB [H, W, 3] of a PIL image, turned as its EXIF says.
+    """Return a PIL image as uint8 RGB [H, W, 3], turned as its EXIF says.
 
     Args:
-        in_place: the image itself is turned, which saves a copy of it.
+        in_place: turn the image itself, which saves a copy.
 
     Raises:
-        CrossdraftError: it is of a mode that Pillow makes no RGB of.
+        CrossdraftError: Pillow cannot convert the image's mode to RGB.
     """
     import numpy as np
     from PIL import ImageOps
@@ -154,7 +154,7 @@ def _sent(url: str) -> bytes:
 
 
 def several(kind: str, value: Any) -> tuple[Part, ...]:
-    """One image or clip, or a list of them; a list of a clip's frames is one clip.
+    """Return parts of one image or clip, or of a list of them; a list of a clip's frames is one clip.
 
     >>> several("video", ["a.mp4", "b.mp4"])
     (Part(kind='video', value='a.mp4'), Part(kind='video', value='b.mp4'))
@@ -167,5 +167,5 @@ def several(kind: str, value: Any) -> tuple[Part, ...]:
 
 
 def is_path(value: object) -> bool:
-    """True if something visual is given as a file's path."""
+    """True if an image or clip is given as a file's path."""
     return isinstance(value, str | os.PathLike)

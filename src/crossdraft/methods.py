@@ -59,10 +59,10 @@ def register(method: Method) -> None:
 
 
 def method_of(name: str) -> Method:
-    """The method of that name.
+    """Return the method of a name.
 
     Raises:
-        CrossdraftError: there is none; the nearest name is suggested.
+        CrossdraftError: no method has the name; the nearest name is suggested.
     """
     if name in METHODS:
         return METHODS[name]
@@ -74,7 +74,7 @@ def method_of(name: str) -> Method:
 
 
 def method_in(spec: Spec) -> Method:
-    """The method of a spec's name; a folder is an EventGPT.
+    """Return the method of a spec's name; a folder is an EventGPT.
 
     Raises:
         CrossdraftError: as `method_of`.
@@ -85,10 +85,10 @@ def method_in(spec: Spec) -> Method:
 
 
 def read_spec(text: str | os.PathLike[str]) -> Spec:
-    """A spec from its text; a folder names itself.
+    """Read a spec from its text; a folder's path is a spec of its own.
 
     Raises:
-        CrossdraftError: it is no text, or as `parse`.
+        CrossdraftError: `text` is no text, or as `parse`.
     """
     text = check_text("drafter", str(text) if isinstance(text, os.PathLike) else text, "union:memory,ngram")
     is_folder = text.strip() and text not in METHODS and Path(text).is_dir()
@@ -111,8 +111,8 @@ def check_spec(spec: Spec, own: Container[str] = ()) -> None:
     """Look up every name and read every setting of a spec; nothing is loaded.
 
     Args:
-        spec: of a drafter.
-        own: names that are the caller's, as in `DrafterContext.methods`: they are not looked up.
+        spec: spec of a drafter.
+        own: the caller's own names, as in `DrafterContext.methods`, which are not looked up.
 
     Raises:
         CrossdraftError: a name or setting is unknown, a value cannot be read, or something joins more or fewer drafters
@@ -128,15 +128,15 @@ def check_spec(spec: Spec, own: Container[str] = ()) -> None:
 
 
 def check_drafter_files(spec: Spec, target: str | None = None) -> None:
-    """Refuse what a spec names and is not there, or fits neither the drafter nor its target; nothing is loaded.
+    """Refuse a spec whose files are missing, or do not fit the drafter or its target; nothing is loaded.
 
     Args:
-        spec: as `check_spec` allows it.
-        target: its source, as in `load.load_target`; `None` = there is none here.
+        spec: a spec that `check_spec` has passed.
+        target: the target's source, as in `load.load_target`; `None` = no target on this machine.
 
     Raises:
-        CrossdraftError: a folder or file is missing, or of another kind, model or target; or settings exclude each
-            other.
+        CrossdraftError: a folder or file is missing, or belongs to another kind, model or target; or settings exclude
+            each other.
     """
     method = method_in(spec)
     if method.check is not None:
@@ -173,7 +173,7 @@ def drafts_trees(spec: Spec) -> bool:
 
 
 def build(text: str, context: DrafterContext) -> "Drafter[Any]":
-    """The drafter that a spec names; a folder is an EventGPT.
+    """Build the drafter that a spec names; a folder is an EventGPT.
 
     Raises:
         CrossdraftError: an unknown name or setting, too few parts, or a model that cannot be loaded.

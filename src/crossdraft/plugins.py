@@ -20,11 +20,11 @@ class Table(MutableMapping[str, T], Generic[T]):
     A record of another package is imported when it is looked up, or when the table is gone through.
 
     Args:
-        group: of entry points; each names the record of its own name.
+        group: group of entry points, each of which names the record of its own name.
         kind: the class of a record.
         what: the word for a record in errors.
         own: the package's own records, which an entry point never replaces.
-        added: those set at run time are kept here.
+        added: records set at run time.
 
     Raises:
         CrossdraftError: by a lookup, where a package names a record that cannot be loaded.
@@ -78,7 +78,7 @@ class Table(MutableMapping[str, T], Generic[T]):
 
 
 def more_to_install() -> str:
-    """A sentence on the package that brings more records; empty where it is installed."""
+    """A sentence on the package that brings more records; empty if that package is installed."""
     installed = find_spec("crossdraft_lab") is not None
     return "" if installed else f" More come with {LAB}."
 

@@ -22,28 +22,28 @@ class Method:
     """A way of drafting; everything said of it anywhere is derived from this record.
 
     Args:
-        name: what a spec calls it.
+        name: name of the drafter in a spec.
         summary: one line for the table of drafters.
-        paper: where it comes from.
-        build: makes the drafter of its spec, its settings and the context; must be found in a module by its name, so
-            that a process of its own can be sent it. Either this or `join`.
-        join: makes it of the drafters that it joins, wherever those run.
-        check: refuses, given spec, settings and the target's source (`None`: it has none), what can be told of them
-            before a model is loaded, such as a folder that is not there.
-        settings: a frozen dataclass of what may be set; see `specs.read_settings`.
-        joins: the least and the most specs that it takes; a most of `None` is any number.
-        trained: whether it needs training.
+        paper: paper that describes the drafter.
+        build: makes the drafter from spec, settings and context; a module-level function, so that it can be sent to
+            another process. Either `build` or `join` is given.
+        join: makes the drafter from those that it joins, wherever those run.
+        check: given spec, settings and the target's source (`None` = no source), refuses faults that show before a
+            model is loaded, such as a missing folder.
+        settings: frozen dataclass of the settings; see `specs.read_settings`.
+        joins: least and greatest number of specs that the drafter joins; `None` = no limit.
+        trained: whether the drafter needs training.
         drafts_trees: whether its drafts branch.
-        senses: what of the scene it reads: `events`, `video`.
-        needs_target: whether it reads the target's features and so runs in its process.
-        probes: whether it drafts from extra rows of the target's passes, of which no edge is told.
+        senses: inputs that the drafter reads of the scene: `events`, `video`.
+        needs_target: whether the drafter reads the target's features and so runs in the target's process.
+        probes: whether it drafts from extra rows of the target's passes, which no edge receives.
         has_network: whether it runs a network of its own, which repays a core of its own.
-        examples: specs of it, of which identity checks all and bench runs the first; default its name.
-        weights: for each setting that names a folder of its own weights the shipped one in reference/heads, or "".
-        model: the model that it runs unless its setting names another: one of the pair, such as `event` or `target`.
-        model_parts: the modules of that model that it runs; empty = all.
-        network: what `crossdraft train` trains for it.
-        task: what that learns from: the target's features, an event model, or rows of the target's own passes.
+        examples: specs of the drafter; identity checks all of them, bench runs the first. Default: its name.
+        weights: shipped folder in reference/heads, or "", for each setting that names a folder of weights.
+        model: model of the pair, such as `event` or `target`, that the drafter runs unless a setting names another.
+        model_parts: modules of `model` that the drafter runs; empty = all.
+        network: network that `crossdraft train` trains for the drafter.
+        task: data that `network` learns from: the target's features, an event model, or rows of the target's passes.
     """
 
     name: str
@@ -81,17 +81,17 @@ class DrafterContext:
     Without a target there is no vocabulary: only drafters that need none can be made.
 
     Args:
-        target: where its weights lie; `None` = it has no folder, or there is none.
-        device, dtype: of the drafter.
-        vocab_size, eos, banned: of the target: ids are below `vocab_size`, `eos` end an answer, `banned` are no text.
-        packed: give its layers the layout that is fastest here.
-        quantize: of the drafter's own models; see `load.load_target`.
-        methods: drafters by name in addition to the table's own: those registered, which another process needs too.
-        host: the target itself, for drafters that run in its process; without one they load their own.
-        tokenizer: the target's, where it has no folder to be read from.
-        num_frames, fps: the target's options, for those that load their own.
+        target: folder of the target's weights; `None` = no folder, or no target.
+        device, dtype: device and dtype of the drafter.
+        vocab_size, eos, banned: the target's ids: all below `vocab_size`; `eos` end an answer, `banned` are no text.
+        packed: give the drafter's layers the layout that is fastest on this machine.
+        quantize: quantisation of the drafter's own models; see `load.load_target`.
+        methods: registered drafters by name, in addition to the table's own; other processes need them too.
+        host: the target itself, for drafters that run in its process; without it they load a target of their own.
+        tokenizer: the target's tokenizer, if the target has no folder to read it from.
+        num_frames, fps: the target's options, for drafters that load a target of their own.
         remote: makes a part that runs in a process of its own; without it all parts are made here.
-        cache_bytes: what a drafter with a model of its own may keep of prompts; see `engine.prefix_cache`.
+        cache_bytes: most bytes of prompts that a drafter with a model of its own may keep; see `engine.prefix_cache`.
     """
 
     target: str | None = "reference"
@@ -120,7 +120,7 @@ class DrafterContext:
         """The folder of the target's weights.
 
         Raises:
-            CrossdraftError: it has none.
+            CrossdraftError: the target has no folder.
         """
         if self.target is None:
             raise CrossdraftError(
@@ -130,7 +130,7 @@ class DrafterContext:
         return self.target
 
     def read_tokenizer(self) -> "PreTrainedTokenizerBase":
-        """The target's tokenizer.
+        """Read the target's tokenizer.
 
         Raises:
             CrossdraftError: there is no target.
@@ -146,7 +146,7 @@ class DrafterContext:
         return tokenizer_of(self.target)
 
     def load_host(self) -> "Target":
-        """The target itself: `host`, or one that is loaded here."""
+        """Return the target itself: `host`, or a target that is loaded now."""
         from crossdraft.load import load_target
 
         return self.host or load_target(

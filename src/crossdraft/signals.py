@@ -26,7 +26,7 @@ def handled(handler: Handler, *numbers: int) -> Iterator[None]:
 
 
 def after_imports(handler: Handler) -> Handler:
-    """A handler that waits while a module is imported: an import cut short may raise anything, or abort."""
+    """Return a handler that waits while a module is imported: an import cut short may raise anything, or abort."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         caller = frame
@@ -48,7 +48,7 @@ class Terminated(KeyboardInterrupt):
 
 
 def terminate(number: int, frame: FrameType | None) -> None:
-    """A handler that interrupts what runs.
+    """Handle a signal by interrupting the main thread.
 
     Raises:
         Terminated: always.

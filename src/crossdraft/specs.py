@@ -61,7 +61,7 @@ class Spec:
 
 
 def parse(text: str, what: str = "drafter") -> Spec:
-    """Read a spec; complaints say `what` it names.
+    """Read a spec; error messages call the thing that it names `what`.
 
     >>> str(parse("phased:event,(union:event,memory)")), parse("event:words=2@process").runs_in
     ('phased:event,(union:event,memory)', 'process')
@@ -109,7 +109,7 @@ def _with_part(spec: Spec, piece: str, text: str, what: str) -> Spec:
 
 
 def _without_suffix(text: str, *, known: bool) -> tuple[str, str | None]:
-    """A text and what follows its last `@`; if only `known` suffixes count, any other suffix belongs to the text."""
+    """Split a text at its last `@`; with `known`, an unknown suffix stays part of the text."""
     rest, at, where = text.rpartition("@")
     return (rest.strip(), where) if at and (where in RUNS_IN or not known) else (text, None)
 
@@ -159,7 +159,7 @@ Share = Annotated[float, Limit("a share above 0, at most 1", lambda value: 0 < v
 
 
 def read_settings(kind: type[T], spec: Spec, what: str = "drafter") -> T:
-    """The settings of a spec as an instance of `kind`; those that are not given keep their defaults.
+    """Return a spec's settings as an instance of `kind`; missing settings keep their defaults.
 
     >>> @dataclass(frozen=True)
     ... class MemorySettings:
@@ -200,7 +200,7 @@ def check_settings(settings: object, name: str, what: str) -> None:
 
 
 def settings_text(settings: Any) -> str:
-    """Settings and their values, `longest=3,copied=10`; a setting whose value is None by its name alone."""
+    """Write settings and their values as `longest=3,copied=10`; a setting that is `None` by its name alone."""
     values = {one.name: getattr(settings, one.name) for one in fields(settings)}
     return ",".join(key if value is None else f"{key}={value}" for key, value in values.items())
 

@@ -29,10 +29,10 @@ class Stream:
 
     @property
     def answer(self) -> Answer | None:
-        """The whole answer, once the iteration is over; if the loop was left early, this waits for the round to end.
+        """Return the whole answer once the iteration is over; after an early exit, wait for the round to end.
 
         Raises:
-            CrossdraftError: it would have to wait for its own thread (`PendingAnswer.check_waiter`).
+            CrossdraftError: the call would wait for its own thread (`PendingAnswer.check_waiter`).
         """
         pending = self._pending  # another thread's iteration may fail meanwhile
         if pending is None or not self._over:
@@ -73,7 +73,7 @@ class Stream:
 class AsyncStream:
     """Pieces of one answer as in `Stream`, for `async for`. Cancelling the task that waits cancels the request.
 
-    A caller that leaves the loop otherwise must close what `aiter` gave, as `contextlib.aclosing` does.
+    A caller that leaves the loop otherwise must close the iterator that `aiter` gave, as `contextlib.aclosing` does.
     """
 
     def __init__(self, submit: Submit) -> None:
@@ -104,7 +104,7 @@ class AsyncStream:
 
 
 async def awaited(pending: PendingAnswer) -> Answer:
-    """The answer; cancelling the task that waits cancels the request."""
+    """Wait for the answer; cancelling the waiting task cancels the request."""
     try:
         return await asyncio.wrap_future(pending.future)
     finally:
@@ -117,6 +117,6 @@ def _answer(done: "Future[Answer]") -> Answer | None:
 
 
 def _error(done: "Future[Answer]") -> BaseException | None:
-    """The error that the request ended with, unless that is its cancellation."""
+    """Return the error that ended the request; `None` if it succeeded or was cancelled."""
     error = None if done.cancelled() else done.exception()
     return None if isinstance(error, CancelledError) else error

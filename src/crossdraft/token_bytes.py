@@ -14,7 +14,7 @@ ANCHOR = "a"  # what a token is decoded after: decoders treat the start of a tex
 
 
 def token_speller(tokenizer: PreTrainedTokenizerBase) -> Callable[[int], bytes]:
-    """A function that says which bytes an id adds to a text; each id is looked up once.
+    """Make a function that returns the bytes that an id adds to a text; each id is looked up once.
 
     A token's string is read for its bytes only if these are no whole characters; all other tokens are decoded.
     """

@@ -38,8 +38,8 @@ class _Shown:
     """An image or a clip as a prompt needs it.
 
     Args:
-        text: what stands for it.
-        features: the model's inputs of it; of a known one without its pixels.
+        text: text that stands for the image or clip in the prompt.
+        features: the model's inputs; without pixels if the image or clip is known already.
         notes: see `Prompt`.
         pixels: names of the inputs that are left out.
     """
@@ -50,7 +50,7 @@ class _Shown:
     pixels: tuple[str, ...] = ()
 
     def without_pixels(self) -> "_Shown":
-        """A copy without pixels, as it is kept."""
+        """Return a copy without pixels, to be kept."""
         pixels = tuple(name for name in self.features if name.startswith(PIXELS))
         return replace(self, features={k: v for k, v in self.features.items() if k not in pixels}, pixels=pixels)
 
@@ -60,10 +60,10 @@ class VideoPrompt:
     """Turns a request into the inputs of a video VLM.
 
     Args:
-        model, tokenizer: of one checkpoint.
-        spec: of its frames; `None` takes the model family's own.
-        sampling: how many frames of a file are read.
-        image_spec: of its images; `None` takes the model family's own.
+        model, tokenizer: model and tokenizer of one checkpoint.
+        spec: spec of the clips' frames; `None` = the model family's own.
+        sampling: sampling of a file's frames.
+        image_spec: spec of images; `None` = the model family's own.
     """
 
     model: PreTrainedModel
@@ -74,10 +74,10 @@ class VideoPrompt:
     _clips: "OrderedDict[bytes, _Shown]" = field(default_factory=OrderedDict, repr=False, compare=False)
 
     def __call__(self, request: Request) -> Prompt:
-        """The prompt of a request; what the engine's prefix cache knows is read only if its pixels are needed.
+        """Make the prompt of a request; clips that the prefix cache knows are read only if their pixels are needed.
 
         Raises:
-            CrossdraftError: ready-made inputs that are no prompt, no clip, one that cannot be read, or more frames than
+            CrossdraftError: ready-made inputs are no prompt, a clip is missing, unreadable, or has more frames than
                 the model's context holds.
         """
         if request.inputs is not None:
@@ -112,7 +112,7 @@ class VideoPrompt:
         return placeholder_of(self.model.config, text.kind)
 
     def _shown(self, request: Request, before: Sequence[_Shown], number: int) -> _Shown:
-        """An image or clip of a request, known already or read now; `before` are those in front of it."""
+        """Return an image or clip of a request, known already or read now; `before` are the preceding ones."""
         digest = self._digest(request, number)
         found = None if digest is None else self._clips.get(digest)
         if found is None:
@@ -128,7 +128,7 @@ class VideoPrompt:
         return items[number] if len(items) == len(request.visuals) else None
 
     def _features(self, request: Request, shown: Sequence[_Shown], number: int) -> Mapping[str, Tensor]:
-        """The inputs of an image or clip; pixels that were left out are read if they are asked for."""
+        """Return the inputs of an image or clip; pixels that were left out are read on demand."""
         one = shown[number]
         if not one.pixels:
             return one.features
@@ -146,7 +146,7 @@ class VideoPrompt:
         return LazyFeatures(one.features, one.pixels, load)
 
     def _merged(self, items: Sequence[VisualItem], shown: Sequence[_Shown], inputs: Features) -> Mapping[str, Tensor]:
-        """The inputs of the whole prompt; pixels only if they are asked for."""
+        """Merge the inputs of the whole prompt; pixels on demand."""
         if len(items) == 1 and not isinstance(items[0].features, LazyFeatures):
             return {**items[0].features, **inputs}
         config = self.model.config
@@ -160,7 +160,7 @@ class VideoPrompt:
         return LazyFeatures({**merged(config, small), **inputs}, tuple(names), pixels)
 
     def _read(self, request: Request, before: Sequence[_Shown], number: int) -> _Shown:
-        """All frames of a clip, if the model's context holds them with the rest; or an image."""
+        """Read an image, or all frames of a clip if the model's context holds them with the rest of the prompt."""
         part, config = request.visuals[number], self.model.config
         if part.kind == "image":
             image = image_frames(part.value)
@@ -177,7 +177,7 @@ class VideoPrompt:
         return _Shown(text, features, sample.notes)
 
     def _refuse_long(self, request: Request, before: Sequence[_Shown], clip: ClipText, shown: int, count: int) -> None:
-        """Refuse `count` frames, if the context has no room for them; `clip` stands for `shown` of them."""
+        """Refuse `count` frames if the context has no room for them; `clip` is the text of `shown` frames."""
         config, number = self.model.config, len(before)
         texts = [*(one.text for one in before), clip, *_placeholders(config, request.visuals[number + 1 :])]
         inputs, order = chat_inputs(config, self.tokenizer, request.conversation, texts)
@@ -196,11 +196,11 @@ class VideoPrompt:
 def text_of(
     config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, reserved: Collection[int], request: Request
 ) -> tuple[int, ...]:
-    """The text of a prompt as `Request.prompt_ids` has it; no clip is read for it.
+    """Return the ids of a prompt's text, as in `Request.prompt_ids`; no clip is read.
 
     Args:
-        config, tokenizer, reserved: of the target.
-        request: what is asked; its clips may lie elsewhere.
+        config, tokenizer, reserved: the target's configuration, tokenizer and reserved ids.
+        request: the request; its clips may lie on another machine.
 
     Raises:
         CrossdraftError: as `VideoPrompt`.
@@ -210,7 +210,7 @@ def text_of(
 
 
 def _placeholders(config: PretrainedConfig, visuals: Sequence[Part]) -> list[ClipText]:
-    """A token for each image and clip."""
+    """Make a text of one token for each image and clip."""
     return [ClipText(placeholder_of(config, one.kind), 1, one.kind) for one in visuals]
 
 
@@ -233,10 +233,10 @@ def _refuse_long(count: int, each: float, text: int, context: int) -> None:
 
 
 def video_prompt(prepare: object) -> VideoPrompt | None:
-    """The object that makes a target's prompts of clips; `None` = something else does.
+    """Return the `VideoPrompt` that makes a target's prompts of clips; `None` if another object does.
 
     Args:
-        prepare: of the target. Where that is compressed, it knows as `whole` what makes the whole prompt.
+        prepare: the target's `prepare`; for a compressed target, its `whole` makes the whole prompt.
     """
     whole = getattr(prepare, "whole", prepare)
     return whole if isinstance(whole, VideoPrompt) else None

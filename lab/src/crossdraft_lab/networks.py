@@ -80,7 +80,7 @@ PACKERS: Mapping[str, HeadRecord] = {
 
 
 RECORDS = SimpleNamespace(**ALIGNED, **VISION_ADAPTERS, **PACKERS)
-"""The same as attributes, which entry points can name."""
+"""All records above as attributes, which entry points can name."""
 
 
 def task_of(network: str) -> str:

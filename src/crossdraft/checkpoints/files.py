@@ -60,10 +60,10 @@ def check_files(folder: Path) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """A checkpoint's `config.json`.
+    """Read a checkpoint's `config.json`.
 
     Raises:
-        CrossdraftError: it is missing, or no JSON object.
+        CrossdraftError: the file is missing, or holds no JSON object.
     """
     path = folder / "config.json"
     if not path.is_file():
@@ -75,7 +75,7 @@ def target_class(folder: Path) -> str:
     """Name of the class in `transformers` that a target's checkpoint loads into.
 
     Raises:
-        CrossdraftError: it reads no video, or its type is not known.
+        CrossdraftError: the model reads no video, or its type is unknown.
     """
     config = read_config(folder)
     kind, classes = config.get("model_type"), config.get("architectures")
@@ -88,7 +88,7 @@ def target_class(folder: Path) -> str:
 
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """Every tensor that a checkpoint stores by its name, from the headers of its safetensors files.
+    """List every tensor of a checkpoint by name, from the headers of its safetensors files.
 
     Raises:
         CrossdraftError: a file is missing, cut off, a Git LFS pointer, or no safetensors file; or there are only
@@ -203,7 +203,7 @@ def _tensors(path: Path) -> dict[str, StoredTensor]:
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:
-    """The header of a safetensors file, and where the tensors begin."""
+    """Return the header of a safetensors file, and the byte at which the tensors begin."""
     _refuse_pointer(path)
     size = path.stat().st_size
     with path.open("rb") as file:

@@ -22,7 +22,7 @@ def source_text(source: object) -> str:
     """The name or path of a target, as a string.
 
     Raises:
-        CrossdraftError: it is neither.
+        CrossdraftError: `source` is neither a name nor a path.
     """
     if isinstance(source, str | os.PathLike):
         return os.fsdecode(source)
@@ -33,15 +33,15 @@ def source_text(source: object) -> str:
 
 
 def find_checkpoint(source: str, shipped: Mapping[str, Path]) -> Path:
-    """The folder of a checkpoint. Nothing is downloaded.
+    """Find the folder of a checkpoint. Nothing is downloaded.
 
     Args:
         source: one of the shipped names, a folder, or a repository id such as `Qwen/Qwen2.5-VL-7B-Instruct` that lies
             in the local Hugging Face cache (`HF_HOME`).
-        shipped: name -> folder.
+        shipped: folders of the shipped checkpoints by name.
 
     Raises:
-        CrossdraftError: it is none of these.
+        CrossdraftError: `source` is none of these.
     """
     if source in shipped:
         return shipped[source]
@@ -66,7 +66,7 @@ def find_checkpoint(source: str, shipped: Mapping[str, Path]) -> Path:
 
 
 def shipped_or_found(source: str, shipped: Sequence[str]) -> Path:
-    """The folder of a checkpoint, shipped under one of these names or found elsewhere; errors as `find_checkpoint`."""
+    """Find the folder of a checkpoint, shipped under a name in `shipped` or elsewhere; errors as `find_checkpoint`."""
     folders = {name: shipped_at(SHIPPED_AT.get(name, name)) for name in shipped}
     found = find_checkpoint(source, folders)
     if source in folders and not found.is_dir():
@@ -75,9 +75,9 @@ def shipped_or_found(source: str, shipped: Sequence[str]) -> Path:
 
 
 def shipped_at(name: str) -> Path:
-    """The folder of shipped weights, such as `event` or `heads/eagle`: in this package, or another installed one.
+    """Find the folder of shipped weights, such as `event` or `heads/eagle`, in this or another installed package.
 
-    Where no package has them, it is the folder in this package; the caller that reads it reports what is missing.
+    Where no package has them, return the folder in this package; the caller that reads it reports what is missing.
     """
     found = (Path(folder) / name for folder in FOLDERS.values())
     return next((path for path in found if path.is_dir()), REFERENCE / name)

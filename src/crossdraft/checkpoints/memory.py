@@ -1,4 +1,4 @@
-"""Memory that is free, asked before gigabytes are read."""
+"""Free memory, asked for before gigabytes are read."""
 
 import math
 import os
@@ -10,7 +10,7 @@ from crossdraft.errors import CrossdraftError
 
 
 def free_memory(device: torch.device) -> float:
-    """Bytes that can still be allocated."""
+    """Number of bytes that can still be allocated on `device`."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:
@@ -27,13 +27,13 @@ def check_memory(folder: Path, numbers: int, saved: int, device: torch.device, d
     """Refuse a checkpoint whose weights do not fit into the memory that is free, before hours of swapping.
 
     Args:
-        folder: for the complaint.
+        folder: folder of the checkpoint, for the error message.
         numbers: how many numbers the weights have.
-        saved: bytes of them that are given up while the rest is loaded.
-        device, dtype: where they shall be, and as what.
+        saved: bytes of the weights that are given up while the rest is loaded.
+        device, dtype: device and dtype of the weights in memory.
 
     Raises:
-        CrossdraftError: they do not fit.
+        CrossdraftError: the weights do not fit.
     """
     if device.type not in ("cpu", "cuda"):
         return  # free_memory knows no other

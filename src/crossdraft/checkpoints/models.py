@@ -8,7 +8,7 @@ from crossdraft.errors import CrossdraftError
 
 
 def check_target(source: str) -> Path:
-    """The folder of a target, a whole checkpoint of a class that can be one.
+    """Find the folder of a target: a whole checkpoint of a class that can be a target.
 
     Args:
         source: as in `load.load_target`.
@@ -23,7 +23,7 @@ def check_target(source: str) -> Path:
 
 
 def check_event_model(source: str) -> Path:
-    """The folder of an event model: `event`, `blind`, `foreign` or an EventGPT.
+    """Find the folder of an event model: `event`, `blind`, `foreign` or an EventGPT.
 
     Raises:
         CrossdraftError: it is not there, lacks a file, or is a model of another kind.

@@ -27,7 +27,7 @@ def check_model(model: object) -> None:
 
 
 def parts(processor: Any) -> tuple[PreTrainedTokenizerBase, dict[str, Any]]:
-    """The tokenizer of a processor, and the settings of its video (else image) processor, empty if it has none."""
+    """Return a processor's tokenizer, and the settings of its video (else image) processor, empty if it has neither."""
     if isinstance(processor, PreTrainedTokenizerBase):
         return processor, {}
     tokenizer = getattr(processor, "tokenizer", None)
@@ -45,7 +45,7 @@ def parts(processor: Any) -> tuple[PreTrainedTokenizerBase, dict[str, Any]]:
 
 
 def frame_settings(where: object, settings: Mapping[str, Any]) -> tuple[FrameSpec, FrameSampling]:
-    """The preprocessing and sampling of frames that a checkpoint asks for; `where` begins the error message."""
+    """Read the preprocessing and sampling of frames that a checkpoint asks for; `where` begins the error message."""
     spec = FrameSpec.from_settings(settings, where)
     try:
         return spec, FrameSampling.from_settings(settings)

@@ -27,7 +27,7 @@ PIECE_BYTES = 1 << 26  # read from a file in one call
 
 
 def read(stored: StoredTensor) -> Tensor:
-    """A tensor in memory of its own.
+    """Read a tensor into memory of its own.
 
     Raises:
         CrossdraftError: the file cannot be read, or has become shorter.
@@ -53,12 +53,12 @@ def _read_into(file: BinaryIO, space: memoryview) -> None:
 
 
 class DeferredWeights:
-    """A model's parameters that still are placeholders, and where the weights of each lie.
+    """A model's parameters that still are placeholders, and the places of their weights in the files.
 
     Args:
-        stored: by the names in the files.
-        dtype: of the floating-point ones in memory.
-        device: where they shall be.
+        stored: tensors by their names in the files.
+        dtype: dtype of the floating-point tensors in memory.
+        device: device on which the weights shall lie.
     """
 
     def __init__(self, stored: Mapping[str, StoredTensor], dtype: torch.dtype, device: torch.device) -> None:
@@ -66,7 +66,7 @@ class DeferredWeights:
         self._pending: dict[int, tuple[Tensor, StoredTensor]] = {}  # by the parameter's identity: it may be shared
 
     def placeholders(self) -> dict[str, Tensor]:
-        """A placeholder of the right shape for every floating-point tensor, by name; all other tensors are read now.
+        """Make a placeholder for every floating-point tensor, by name, of its shape; read all other tensors now.
 
         A placeholder has no memory, and is NaN everywhere, so that a forgotten weight cannot go unnoticed.
         """
@@ -77,10 +77,10 @@ class DeferredWeights:
         }
 
     def attach(self, model: nn.Module, names: Mapping[str, str]) -> None:
-        """Note what belongs to which parameter of a model that was loaded from the placeholders.
+        """Note which stored tensor belongs to which parameter of a model that was loaded from the placeholders.
 
         Args:
-            names: from a parameter's name to its name in the files.
+            names: names in the files by the parameters' names.
         """
         tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(
             model.named_buffers(remove_duplicate=False)
@@ -90,7 +90,7 @@ class DeferredWeights:
                 self._pending[id(tensors[name])] = (tensors[name], self._stored[key])
 
     def fill(self, module: nn.Module) -> None:
-        """Read the weights of a module and its children that were not read yet."""
+        """Read the weights of a module and its children that have not been read yet."""
         for tensor in (*module.parameters(), *module.buffers()):
             found = self._pending.pop(id(tensor), None)
             if found is not None:

@@ -1,4 +1,4 @@
-"""A checkpoint's weights against its configuration: compared by name and shape before any of them is read.
+"""Comparison of a checkpoint's weights with its configuration, by name and shape, before any weight is read.
 
 The model is built on the `meta` device, which allocates nothing, and the names in the files are rewritten by
 transformers' own rules for older layouts. So what does not fit costs no more than reading the files' headers.
@@ -48,8 +48,8 @@ class Comparison:
 
     Args:
         report: missing, unexpected and misshapen tensors, in the form of transformers' loading report.
-        names: from a parameter's name in the model to its name in the files; None if some are merged from several.
-        model: without memory for its weights.
+        names: names in the files by the parameters' names in the model; `None` if some are merged from several.
+        model: the model, without memory for its weights.
     """
 
     report: dict[str, Iterable[Any]]
@@ -64,21 +64,21 @@ def load_weights(
     device: torch.device,
     saved: Callable[[PreTrainedModel], int] = lambda model: 0,
 ) -> tuple[PreTrainedModel, Fill]:
-    """A model from its folder: nothing missing, nothing left over, no shape changed.
+    """Load a model from its folder, with no tensor missing, left over or of another shape.
 
     Args:
         kind: the class to load, or an auto class.
         folder: as `files.check_files` has passed it.
         dtype: of the weights in memory.
         device: where they shall be.
-        saved: how many bytes of a model's weights the caller gives up while it has the rest read.
+        saved: number of bytes of a model's weights that the caller gives up while the rest is read.
 
     Returns:
-        The model, and a function that reads a module's weights. Call it with the model at last, which it completes;
+        The model, and a function that reads a module's weights. Call the function with the model last, to complete it;
         a caller that converts layers saves a second copy of the model by calling it layer by layer before.
 
     Raises:
-        CrossdraftError: configuration and weights do not fit each other, or the class, or the memory that is free.
+        CrossdraftError: configuration and weights do not fit each other, the class, or the free memory.
     """
     settings = _settings(dtype)
     with _quiet():
@@ -109,18 +109,18 @@ def load_weights(
 
 
 def _settings(dtype: torch.dtype) -> Settings:
-    """Arguments with which every model is loaded: what does not fit is reported, and refused here."""
+    """Arguments with which every model is loaded: misfits are reported, and refused here."""
     return {"dtype": dtype, "output_loading_info": True, "attn_implementation": "sdpa", "ignore_mismatched_sizes": True}
 
 
 def load_mapped(kind: Any, folder: Path, dtype: torch.dtype, device_map: DeviceMap) -> PreTrainedModel:
-    """A model whose layers transformers and accelerate place on several devices; compared as in `load_weights`.
+    """Load a model whose layers transformers and accelerate place on several devices; compare it as `load_weights`.
 
     Args:
         kind: the class to load.
         folder: as `files.check_files` has passed it.
         dtype: of the weights in memory.
-        device_map: as `from_pretrained` takes it.
+        device_map: devices of the layers, as `from_pretrained` takes them.
 
     Raises:
         CrossdraftError: accelerate is not installed, configuration and weights do not fit each other, or the map does
@@ -142,10 +142,10 @@ def load_mapped(kind: Any, folder: Path, dtype: torch.dtype, device_map: DeviceM
 
 
 def _load_quantised(kind: Any, folder: Path, method: str, settings: Settings, device: torch.device) -> PreTrainedModel:
-    """A model whose weights are stored quantised, as transformers and the method's own library load it.
+    """Load a model whose weights are stored quantised, by transformers and the quantisation method's own library.
 
     Raises:
-        CrossdraftError: the method is unknown, its library is missing, or cannot do it on the device.
+        CrossdraftError: the method is unknown, or its library is missing or cannot load the model on the device.
     """
     what = f"quantization_config: {method}"
     # transformers would load the weights of an unknown method as if they were not quantised.
@@ -226,7 +226,7 @@ def _compare(kind: Any, folder: Path, stored: Mapping[str, StoredTensor]) -> Com
 
 
 def _build(kind: Any, folder: Path, stored: int) -> PreTrainedModel:
-    """The model without memory for its weights, of which `stored` tensors lie in the folder."""
+    """Build the model without memory for its weights; the folder holds `stored` tensors."""
     where = folder / "config.json"
     try:
         reader = getattr(kind, "config_class", None) or AutoConfig

@@ -31,7 +31,7 @@ class TokenAlternatives:
 
     Args:
         tokens: ids, the drafted one first.
-        probs: of each, by the drafter.
+        probs: the drafter's probability of each token.
     """
 
     tokens: tuple[int, ...]
@@ -41,7 +41,7 @@ class TokenAlternatives:
 def tree_from_topk(
     chain: Sequence[TokenAlternatives], nodes: int, words: int = WORDS, ends: Collection[int] = ()
 ) -> Draft:
-    """The likeliest `nodes` nodes of all texts that the alternatives allow.
+    """Build the tree of the likeliest `nodes` nodes among all texts that the alternatives allow.
 
     Args:
         chain: the positions, in turn.

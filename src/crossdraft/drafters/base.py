@@ -97,10 +97,10 @@ def show(tokens: Sequence[int], budget: Budget) -> None:
 
 
 def own_prompt(model: Target, request: Request) -> Prompt:
-    """The request as the drafter's model reads it.
+    """Make the prompt of a request for the drafter's model.
 
     Raises:
-        CrossdraftError: it does not fit into the model's context.
+        CrossdraftError: the prompt does not fit into the model's context.
     """
     prompt = model.prepare(request)
     if len(prompt) >= model.context:
@@ -158,14 +158,14 @@ def _capacity(model: Target, prompt: Prompt, spare: int) -> int:
 
 
 class Draws:
-    """The draws of one answer.
+    """Random draws of one answer's drafts.
 
-    They use the noise of the request's seed, if it is known: the target mostly draws the same token (`engine.noise`),
+    Draws use the noise of the request's seed, if it is known: the target mostly draws the same token (`engine.noise`),
     and a draft is deterministic. Otherwise they use the drafter's own random numbers, and the distributions that the
     tokens were drawn from must go with the draft.
 
     Args:
-        sampling: of the request.
+        sampling: sampling of the request.
         device: where the distributions are.
     """
 

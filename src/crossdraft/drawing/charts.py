@@ -30,7 +30,7 @@ class BarPart:
 
 @dataclass(frozen=True)
 class StackedBar:
-    """A bar of parts, from left to right, and what is written after it."""
+    """A bar of parts, from left to right, and the text that is written after it."""
 
     label: str
     parts: tuple[BarPart, ...]
@@ -39,7 +39,7 @@ class StackedBar:
 
 @dataclass(frozen=True)
 class IntervalBar:
-    """A value with the ends of its interval, and how many independent things are behind them."""
+    """A value with the ends of its interval, and the number `n` of independent samples behind them."""
 
     label: str
     value: float
@@ -51,7 +51,7 @@ class IntervalBar:
 
 @dataclass(frozen=True)
 class LaneBar:
-    """A lane of a chart; each part is (start, end, style, what it is)."""
+    """A lane of a chart; each part is (start, end, style, meaning)."""
 
     label: str
     parts: tuple[tuple[float, float, str, str], ...]
@@ -59,7 +59,7 @@ class LaneBar:
 
 @dataclass(frozen=True)
 class ChartCurve:
-    """Points (x, value, low, high), ascending in x; dashed where it is no measurement but a bound."""
+    """Points (x, value, low, high), ascending in x; dashed if the curve is a bound instead of a measurement."""
 
     name: str
     points: tuple[tuple[float, float, float, float], ...]
@@ -149,7 +149,7 @@ def curves(
 
 
 def below_one_another(title: str, drawings: Sequence[Drawing]) -> Drawing:
-    """Drawings as one, each below the one before."""
+    """Join drawings to one, each below the one before."""
     shapes: list[Shape] = []
     y = 0.0
     for drawing in drawings:
@@ -204,7 +204,7 @@ def _log_marks(values: Sequence[float]) -> list[float]:
 
 
 def _round_marks(xs: Sequence[float]) -> list[float]:
-    """Round numbers between the first and the last."""
+    """Round numbers between the first and the last of `xs`."""
     if len(xs) < 2:
         return list(xs)
     step = ticks(xs[-1] - xs[0], 8)[1]
@@ -212,7 +212,7 @@ def _round_marks(xs: Sequence[float]) -> list[float]:
 
 
 def _head(title: str, legend: Sequence[tuple[TextRun, ...]]) -> tuple[list[Shape], float]:
-    """Title and legend, and the y at which what follows begins."""
+    """Draw title and legend; also return the y at which the rest of the drawing begins."""
     y = MARGIN + 14.0
     shapes: list[Shape] = [TextLine(MARGIN, y, (TextRun(clean(title), "ink"),), 14, bold=True)]
     if legend:

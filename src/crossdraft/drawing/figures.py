@@ -16,9 +16,9 @@ class Baseline:
     """Answer of the target alone to the same question.
 
     Args:
-        answer: what it answered.
-        runs: how often it and the pair were run; with more than one, both answers are the runs of median time.
-        cores: how many CPU cores it ran on; None = as many as it liked, or no CPU.
+        answer: the target's answer.
+        runs: number of runs of the target alone and of the pair; if more than one, both answers are of median time.
+        cores: number of CPU cores that the target ran on; `None` = no limit, or no CPU.
     """
 
     answer: "Answer"
@@ -37,7 +37,7 @@ class Baseline:
 
 
 def figures(answer: "Answer", baseline: Baseline | None = None) -> list[tuple[str, str]]:
-    """(what, value) lines below an answer; the baseline's times stand beside the answer's."""
+    """Make the lines (name, value) below an answer; the baseline's times stand beside the answer's."""
     stats = answer.stats
     drafting = stats.drafted > 0
     first = [("first provisional text", ms(stats.first_provisional_s))] if stats.hidden_drafted else []
@@ -98,19 +98,19 @@ def origins(answer: "Answer") -> list[tuple[str, int]]:
 
 
 def counted(number: int, one: str, more: str) -> str:
-    """A number with its noun."""
+    """Format a number with its noun, in the singular or plural."""
     return f"{number} {one if number == 1 else more}"
 
 
 def ms(seconds: float | None) -> str:
-    """A time for people."""
+    """Format a time for people, in ms or s."""
     if seconds is None:
         return "none"
     return f"{seconds:.2f} s" if seconds >= 10 else f"{seconds * 1e3:.0f} ms"
 
 
 def one_line(answer: "Answer") -> str:
-    """The figures that matter most, for a line below an answer."""
+    """Join the figures that matter most to one line below an answer."""
     stats = answer.stats
     found = [f"{ms(stats.total_s)}, TTFT {ms(stats.ttft_s)}", counted(stats.new_tokens, "token", "tokens")]
     if stats.drafted:

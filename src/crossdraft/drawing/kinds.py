@@ -20,10 +20,10 @@ class Kind:
     """Spans of one meaning.
 
     Args:
-        label: on the span itself, if there is room.
-        meaning: in the legend.
-        style: in pictures, a name of `shapes.PALETTE`.
-        glyph, colour: in a terminal; the colour is one of rich's.
+        label: text on the span itself, if there is room for it.
+        meaning: text in the legend.
+        style: style in pictures, a name in `shapes.PALETTE`.
+        glyph, colour: character and colour in a terminal; the colour is one of rich's.
         names: the engine's names of such spans.
     """
 
@@ -51,14 +51,14 @@ OTHER = Kind("other", "other", "other", "?", "white", ())
 
 
 def kind_of(span: "Span") -> Kind:
-    """The kind of a span; a verify pass over the root alone is a plain decode step."""
+    """Return the kind of a span; a verify pass over the root alone counts as a plain decode step."""
     if span.name == "verify" and span.tokens == 1:
         return DECODE
     return next((kind for kind in KINDS if span.name in kind.names), OTHER)
 
 
 def plain(answer: "Answer") -> "list[Span]":
-    """The spans of an answer; without a hidden draft the span `ride-along` is named `prefill`."""
+    """Return an answer's spans; without a hidden draft the span `ride-along` is renamed to `prefill`."""
     spans = answer.timeline.spans
     if answer.stats.hidden_drafted:
         return list(spans)
@@ -66,7 +66,7 @@ def plain(answer: "Answer") -> "list[Span]":
 
 
 def lanes_of(timeline: "Timeline") -> list[str]:
-    """The lanes in the order in which they are drawn."""
+    """Return the names of the lanes in the order in which they are drawn."""
     names = {span.lane for span in timeline.spans}
     return [lane for lane in FIRST if lane in names] + sorted(names - set(FIRST))
 

@@ -24,7 +24,7 @@ PNG_FACE, PNG_ADVANCE = "DejaVu Sans Mono", 0.602
 
 
 def check_picture(path: Path) -> None:
-    """Refuse what could not be drawn, before time is spent on what it should show.
+    """Refuse a path that no picture can be written to, before time is spent on the contents.
 
     Raises:
         CrossdraftError: the name ends in neither .svg nor .png.
@@ -42,7 +42,7 @@ def save_timeline(
     """Write the picture of an answer as SVG or PNG, whole or not at all.
 
     Raises:
-        CrossdraftError: another ending, or the file cannot be written.
+        CrossdraftError: the path has another ending, or the file cannot be written.
         ModuleNotFoundError: a PNG, and matplotlib is not installed.
     """
     save_drawing(timeline_drawing(question, answer, baseline), path)
@@ -58,7 +58,7 @@ def save_drawing(drawing: Drawing, path: str | os.PathLike[str]) -> None:
 
 
 def to_png(drawing: Drawing) -> bytes:
-    """The bytes of a drawing as a PNG file.
+    """Render a drawing as the bytes of a PNG file.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed (it comes with the extra `plots`).
@@ -89,7 +89,7 @@ def to_png(drawing: Drawing) -> bytes:
 
 
 def _text(axes: "Axes", text: TextLine) -> None:
-    """Write a line's runs one behind another; the face is monospaced."""
+    """Write a line's runs one after another in a monospaced face."""
     advance = text.size * PNG_ADVANCE
     before = {"start": 0.0, "middle": 0.5, "end": 1.0}[text.anchor]
     x = text.x - before * columns(text.text) * advance

@@ -36,12 +36,12 @@ Lane = tuple[str, "Sequence[Span]", float]  # name, spans, when its answer was b
 
 
 def timeline_drawing(question: str, answer: "Answer", baseline: Baseline | None = None) -> Drawing:
-    """The picture: question, answer by origin, lanes on one axis, figures.
+    """Draw an answer's picture: question, answer by origin, lanes on one axis, figures.
 
     Args:
-        question: what was asked; long ones are wrapped, an empty one is left out.
-        answer: what was answered.
-        baseline: the target alone, for a lane below those of the pair.
+        question: the question; a long one is wrapped, an empty one is left out.
+        answer: the answer.
+        baseline: answer of the target alone, for a lane below the pair's lanes.
     """
     width = int((WIDTH - 2 * MARGIN) / width_of("x"))
     y = MARGIN + 14.0
@@ -65,12 +65,12 @@ def timeline_drawing(question: str, answer: "Answer", baseline: Baseline | None 
 
 
 def timeline_svg(question: str, answer: "Answer", baseline: Baseline | None = None) -> str:
-    """The picture as SVG."""
+    """Return the picture as the text of an SVG file."""
     return to_svg(timeline_drawing(question, answer, baseline))
 
 
 def timeline_img(answer: "Answer") -> str:
-    """The picture as an HTML image that holds it whole, so that its styles touch nothing else on a page."""
+    """Return the picture as an HTML `img` with the SVG inside, so that its styles touch nothing else on a page."""
     encoded = b64encode(timeline_svg("", answer).encode()).decode()
     return f'<img alt="{escape(answer.text.strip())}" src="data:image/svg+xml;base64,{encoded}"/>'
 
@@ -80,7 +80,7 @@ def _used_origins(answer: "Answer") -> set[str]:
 
 
 def _lanes(answer: "Answer", baseline: Baseline | None, top: float) -> tuple[list[Box | Line | TextLine], float]:
-    """Axis, lanes and their legend from `top` on; also the baseline of the last line."""
+    """Draw axis, lanes and their legend from `top` on; also return the baseline of the last line."""
     alone = None if baseline is None else baseline.answer
     seconds = max(end_of(one.timeline) for one in (answer, alone) if one is not None)
     if not seconds:
@@ -126,7 +126,7 @@ def _axis(seconds: float, scale: float, top: float, bottom: float) -> Iterator[L
 
 
 def _lane(spans: "Sequence[Span]", start: float, scale: float, y: float) -> Iterator[Box | TextLine]:
-    """The boxes of a lane; neighbours of one kind have one label between them, if there is room."""
+    """Yield a lane's boxes; neighbours of one kind share one label, if there is room for it."""
     ordered = sorted(spans, key=lambda span: span.start)
     groups: list[list[Box]] = []
     kinds: list[Kind] = []
@@ -157,7 +157,7 @@ def _lane(spans: "Sequence[Span]", start: float, scale: float, y: float) -> Iter
 def _saved(
     answer: "Answer", alone: "Answer", scale: float, rows: Sequence[float], bottom: float
 ) -> Iterator[Line | TextLine]:
-    """Mark where the pair's answer ended, and how much earlier or later that was than the target alone."""
+    """Mark where the pair's answer ended, and how much earlier or later than the target's alone."""
     ends = [LEFT + end_of(one.timeline) * scale for one in (answer, alone)]
     yield Line(ends[0], rows[0], ends[0], bottom, "faint", dashed=True)
     saved = end_of(alone.timeline) - end_of(answer.timeline)
@@ -168,7 +168,7 @@ def _saved(
 
 
 def _figures(answer: "Answer", baseline: Baseline | None) -> list[tuple[TextRun, ...]]:
-    """The figures that matter most, each with its name before it."""
+    """Return the figures that matter most, each with its name in front."""
     stats = answer.stats
     ttft, total = ms(stats.ttft_s), ms(stats.total_s)
     if baseline is None:

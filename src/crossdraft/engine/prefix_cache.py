@@ -286,7 +286,7 @@ class PrefixCache:
     def _append(
         self, above: _Edge, cached: "CachedPrompt", at: int, cache: KVCache, row: int, hidden: Mapping[int, Tensor]
     ) -> list[_Edge]:
-        """Add an edge for the ids from `at` on; returns it in a list, which is empty if it is too large."""
+        """Add an edge for the ids from `at` on; returns a list of that edge, empty if the edge is too large."""
         ids = cached.ids[at:]
         size = cache.token_bytes * len(ids) + sum(features.nbytes for features in hidden.values())
         if not self._fits(size):

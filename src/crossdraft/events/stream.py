@@ -118,7 +118,7 @@ class Events:
         return Window(t0, t1).clip(self)
 
     def take(self, rows: "slice | NDArray[np.intp]") -> "Events":
-        """Events of these rows, which must rise so that the order in time is kept."""
+        """Return the events of ascending `rows`, so that they stay ordered in time."""
         return Events(self.x[rows], self.y[rows], self.t[rows], self.p[rows], self.width, self.height)
 
 

@@ -1,4 +1,4 @@
-"""The question in a prompt that another program has made: a drafter fills it into a prompt of its own."""
+"""The question in a prompt that another program has made; a drafter fills the question into a prompt of its own."""
 
 from collections.abc import Sequence
 
@@ -11,14 +11,14 @@ MARK = "QUESTION"  # stands for a question in a prompt of ours
 
 
 def question_in(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, prompt: Sequence[int]) -> str:
-    """The text behind the last visual token, without what stands behind a question in prompts of that model.
+    """Return the text after the last visual token, without the text that ends every prompt of that model.
 
     Args:
         config, tokenizer: the target's.
-        prompt: its tokens.
+        prompt: the prompt's tokens.
 
     Raises:
-        CrossdraftError: nothing stands there.
+        CrossdraftError: there is no such text.
     """
     visual = placeholder_ids(config)
     behind = next((i for i in range(len(prompt), 0, -1) if prompt[i - 1] in visual), 0)

@@ -30,11 +30,11 @@ class Convolution(nn.Module):
     """A convolution of 5x5 (1x1 for the last), a batch norm if there is one in the weights, ReLU but for the last.
 
     Args:
-        channels: in and out.
-        kernel: side.
+        channels: number of channels in and out.
+        kernel: side of the kernel.
         stride: 2 halves the sides.
-        norm: with a batch norm, and then no bias.
-        last: without activation.
+        norm: use a batch norm, and no bias.
+        last: leave out the activation.
     """
 
     def __init__(self, channels: tuple[int, int], kernel: int, stride: int, norm: bool, last: bool = False) -> None:
@@ -49,7 +49,7 @@ class Convolution(nn.Module):
 
 
 class Upsampling(nn.Module):
-    """Twice the sides: bilinear and a convolution, or a transposed convolution."""
+    """Doubles the sides: bilinear upsampling and a convolution, or a transposed convolution."""
 
     def __init__(self, channels: tuple[int, int], norm: bool, transposed: bool) -> None:
         super().__init__()
@@ -102,11 +102,11 @@ class E2vidNetwork(nn.Module):
     """E2VID's recurrent U-Net, whose skip connections are added.
 
     Args:
-        bins: of the voxel grid, the input's channels.
+        bins: bins of the voxel grid, which are the input's channels.
         base: channels at full size; each encoder doubles them.
-        encoders: how many.
+        encoders: number of encoders.
         residuals: blocks at the lowest size.
-        norm: with batch norms.
+        norm: use batch norms.
         transposed: upsample by transposed convolutions.
     """
 
@@ -136,7 +136,7 @@ class E2vidNetwork(nn.Module):
 
 
 class Reconstructor:
-    """Frames from consecutive windows of events; it remembers what it saw within one call of `frames`."""
+    """Makes frames from consecutive windows of events; its state lasts for one call of `frames`."""
 
     def __init__(self, network: E2vidNetwork, bins: int) -> None:
         self.network, self._bins = network.eval(), bins
@@ -146,7 +146,7 @@ class Reconstructor:
         """Load from a safetensors file.
 
         Raises:
-            CrossdraftError: missing, of another kind, or not the weights of such a network.
+            CrossdraftError: the file is missing, of another kind, or holds no weights of E2VID.
         """
         try:
             if path.suffix != ".safetensors" or path.stat().st_size > MOST_BYTES:
@@ -161,7 +161,7 @@ class Reconstructor:
 
     @torch.inference_mode()
     def frames(self, windows: Iterable[Events]) -> Iterator[NDArray[np.uint8]]:
-        """A grey frame [H, W, 3] for each window."""
+        """Yield a grey frame [H, W, 3] for each window."""
         states: list[State] | None = None
         step = 1 << len(self.network.encoders)
         for window in windows:
@@ -199,7 +199,7 @@ def normalised_voxels(grid: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _network_of(weights: Mapping[str, Tensor]) -> tuple[E2vidNetwork, int]:
-    """The network that weights belong to, and the bins that it takes."""
+    """Build the network that `weights` belong to; also return the number of bins that it takes."""
     base, bins = weights["head.conv2d.weight"].shape[:2]
     counts = {
         part: len({found[1] for name in weights if (found := re.match(rf"{part}\.(\d+)\.", name))})

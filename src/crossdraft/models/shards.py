@@ -26,9 +26,9 @@ def read_weights(
     Safetensors are preferred. PyTorch files are unpickled with `weights_only=True`, which runs no code.
 
     Args:
-        folder: where they are.
+        folder: the checkpoint folder.
         on_shard: called for every file.
-        singles: names of the one file, the preferred first.
+        singles: possible names of a single file, the preferred first.
 
     Raises:
         CrossdraftError: there are no weights, or a shard is missing, damaged, or outside the folder.

@@ -74,12 +74,12 @@ def push_clip(
 
     Args:
         video: the clip.
-        grid: of the windows.
+        grid: grid of the windows.
         send: takes the messages.
         clock: when; once it is stopped the stream ends.
-        events: of the same moment.
+        events: events of the same moment as the clip.
         seconds, most: as in `replay`.
-        kind: of the frames' files, of `FORMATS`.
+        kind: format of the frames' files, one of `FORMATS`.
 
     Raises:
         CrossdraftError: as `iter_frames`, or the clip ends before the first window is due.

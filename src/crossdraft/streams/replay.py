@@ -82,11 +82,11 @@ def replay(
 
     Args:
         frames: seconds since the first one and uint8 RGB [H, W, 3], as `video.iter_frames` gives them.
-        windows: of the stream.
-        offer: takes each.
+        windows: windows of the stream.
+        offer: takes each window.
         clock: when.
-        seconds: of the stream; `None` = all of the clip.
-        most: end after so many windows.
+        seconds: length of the stream; `None` = the whole clip.
+        most: number of windows after which the stream ends.
 
     Raises:
         CrossdraftError: a frame cannot be read, or the clip ends before the first window is due.

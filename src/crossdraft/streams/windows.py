@@ -31,9 +31,9 @@ class Windowing:
     step, such that all windows lie on one grid (`WindowGrid`): windows that overlap share frames.
 
     Args:
-        every_s: from window to window.
-        length_s: of the stream that a window shows.
-        frames: of each window.
+        every_s: seconds from window to window.
+        length_s: seconds of the stream that a window shows.
+        frames: number of frames of each window.
 
     Raises:
         CrossdraftError: a value is no number, or too small.
@@ -85,12 +85,12 @@ class StreamWindow:
     """A window that is due: all its frames are there.
 
     Args:
-        number: from 0; windows that nobody answers count.
+        number: number of the window, from 0; unanswered windows count.
         start_s, end_s: the span of the stream; `end_s` is the time of the last frame.
         frames: uint8 RGB [F, H, W, 3].
-        times_s: [F] when they were taken, in seconds of the stream.
-        events: of the span, as a request takes them; `None` = there is no event camera.
-        due_at: when the last frame was there, on the clock of whoever fed the stream.
+        times_s: [F] times of the frames, in seconds of the stream.
+        events: events of the span, as a request takes them; `None` = there is no event camera.
+        due_at: time at which the last frame was there, by the feeder's clock.
     """
 
     number: int
@@ -187,7 +187,7 @@ class SlidingWindows:
         events: where their events come from.
         limits: on the pixels that are held; `seconds` and `frames` do not count, for a stream has no end.
         now: the clock of `StreamWindow.due_at`.
-        newest: of several windows that fall due with one frame, after a gap, make the newest alone.
+        newest: if several windows fall due with one frame, after a gap, make only the newest.
 
     Attributes:
         passed: windows that were due and not made.

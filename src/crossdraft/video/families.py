@@ -203,12 +203,12 @@ def _times_between(config: Any, times_s: np.ndarray) -> str:
 
 
 def _whole_seconds(config: Any, times_s: np.ndarray) -> str:
-    """Write for GLM-4.1V and 4.5V, after each patch of frames, the time of its first, rounded down."""
+    """For GLM-4.1V and 4.5V: write the time of a patch's first frame after the patch, in seconds, rounded down."""
     return "".join(f"{_GLM_FRAME}{int(second)}" for second in _firsts(config, times_s))
 
 
 def _tenths(config: Any, times_s: np.ndarray) -> str:
-    """Write for GLM-4.6V, after each patch of frames, the time of its first, in tenths of a second."""
+    """For GLM-4.6V: write the time of a patch's first frame after the patch, in tenths of a second."""
     return "".join(f"{_GLM_FRAME}{second:.1f} seconds" for second in _firsts(config, times_s))
 
 

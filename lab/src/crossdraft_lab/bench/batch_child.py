@@ -1,4 +1,4 @@
-"""The child's side of `child_batches`: a line of JSON on standard input asks, one on standard output answers.
+"""The child's side of `child_batches`: reads questions, and writes answers, as lines of JSON on its standard streams.
 
 It imports nothing of ours that an environment with other packages might lack.
 """

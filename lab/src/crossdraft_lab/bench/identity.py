@@ -41,8 +41,8 @@ class RunConfig:
     """One way of running a drafter.
 
     Args:
-        name: of the way, for people.
-        spec: of the drafter.
+        name: name of the configuration, for people.
+        spec: spec of the drafter.
         placements: where the drafter runs and how many requests share a pass; taken in turn, wave by wave.
         adaptive: let the cost model trim and silence the drafter, as it does for users. If not, every round verifies
             as much as the drafter will write, whether that pays or not.

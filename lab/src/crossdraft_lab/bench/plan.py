@@ -266,7 +266,7 @@ def _steady(stages: Stages, alpha: float, gamma: int) -> float:
 
 
 def _total(stages: Stages, hidden: int, budget: int) -> float:
-    """T in milliseconds. A token costs t / S in rounds, and as the first one after a prefill without a hidden draft."""
+    """Time T of an answer in ms. A token costs t / S in a round, as does the first token without a hidden draft."""
     token = stages.step / _steady(stages, stages.alpha, budget)
     drafting = stages.drafting(hidden) if hidden or budget else 0.0
     contended = stages.contended(hidden) if hidden or budget else 0.0

@@ -100,7 +100,7 @@ class Throughput:
         return (self.drafter, *(name for pair in each for name in pair))
 
     def repeats_of(self, size: int) -> int:
-        """Number of batches of a size."""
+        """Number of batches of `size` requests that are run: `repeats`, or more until `least` requests are asked."""
         return max(self.repeats, -(-self.least // size))
 
     @property

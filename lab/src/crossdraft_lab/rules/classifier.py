@@ -43,7 +43,7 @@ class LogitRow:
 
     Args:
         row: [V], in float64.
-        bias: of the formula above.
+        bias: bias of the formula above.
         target: fingerprint of the target's weights (`files.fingerprint`).
     """
 

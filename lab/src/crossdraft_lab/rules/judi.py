@@ -35,7 +35,7 @@ class Judi:
 
     Args:
         threshold: least divergence in nats of a token that is not kept for it; the authors scan 0.3, 0.4 and 0.6.
-        confidence: of the target's likeliest token, above which the exact rule decides alone; the authors' default.
+        confidence: probability of the target's likeliest token above which only the exact rule decides.
 
     Raises:
         CrossdraftError: a number outside its range.

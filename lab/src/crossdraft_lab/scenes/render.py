@@ -48,7 +48,7 @@ class Pace:
     [0.0, 0.25, 1.0]
 
     Args:
-        seconds: of the recording.
+        seconds: length of the recording.
         begins_s: where the scene begins, at its own speed; before and after it all stands still. `None` = it is spread
             over the whole recording, slowed down.
 

@@ -105,7 +105,7 @@ def disc(across: float, height: float, radius: float, corners: int = 12) -> Floa
 
 
 def limb(start: ArrayLike, end: ArrayLike, width: float) -> Floats:
-    """A bar of a width from start to end, (across, height) each, [2] or, where it moves, [T, 2]: [T, 1, 4, 3]."""
+    """A bar between two points (across, height), each [2], or [T, 2] if the bar moves; returns corners [T, 1, 4, 3]."""
     a, b = np.broadcast_arrays(*(np.atleast_2d(np.asarray(point, dtype=np.float64)) for point in (start, end)))
     along = b - a
     normal = np.stack([-along[:, 1], along[:, 0]], axis=-1)

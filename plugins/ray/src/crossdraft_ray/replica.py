@@ -17,7 +17,7 @@ class Replica:
     """One server of several, as Ray Serve starts it.
 
     Args:
-        settings: of the server, as plain values.
+        settings: settings of the server, as plain values.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -32,7 +32,7 @@ class Replica:
         self._app = create_app(self._service)
 
     async def answer(self, scope: Scope, body: bytes) -> AsyncGenerator[Message]:
-        """The messages of a response; a cancelled call counts as a client that left."""
+        """Yield the messages of a response; a cancelled call counts as a client that left."""
         async with aclosing(called(self._app, scope, body)) as messages:
             async for message in messages:
                 yield message

@@ -34,14 +34,14 @@ class Router:
     Args:
         replicas: the handle of their deployment.
         parts: images, clips and recordings that a request may hold.
-        body_bytes: of the largest body.
+        body_bytes: size of the largest body.
     """
 
     def __init__(self, replicas: DeploymentHandle, parts: int, body_bytes: int) -> None:
         self._replicas, self._parts, self._body_bytes = replicas, parts, body_bytes
 
     async def __call__(self, request: Request) -> Response:
-        """The response of a replica: for one clip of a client always the same replica, while it has room."""
+        """Pass on a replica's response; for one clip of a client always the same replica's, while that has room."""
         if request.url.path.startswith(UPLOADS):
             return ApiError(501, NO_UPLOADS).response()
         try:
@@ -86,7 +86,7 @@ class Router:
 
 
 async def _rest(first: Message, messages: AsyncGenerator[Message], head: Message) -> AsyncGenerator[bytes]:
-    """The body behind a head; a stream whose replica is lost ends with an event that says so."""
+    """Yield the rest of a response's body; a stream whose replica is lost ends with an event that says so."""
     yield first.get("body", b"")
     try:
         async with aclosing(messages):
@@ -99,7 +99,7 @@ async def _rest(first: Message, messages: AsyncGenerator[Message], head: Message
 
 
 def _plain(scope: Scope, length: int) -> Scope:
-    """A request as a replica gets it: plain values, its body whole."""
+    """Convert a request's scope for a replica: plain values, the body whole."""
     kept = [(bytes(name), bytes(value)) for name, value in scope["headers"] if name.lower() not in OF_CONNECTION]
     found: dict[str, Any] = {name: scope[name] for name in PASSED_ON if name in scope}
     client = tuple(scope["client"]) if scope.get("client") else None

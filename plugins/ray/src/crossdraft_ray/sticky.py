@@ -12,12 +12,12 @@ from crossdraft.serve.schema import EventPart, FilePart, ImagePart, TextPart, Vi
 
 
 async def session_of(body: bytes, owner: str, most: int) -> str:
-    """The digest to route a chat request by; "" if it names no clip that a replica may hold.
+    """Compute the digest to route a chat request by; "" if the request names no clip that a replica may hold.
 
     Args:
-        body: of the request. One that is no chat request has no session: a replica says what is wrong with it.
-        owner: the key of who asks. What is kept of a clip is one key's: another key's same clip is another session.
-        most: images, clips and recordings that it may hold.
+        body: body of the request. If it is no chat request, there is no session; a replica reports the fault.
+        owner: key of the client. Caches of clips are kept per key: the same clip under another key is another session.
+        most: most images, clips and recordings that the request may hold.
     """
 
     def session(body: bytes) -> str:
@@ -28,7 +28,7 @@ async def session_of(body: bytes, owner: str, most: int) -> str:
 
 
 def digest(owner: str, name: str) -> str:
-    """The digest of a key and a client's name of a clip, which may be a whole file: it is not copied."""
+    """Compute the digest of a key and a client's name of a clip; the name may be a whole file, and is not copied."""
     found = hashlib.sha256(f"{owner}\0".encode())
     for at in range(0, len(name), AT_ONCE):
         found.update(name[at : at + AT_ONCE].encode())
@@ -36,7 +36,7 @@ def digest(owner: str, name: str) -> str:
 
 
 def clip_name(body: bytes, most: int) -> str | None:
-    r"""The client's name of the first clip or image of a conversation: its `uuid`, else its address.
+    r"""Return the client's name of the first clip or image of a conversation: its `uuid`, else its address.
 
     The first one counts, since prompts share their beginnings: later turns add clips behind it. A recording stands for
     the clip only if there is neither clip nor image, since the target does not read it. A request with more than `most`

@@ -9,7 +9,7 @@ WORKER = "crossdraft_vllm.worker.DraftWorker"
 
 
 def check_config(vllm_config: Any, hidden_tokens: int) -> None:
-    """Refuse what cannot work, before a model is read.
+    """Refuse a configuration that cannot work, before a model is read.
 
     Raises:
         CrossdraftError: no speculation is configured, the scheduler runs ahead of the worker, a head draws its drafts,

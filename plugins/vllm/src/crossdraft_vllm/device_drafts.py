@@ -12,7 +12,7 @@ def write_drafts(tokens: Tensor, rows: Mapping[str, int], scheduled: Mapping[str
 
     Args:
         tokens: [requests, k] ids, as `combine_sampled_and_draft_tokens` reads them.
-        rows: of each request.
+        rows: row of each request in `tokens`.
         scheduled: the drafts of one pass, by request.
     """
     for name, draft in scheduled.items():

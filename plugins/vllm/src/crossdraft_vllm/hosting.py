@@ -31,8 +31,8 @@ class DraftLimits:
     """Limits on the drafts, and on the wait for them.
 
     Args:
-        hidden, later: tokens of the first draft, and of each further one; 0 = there is none.
-        wait_s: seconds that one call may wait in all.
+        hidden, later: most tokens of the first draft, and of each further draft; 0 = no such draft.
+        wait_s: most seconds that one call may wait in total.
         requests: most requests that are drafted for at a time.
         vocabulary: number of ids.
         forbidden: ids that are no text.
@@ -61,11 +61,11 @@ class HostedRequest:
     """One request that is drafted for.
 
     Args:
-        state: the drafter's.
-        wanted: set when the hidden draft is wanted.
-        hidden: returns the hidden draft; `None` once it was taken.
-        nodes, tokens: the draft's main path.
-        since: tokens that were emitted since the drafter was told last.
+        state: the drafter's state of the request.
+        wanted: event that is set once the hidden draft is wanted.
+        hidden: function that returns the hidden draft; `None` once the draft was taken.
+        nodes, tokens: nodes and tokens of the draft's main path.
+        since: tokens emitted since the drafter was last told.
     """
 
     state: ProcessState
@@ -93,8 +93,8 @@ class HostedDrafts:
     If the drafter is lost, the requests go on without drafts, and the drafter is restarted for later ones.
 
     Args:
-        drafter: in its own process.
-        limits: on the drafts, and on the wait for them.
+        drafter: drafter in its own process.
+        limits: limits on the drafts, and on the wait for them.
     """
 
     def __init__(self, drafter: RemoteDrafter, limits: DraftLimits) -> None:
@@ -105,7 +105,7 @@ class HostedDrafts:
         self._warned: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
-        """True if that request is drafted for."""
+        """True if the request `name` is drafted for."""
         return name in self._requests
 
     @property
@@ -126,7 +126,7 @@ class HostedDrafts:
             self._guarded(lambda drafter, name=name, request=request: self._begin(drafter, name, request))
 
     def offer(self, name: str, most: int) -> list[int]:
-        """A draft for a request whose prompt will be read to its end by the next pass."""
+        """Return a draft for a request whose prompt the next pass reads to its end."""
         one = self._requests.get(name)
         if one is None:
             return []
@@ -134,7 +134,7 @@ class HostedDrafts:
         return list(one.rest[:most])
 
     def advance(self, emitted: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
-        """Take what was emitted, by request; returns the drafts to verify next, none for requests not drafted for.
+        """Take the tokens emitted by each request; return the drafts to verify next, for requests that are drafted for.
 
         Args:
             emitted: tokens since the last call.
@@ -174,11 +174,11 @@ class HostedDrafts:
             self._waiting = deque(entry for entry in self._waiting if entry[0] not in names)
 
     def _deadline(self) -> float:
-        """The time until which a call that begins now may wait."""
+        """Time until which a call that begins now may wait."""
         return time.monotonic() + self.limits.wait_s
 
     def _collect(self, named: Mapping[str, HostedRequest], until: float) -> None:
-        """Stop the hidden drafts of these requests, and take what is drafted by then."""
+        """Stop the hidden drafts of the requests in `named`, and take the tokens drafted so far."""
         for name, one in named.items():
             if one.hidden is not None:
                 self._guarded(lambda drafter, name=name, one=one: self._take(drafter, name, one, until))
@@ -198,7 +198,7 @@ class HostedDrafts:
             self._keep(name, one, draft)
 
     def _ask(self, drafter: RemoteDrafter, over: Sequence[tuple[str, HostedRequest]], until: float) -> None:
-        """Tell the drafter what became of these drafts, and ask for others."""
+        """Tell the drafter the outcomes of the drafts that are `over`, and ask for new drafts."""
         if not over:
             return
         states = [one.state for _, one in over]

@@ -13,5 +13,5 @@ class SilentProposer:
         """Load nothing: there is no model."""
 
     def propose(self, sampled_token_ids: Sequence[object], *unused: object, **more: object) -> list[list[int]]:
-        """No draft for any row."""
+        """Return an empty draft for every row."""
         return [[] for _ in sampled_token_ids]

@@ -29,12 +29,12 @@ MOST_LETTERS = 4096  # of a path
 
 @dataclass(frozen=True)
 class RequestReader:
-    """Reads what the drafter is asked.
+    """Reads vLLM's requests as requests to the drafter.
 
     Args:
         config, tokenizer: the target's.
-        media_root: folder that files must lie in; `None` = none may be named.
-        context: of the target, in tokens: no question is longer.
+        media_root: folder that files must lie in; `None` = requests may name no files.
+        context: length of the target's context in tokens; no question is longer.
     """
 
     config: PretrainedConfig
@@ -45,18 +45,18 @@ class RequestReader:
     def read(
         self, prompt: Sequence[int] | None, extra: Mapping[str, Any] | None, max_tokens: int, namespace: str | None
     ) -> Request | None:
-        """The request as the drafter gets it; `None` if nothing is to be drafted for it.
+        """Return the request to the drafter; `None` if nothing is to be drafted.
 
-        It is greedy whatever sampling vLLM's request asks for: vLLM verifies drafted tokens as chosen, not as drawn.
+        The request is greedy whatever vLLM's sampling: vLLM verifies drafted tokens as chosen, not as drawn.
 
         Args:
-            prompt: its tokens.
-            extra: its extra arguments.
-            max_tokens: of the answer.
+            prompt: tokens of vLLM's request.
+            extra: extra arguments of vLLM's request.
+            max_tokens: most tokens of the answer.
             namespace: as in `Request`.
 
         Raises:
-            CrossdraftError: a value is no text, a file is not to be read, there is no question, or it is too long.
+            CrossdraftError: a value is no text, a file may not be read, or the question is missing or too long.
         """
         given = {key: extra[key] for key in KEYS if key in extra} if extra else {}
         if not given:
@@ -72,7 +72,7 @@ class RequestReader:
         return replace(request, prompt_ids=known_ids(ids))
 
     def _file(self, key: str, given: str | None) -> str | None:
-        """The path of a file below `media_root`, links followed."""
+        """Return the path of a file below `media_root`, links followed."""
         if given is None:
             return None
         if self.media_root is None:

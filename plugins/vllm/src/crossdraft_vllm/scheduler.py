@@ -23,13 +23,13 @@ from crossdraft_vllm.settings import LONGEST, HostSettings
 
 
 class DraftScheduler(HiddenDrafts, Scheduler):
-    """vLLM's scheduler with drafts of ours; see `scheduling`.
+    """vLLM's scheduler with our drafts; see `scheduling`.
 
     With `"method": "custom_class"` all drafts are ours; with `ngram` vLLM's drafts fill in where we have none. With a
     head's method, `eagle3` for example, only the first draft of each answer is ours, made while the prompt was read.
 
     Raises:
-        CrossdraftError: vLLM is configured in a way that cannot take them.
+        CrossdraftError: vLLM's configuration cannot take our drafts.
     """
 
     def __init__(self, vllm_config: Any, *arguments: Any, **named: Any) -> None:

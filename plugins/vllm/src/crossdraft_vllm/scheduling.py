@@ -56,7 +56,7 @@ class HiddenDrafts:
         return output
 
     def update_draft_token_ids(self, drafted: Any) -> None:
-        """Tell the drafter what was emitted, and hand its drafts out; a request without one gets the worker's own."""
+        """Tell the drafter the emitted tokens, and hand its drafts out; a request without one gets the worker's own."""
         emitted = {name: self._emitted(name) for name in drafted.req_ids if name in self._seen}
         made = self.drafts.advance(emitted)
         pairs = zip(drafted.req_ids, drafted.draft_token_ids, strict=False)
@@ -78,7 +78,7 @@ class HiddenDrafts:
         return super()._free_request(request, *arguments, **named)
 
     def _asked(self, request: Any) -> Request | None:
-        """The request for the drafter; `None` if the request must be answered without drafts."""
+        """Return the request to the drafter; `None` if vLLM's request must be answered without drafts."""
         sampling = request.sampling_params
         if sampling is None or request.resumable or (sampling.temperature != 0 and not self._draws):
             return None
@@ -94,7 +94,7 @@ class HiddenDrafts:
         return None
 
     def _may_ride(self, request: Any) -> bool:
-        """True if the next pass may prefill its prompt to the end, and verify a draft behind it.
+        """True if the next pass may prefill the request's prompt to its end, and verify a draft behind the prompt.
 
         A draft in front of the answer would escape a grammar, which vLLM applies to drafts between two steps, and
         stand among the prompt's log-probabilities.
@@ -109,7 +109,7 @@ class HiddenDrafts:
         )
 
     def _emitted(self, name: str) -> list[int]:
-        """Tokens of an answer that the drafter was not told of yet; none while a prompt is read, again or at first."""
+        """Return an answer's tokens that the drafter does not know yet; none while a prompt is read, even again."""
         request = self.requests.get(name)
         if request is None or request.is_prefill_chunk:
             return []

@@ -19,18 +19,18 @@ LONGEST = 128  # tokens of a draft: vLLM's rejection sampler takes no more
 
 @dataclass(frozen=True, kw_only=True)
 class HostSettings:
-    """The drafter, which runs in a process of its own, and what may be asked of it.
+    """Settings of the drafter, which runs in a process of its own, and of the requests to it.
 
     Args:
-        drafter: a spec such as `event` or `union:event,memory`; none that looks into the target.
-        media_root: folder of the recordings and clips that requests may name for the drafter; `None` = they may name
-            none.
+        drafter: a spec such as `event` or `union:event,memory`; no drafter that looks into the target.
+        media_root: folder of the recordings and clips that requests may name for the drafter; `None` = requests may
+            name no files.
         hidden_tokens: longest draft made while vLLM reads the prompt; `None` = `num_speculative_tokens`.
-        wait_ms: how long a step of the scheduler may wait for drafts; at 0 it takes what is there.
-        requests: most requests that are drafted for at a time; the others wait for a place, or do without.
-        parallel: what the drafter does while vLLM verifies, as in `Options`.
+        wait_ms: most milliseconds that a step of the scheduler waits for drafts; 0 = it takes finished drafts only.
+        requests: most requests that are drafted for at a time; others wait for a place, or get no drafts.
+        parallel: the drafter's work while vLLM verifies, as in `Options`.
         cores: CPU cores of the drafter; `None` = all.
-        device, dtype: of the drafter; `None` = the usual ones.
+        device, dtype: device and dtype of the drafter; `None` = the usual ones.
         drafter_timeout_s: seconds without progress after which the drafter counts as lost, and is restarted.
 
     Raises:
@@ -71,10 +71,10 @@ class HostSettings:
 
     @classmethod
     def of(cls, additional_config: Any) -> "HostSettings":
-        """The settings in vLLM's additional config.
+        """Read the settings in vLLM's additional config.
 
         Raises:
-            CrossdraftError: there are none, a key is unknown, or a value is wrong.
+            CrossdraftError: the config has no such settings, a key is unknown, or a value is wrong.
         """
         found = additional_config.get(KEY) if isinstance(additional_config, Mapping) else None
         if not isinstance(found, Mapping) or "drafter" not in found:

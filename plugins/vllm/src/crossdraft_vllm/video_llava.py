@@ -34,7 +34,7 @@ WEIGHTS = {f"video_tower.{part}": f"video_tower.vision_model.{part}" for part in
 
 
 def tokens_per_frame(config: Any) -> int:
-    """Patches and the class token, which Video-LLaVA keeps."""
+    """Number of tokens of a frame: its patches and the class token, which Video-LLaVA keeps."""
     vision = config.vision_config
     return (vision.image_size // vision.patch_size) ** 2 + 1
 
@@ -43,15 +43,15 @@ class Info(BaseProcessingInfo):
     """Properties of a model's inputs that vLLM asks for."""
 
     def get_supported_mm_limits(self) -> Mapping[str, int | None]:
-        """One clip for each prompt."""
+        """Allow one clip for each prompt."""
         return {"video": 1}
 
     def get_supported_mm_processor_kwargs(self) -> Mapping[str, Any]:
-        """No arguments: there is no Hugging Face processor, which would need torchvision."""
+        """Return no arguments: there is no Hugging Face processor, which would need torchvision."""
         return {}
 
     def get_mm_max_tokens_per_item(self, seq_len: int, mm_counts: Mapping[str, int]) -> Mapping[str, int]:
-        """Visual tokens of a clip of the usual length."""
+        """Return the number of visual tokens of a clip of the usual length."""
         return {"video": DEFAULT_FRAMES * tokens_per_frame(self.get_hf_config())}
 
 
@@ -95,7 +95,7 @@ class Processor(BaseMultiModalProcessor[Info]):
 
 
 class Projector(nn.Module):
-    """Visual features [..., v] as embeddings [..., h]."""
+    """Projects visual features [..., v] to embeddings [..., h]."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -110,14 +110,14 @@ class Projector(nn.Module):
 
 @MULTIMODAL_REGISTRY.register_processor(Processor, info=Info, dummy_inputs=DummyInputs)
 class VideoLlavaForConditionalGeneration(nn.Module, SupportsMultiModal, SupportsPP, SupportsEagle3):
-    """vLLM's CLIP as far as the layer that is read, a projector, vLLM's Llama."""
+    """Video-LLaVA: vLLM's CLIP up to the layer that is read, a projector, and vLLM's Llama."""
 
     packed_modules_mapping = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}  # noqa: RUF012 - vLLM reads it so
     hf_to_vllm_mapper = WeightsMapper(orig_to_new_prefix=WEIGHTS)
 
     @classmethod
     def get_placeholder_str(cls, modality: str, i: int) -> str | None:
-        """The text that stands for a clip in a chat's prompt."""
+        """Return the text that stands for a clip in a chat's prompt."""
         return "<video>" if modality == "video" else None
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
@@ -141,7 +141,7 @@ class VideoLlavaForConditionalGeneration(nn.Module, SupportsMultiModal, Supports
         self.make_empty_intermediate_tensors = self.language_model.model.make_empty_intermediate_tensors
 
     def embed_multimodal(self, **features: Any) -> list[Tensor]:
-        """Embeddings [F * P, h] of each clip."""
+        """Compute the embeddings [F * P, h] of each clip."""
         clips = features.get(PIXELS)
         seen = [] if clips is None else [self.video_tower(clip, feature_select_strategy="full") for clip in clips]
         return [self.multi_modal_projector(frames).flatten(0, 1) for frames in seen]

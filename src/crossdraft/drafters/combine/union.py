@@ -29,13 +29,13 @@ class UnionState:
     """One answer: the drafters' own states, and what each proposed last.
 
     Args:
-        parts: states, by drafter; `None` for one that did not begin.
+        parts: states, by drafter; `None` for a drafter that did not begin.
         refusals: reasons for which a drafter did not begin, by drafter.
         greedy: true if nothing is drawn.
         drafts: last drafts, by drafter; empty once they are verified.
         rounds: verify passes so far.
         waited_s: seconds until the last drafts came.
-        drafted: time at which they came.
+        drafted: time at which the last drafts came.
         forked: true for a fork, from which nothing is learned.
     """
 
@@ -202,7 +202,7 @@ class BenefitGate:
     Args:
         both, both_s: tokens and seconds of a round in which all parts drafted.
         check_s: seconds from the drafts to their acceptance.
-        expected, kept: tokens of the prepared drafts by their own probabilities, and tokens of theirs accepted.
+        expected, kept: accepted tokens of the prepared drafts, as expected by their probabilities, and as counted.
     """
 
     both: Ema = field(default_factory=Ema)

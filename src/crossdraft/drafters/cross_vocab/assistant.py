@@ -119,10 +119,10 @@ class CrossVocabDrafter(PerRequestDrafter[AssistantState]):
 
     Args:
         model: the assistant behind the adapter, with its own `prepare`.
-        own: its tokenizer, as wide as its head.
+        own: the assistant's tokenizer, as wide as the assistant's head.
         target: the target's tokenizer, as wide as the target's head; ids that must not be drafted have no bytes in it.
         sees: true if the assistant looks at the request's video.
-        learns: true if it learns from answers.
+        learns: true if the drafter learns from answers.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ def cross_vocab_drafter(
     """Make the drafter of the method `how`; the other arguments are those of `CrossVocabDrafter`.
 
     Raises:
-        CrossdraftError: there is no such method, or it needs shared tokens and there are none.
+        CrossdraftError: the method is unknown, or needs shared tokens and there are none.
     """
     match how:
         case "slem":

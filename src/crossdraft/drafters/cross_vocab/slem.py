@@ -135,7 +135,7 @@ class StringLevelMatch(CrossVocabDrafter):
             state.retokenise(self.own)
 
     def _write(self, state: AssistantState) -> bytes:
-        """One more token of the assistant's; returns its text."""
+        """Write one more token of the assistant's; return its text."""
         logits = self.logits_behind(state, state.written) + self.readable
         token = int(logits.argmax())
         state.pending.append(DraftStep((token,), math.exp(logits[token] - logits.logsumexp(-1))))

@@ -32,7 +32,7 @@ LONGEST = 6  # drafter tokens of an n-gram
 
 
 class NgramCache:
-    """Several drafter tokens -> one target token, the least recently used forgotten beyond `limit`."""
+    """Cache from several drafter tokens to one target token; beyond `limit`, it forgets the least recently used."""
 
     def __init__(self, limit: int = 4096) -> None:
         self.limit = limit

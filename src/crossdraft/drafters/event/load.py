@@ -137,7 +137,7 @@ def load_event_learner(
     Args:
         source, device: as in `load_drafter`.
         dtype: default float32.
-        reduction: of its weights, which are then never all in memory.
+        reduction: reduction of the model's weights, which are then never all in memory.
 
     Raises:
         CrossdraftError: as `load_drafter`.

@@ -52,7 +52,7 @@ class HydraConfig(RecurrentConfig):
 
     Args:
         token_size: size that a token's embedding is projected to, once for all heads.
-        width: of the hidden layers of a head.
+        width: width of a head's hidden layers.
     """
 
     token_size: Count

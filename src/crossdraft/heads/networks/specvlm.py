@@ -51,10 +51,10 @@ class SpecVLMConfig(DecoderConfig):
     """EagleVLM's settings, and the compressors'.
 
     Args:
-        pool, prune, conv: how many visual tokens become one.
+        pool, prune, conv: number of visual tokens that become one.
         keep: which tokens pruning keeps: `uniform` or `random`, the same ones for every clip of one length.
-        queries: of the resampler.
-        temperature: of the soft choice while training; the lower, the harder.
+        queries: number of queries of the resampler.
+        temperature: temperature of the soft choice while training; the lower, the harder the choice.
     """
 
     pool: Count = 20

@@ -1,4 +1,4 @@
-"""`transformers`' `generate` with drafts: it takes `generate`'s arguments and ours, and gives the same tokens."""
+"""`transformers`' `generate` with drafts: same arguments, some of our own, and the same tokens."""
 
 import copy
 from collections.abc import Mapping
@@ -63,10 +63,10 @@ def _is_given(value: Any) -> bool:
 
 
 def _split(model: PreTrainedModel, given: Mapping[str, Any]) -> tuple[GenerationConfig, dict[str, Tensor]]:
-    """The generation config that is asked for, and the model's inputs.
+    """Split the arguments into the generation config that they ask for and the model's inputs.
 
     Raises:
-        CrossdraftError: an argument is neither.
+        CrossdraftError: an argument belongs to neither.
     """
     named = dict(given)
     if any(_is_given(named.get(name)) for name in RETURNS):
@@ -83,10 +83,10 @@ def _split(model: PreTrainedModel, given: Mapping[str, Any]) -> tuple[Generation
 
 
 def _prompt(inputs: Mapping[str, Tensor]) -> Tensor:
-    """The prompt's ids [1, L].
+    """Return the prompt's ids [1, L].
 
     Raises:
-        CrossdraftError: there is none, there are several, or a part of it is masked.
+        CrossdraftError: there is no prompt, there are several, or a part of the prompt is masked.
     """
     ids = inputs.get("input_ids")
     if ids is None or ids.ndim != 2 or len(ids) != 1:
@@ -101,10 +101,10 @@ def _prompt(inputs: Mapping[str, Tensor]) -> Tensor:
 
 
 def _request(model: PreTrainedModel, config: GenerationConfig, inputs: Mapping[str, Tensor]) -> Request:
-    """The request of a call, without the drafter's part of it.
+    """Make the request of a call, without the drafter's part of the request.
 
     Raises:
-        CrossdraftError: the config asks for what no engine of ours does.
+        CrossdraftError: the config asks for something that no engine of ours does.
     """
     fields = read_defaults(vars(config), "The call", model.config.get_text_config().vocab_size)
     usual = read_defaults(vars(model.generation_config), "The model")
@@ -127,10 +127,10 @@ def _request(model: PreTrainedModel, config: GenerationConfig, inputs: Mapping[s
 def _engine(
     model: PreTrainedModel, engine: Engine | None, processor: Any, drafter: Any
 ) -> AbstractContextManager[Engine]:
-    """The engine that was given, or one for this call.
+    """Return the given engine, or make one for this call.
 
     Raises:
-        CrossdraftError: it is another model's, or there is nothing to make one of.
+        CrossdraftError: the engine is another model's, or neither engine nor processor was given.
     """
     if engine is None:
         if processor is None:

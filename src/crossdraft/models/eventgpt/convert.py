@@ -51,15 +51,15 @@ class EventGPTConversion:
     """The converter's findings and decisions.
 
     Args:
-        source, destination: the folders.
-        tensors, parameters: how many were written.
-        dtype: of the embedding, which the converted configuration names.
+        source, destination: folders read and written.
+        tensors, parameters: numbers of tensors and parameters written.
+        dtype: dtype of the embedding, named by the converted configuration.
         dropped: stored constants that were left out.
         vision: the vision encoder's shape in words.
         add_start_end, add_patch: `mm_use_im_start_end` and `mm_use_im_patch_token` of the configuration.
         rows_read, rows_written: rows of the embedding before and after.
         tokens: id of each of EventGPT's own tokens; `<event>` is the placeholder.
-        fresh_tokens: those of them that the checkpoint had no row for.
+        fresh_tokens: EventGPT's own tokens that the checkpoint had no row for.
         num_event_frames: frames of one window.
     """
 
@@ -117,7 +117,7 @@ def convert_eventgpt(
         destination: a new folder.
         num_event_frames: 5 in the release, where it stands in the code and not in the configuration.
         vision_config: the vision encoder's `config.json`, for one whose heads are not 64 wide as OpenAI's are.
-        on_shard: called with the progress.
+        on_shard: progress callback.
 
     Raises:
         CrossdraftError: an incomplete or damaged checkpoint, a Q-Former, or weights that do not fit exactly.
@@ -149,7 +149,7 @@ def convert_eventgpt(
 
 
 def _read_renamed(source: Path, raw: Mapping[str, object], on_shard: OnShard) -> tuple[dict[str, Tensor], list[str]]:
-    """The weights under our names, and the stored constants that were left out."""
+    """Return the weights under our names, and the names of stored constants that were left out."""
     official = read_weights(source, on_shard)
     refuse_qformer(raw, official)
     return rename(official)
@@ -200,12 +200,12 @@ def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def _vision_config(weights: Mapping[str, Tensor], path: str | Path | None) -> CLIPVisionConfig:
-    """The vision encoder's shape, from its own configuration file if there is one."""
+    """Return the vision encoder's shape, from the configuration file at `path` if that is given."""
     return vision_config_of(weights) if path is None else _read_vision_config(Path(path))
 
 
 def _read_vision_config(path: Path) -> CLIPVisionConfig:
-    """A vision encoder's configuration file, or the `vision_config` within a whole CLIP's."""
+    """Read a vision encoder's configuration file, or the `vision_config` within a whole CLIP's."""
     raw = read_json(path)
     nested = raw.get("vision_config", raw)
     if not isinstance(nested, Mapping):
@@ -218,7 +218,7 @@ def _read_vision_config(path: Path) -> CLIPVisionConfig:
 
 
 def _text_config(raw: Mapping[str, object], rows: int) -> LlamaConfig:
-    """The Llama part of the official configuration, which is flat and mixed with EventGPT's own keys."""
+    """Return the Llama part of the official configuration, which is flat and mixed with EventGPT's own keys."""
     table = _table(LlamaConfig, OFFICIAL)
     check(raw, table, {})
     fields = {key: value for key, value in raw.items() if table[key] == Followed(key)}
@@ -229,7 +229,7 @@ def _text_config(raw: Mapping[str, object], rows: int) -> LlamaConfig:
 
 
 def _table(config: type[PreTrainedConfig], others: Table) -> Table:
-    """The rule for each key: a network's own are followed, as `transformers` does it."""
+    """Return a rule for each key: the network's own keys are followed as in `transformers`."""
     own = {*config.__dataclass_fields__} - {*PreTrainedConfig.__dataclass_fields__}
     return {**PRETRAINED, **{key: Followed(key) for key in own}, **others}
 

@@ -77,7 +77,7 @@ class EventGPTModel(EventGPTPreTrainedModel):
             pixel_values_videos: [B, T, 3, s, s] preprocessed event frames.
 
         Returns:
-            `pooler_output` [B, T+P+1, h], what replaces the placeholders; `last_hidden_state` [B·T, P+1, d].
+            `pooler_output` [B, T+P+1, h], features that replace the placeholders; `last_hidden_state` [B·T, P+1, d].
         """
         frames = pixel_values_videos.shape[1]
         hidden = self.vision_tower(pixel_values_videos.flatten(0, 1), return_dict=True, **kwargs).last_hidden_state
@@ -98,7 +98,7 @@ class EventGPTModel(EventGPTPreTrainedModel):
         mm_encoder_outputs: Mapping[str, BaseModelOutputWithPooling] | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """Hidden states of a prompt, or of the next piece of one.
+        """Compute the hidden states of a prompt, or of its next piece.
 
         Args:
             input_ids: [B, L], each window as `config.event_seq_length` placeholders.
@@ -153,7 +153,7 @@ class EventGPTModel(EventGPTPreTrainedModel):
 
 
 class EventGPTForConditionalGeneration(EventGPTPreTrainedModel, GenerationMixin):
-    """EventGPT with its head: what answers questions about an event window."""
+    """EventGPT with its head: the model that answers questions about an event window."""
 
     _tied_weights_keys = {"lm_head.weight": "model.language_model.embed_tokens.weight"}
 
@@ -178,11 +178,11 @@ class EventGPTForConditionalGeneration(EventGPTPreTrainedModel, GenerationMixin)
         mm_encoder_outputs: Mapping[str, BaseModelOutputWithPooling] | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """Logits of a prompt, or of the next piece of one; arguments as in `EventGPTModel.forward`.
+        """Compute the logits of a prompt, or of its next piece; arguments as in `EventGPTModel.forward`.
 
         Args:
-            labels: [B, L] ids to predict, -100 where none; gives the `loss`.
-            logits_to_keep: the last so many positions (0 = all), or a tensor of positions.
+            labels: [B, L] ids to predict, -100 at positions without one; gives the `loss`.
+            logits_to_keep: number of last positions (0 = all), or a tensor of positions.
         """
         outputs = self.model(
             input_ids=input_ids,

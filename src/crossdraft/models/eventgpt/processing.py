@@ -50,10 +50,10 @@ class ProcessorOptions:
             scale varies. "train": as the training code did, 480x640 with red over blue. Or (height, width).
         template: the prompt, with `{event}` and `{question}`.
         mean, std: normalisation per channel, in units of 0..1.
-        blind: a text-only control: trained on blank frames, and given nothing else.
-        window_us: how much of a recording the model was trained to read at once, in µs; of a longer one it reads the
-            end. None: all of it.
-        window_events: of that no more than the newest so many events, so that reading never takes long. None: all.
+        blind: give the model blank frames only: a text-only control that was trained on them.
+        window_us: length in µs of a recording that the model was trained to read at once; it reads only the end of a
+            longer one. `None` = no limit.
+        window_events: most events that are read, the newest, so that reading never takes long. `None` = no limit.
 
     Raises:
         CrossdraftError: an unknown canvas, a template that lacks a field, or a window that holds nothing.
@@ -107,7 +107,7 @@ class EventGPTProcessor:
     """Renders and preprocesses event windows, and writes their placeholders into the prompt.
 
     Args:
-        config: of the model: frames, image size, placeholder, start and end tokens.
+        config: the model's configuration: frames, image size, placeholder, start and end tokens.
         tokenizer: the model's.
         options: see `ProcessorOptions`.
 
@@ -132,7 +132,7 @@ class EventGPTProcessor:
             )
 
     def __call__(self, questions: str | Sequence[str], windows: Window | Sequence[Window]) -> dict[str, Tensor]:
-        """Inputs of the model for a batch, ready for `generate(**inputs)`.
+        """Make the model's inputs for a batch, ready for `generate(**inputs)`.
 
         Args:
             questions: one or B questions.
@@ -156,7 +156,7 @@ class EventGPTProcessor:
         }
 
     def prompt_ids(self, question: str) -> list[int]:
-        """Ids of the whole prompt, the placeholder expanded to one id per feature.
+        """Return the ids of the whole prompt, the placeholder expanded to one id per feature.
 
         The text on either side is tokenised on its own, as the official code does.
 

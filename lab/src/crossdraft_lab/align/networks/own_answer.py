@@ -49,7 +49,7 @@ class OwnAnswer:
 
 @dataclass(frozen=True)
 class IndexedBatch(TrainBatch):
-    """The target's answers without their questions, behind one padding token, and the drafter's own to the same."""
+    """The target's answers without their questions, after one padding token, and the drafter's answers."""
 
     own: OwnAnswer | None = None
 

@@ -148,7 +148,7 @@ def attention_scores(decoder: Any, entering: Mapping[int, Tensor], queries: Tens
     """Compute how much some tokens of a prompt attend to others, as means over layers, heads and query tokens.
 
     Args:
-        decoder: of `decoder_of`.
+        decoder: decoder that `decoder_of` returned.
         entering: layer -> [n, H] hidden states that enter it, `hidden_states[layer]`, of the prompt's first n tokens;
             at least one layer.
         queries: [m] positions of the question's tokens.

@@ -92,10 +92,10 @@ class OnlineDrafter:
     Args:
         drafter: around the head, whose layers must not be packed.
         lm_head: [D, H] the target's, rows of the draft vocabulary.
-        seconds: of each round that training may take; see `TimeBudget`.
+        seconds: seconds of each round that training may take; see `TimeBudget`.
         keep, room: most answers, and bytes of their features.
         rate: AdamW's.
-        origin: of the head; without it, it cannot be saved.
+        origin: origin of the head; without it, the head cannot be saved.
         folder: where the weights are saved after a swap; at most every `BETWEEN` answers.
         clock: seconds that have gone by.
 
