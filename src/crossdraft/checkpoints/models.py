@@ -14,7 +14,7 @@ def check_target(source: str) -> Path:
         source: as in `load.load_target`.
 
     Raises:
-        CrossdraftError: it is not there, lacks a file, or is a model of another kind.
+        CrossdraftError: the checkpoint is missing, lacks a file, or holds a model of another kind.
     """
     folder = shipped_or_found(source, TARGETS)
     check_files(folder)
@@ -26,7 +26,7 @@ def check_event_model(source: str) -> Path:
     """Find the folder of an event model: `event`, `blind`, `foreign` or an EventGPT.
 
     Raises:
-        CrossdraftError: it is not there, lacks a file, or is a model of another kind.
+        CrossdraftError: the checkpoint is missing, lacks a file, or holds a model of another kind.
     """
     folder = shipped_or_found(source, EVENT_MODELS)
     check_files(folder)

@@ -69,7 +69,7 @@ def load_weights(
     Args:
         kind: the class to load, or an auto class.
         folder: as `files.check_files` has passed it.
-        dtype: of the weights in memory.
+        dtype: dtype of the weights in memory.
         device: where they shall be.
         saved: number of bytes of a model's weights that the caller gives up while the rest is read.
 
@@ -119,7 +119,7 @@ def load_mapped(kind: Any, folder: Path, dtype: torch.dtype, device_map: DeviceM
     Args:
         kind: the class to load.
         folder: as `files.check_files` has passed it.
-        dtype: of the weights in memory.
+        dtype: dtype of the weights in memory.
         device_map: devices of the layers, as `from_pretrained` takes them.
 
     Raises:

@@ -94,7 +94,7 @@ def replay(
     given, last_s, gap_s = 0, 0.0, 0.0
 
     def hand_over(found: list[StreamWindow]) -> bool:
-        """Offer windows; return true once as many as were wanted are offered."""
+        """Offer windows; return true once all wanted windows are offered."""
         nonlocal given
         for window in found[: None if most is None else most - given]:
             offer(window)
@@ -120,7 +120,7 @@ def replay(
 
 
 def no_window(end_s: float, length_s: float) -> CrossdraftError:
-    """The error for a stream that ends before its first window is due."""
+    """Make the error for a stream that ends before its first window is due."""
     return CrossdraftError(
         f"The stream ends after {end_s:.3f} s, and a window is {length_s:g} s long; give a longer clip or shorter "
         "windows."

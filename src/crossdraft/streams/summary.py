@@ -19,8 +19,8 @@ class WatchSummary:
         due, answered, dropped: windows; dropped ones gave way to a newer one before their turn.
         seconds: that passed.
         changes: answers that were not those of the answered window before.
-        first_s, whole_s: of each answer, to the first final token and to its end.
-        tokens, rounds: of all answers.
+        first_s, whole_s: seconds of each answer to its first final token, and to its end.
+        tokens, rounds: numbers of tokens and rounds of all answers.
         hidden_drafting_s, hidden_inside_s: as `Stats`.
         late_s: by how much the source of frames was late at most.
     """
@@ -105,7 +105,7 @@ class WatchSummary:
 
 
 def sentences(found: Mapping[str, Any]) -> list[str]:
-    """Sentences for people on what `WatchSummary.to_json` gives."""
+    """Sentences for people on the values that `WatchSummary.to_json` returns."""
     first, whole = found["last_frame_to_first_token_ms"], found["last_frame_to_whole_answer_ms"]
     unfinished, tau, share = found["windows_unfinished"], found["tau"], found["hidden_share"]
     left = f", {unfinished} unfinished" if unfinished else ""

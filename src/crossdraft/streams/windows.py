@@ -50,7 +50,7 @@ class Windowing:
 
     @property
     def grid(self) -> WindowGrid:
-        """The times that windows have frames for."""
+        """Grid of the times at which windows have frames."""
         return WindowGrid(self.every_s, self.length_s, self.frames)
 
     @property
@@ -59,7 +59,7 @@ class Windowing:
         return math.ceil(self.length_s / self.every_s) + 1
 
     def begins(self, number: int) -> float:
-        """The second of the stream at which the window of a number begins."""
+        """Return the second of the stream at which window `number` begins."""
         return self.grid.begins(number)
 
     def times(self, number: int) -> list[float]:
@@ -106,7 +106,7 @@ class EventSource(Protocol):
     """A source of a window's events."""
 
     def between(self, start_s: float, end_s: float) -> object:
-        """The events with start_s <= t < end_s, as a request takes them."""
+        """Return the events with start_s <= t < end_s, as a request takes them."""
         ...
 
 
@@ -145,7 +145,7 @@ class EventBuffer:
         """Add the next events.
 
         Raises:
-            CrossdraftError: they begin before the last ones end, or are more than may be held.
+            CrossdraftError: the events begin before the last ones end, or are too many to be held.
         """
         if not len(events):
             return

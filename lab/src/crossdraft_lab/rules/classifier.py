@@ -92,7 +92,7 @@ class Classifier:
         return walk(tree, probs, Dice(generator), step)
 
     def check_target(self, source: str) -> None:
-        """Refuse any target but the one that the judge was trained for: another's logits say other things.
+        """Refuse any target but the one that the judge was trained for: another target's logits mean other things.
 
         Args:
             source: the folder of the target's weights; empty = it was loaded from none.
@@ -133,7 +133,7 @@ class Classifier:
 
 @lru_cache(maxsize=8)
 def read_classifier(folder: str) -> LogitRow:
-    """A judge from its folder.
+    """Load a judge from its folder.
 
     Raises:
         CrossdraftError: the folder holds none, or one of other shapes, not of finite numbers, or of no known target.

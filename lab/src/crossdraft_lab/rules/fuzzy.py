@@ -47,7 +47,7 @@ class Fuzzy:
         return walk(aligned(tree, probs), probs, Dice(generator), self.close_child)
 
     def close_child(self, tree: DraftTree, parent: int, p: Tensor, chance: Chance) -> tuple[int, Tensor]:
-        """The first child whose distribution is close enough to p; p stays what it is."""
+        """Return the first child whose distribution is close enough to p, and p unchanged."""
         children = tree.children(parent)
         if not children:
             return ROOT, p

@@ -52,7 +52,7 @@ class Judi:
         return walk(aligned(tree, probs), probs, Dice(generator), self.harmless_child)
 
     def harmless_child(self, tree: DraftTree, parent: int, p: Tensor, chance: Chance) -> tuple[int, Tensor]:
-        """The first child whose distribution is close enough to p; else as `rejection` has it."""
+        """Return the first child whose distribution is close enough to p; else the result of `rejection`."""
         children = tree.children(parent)
         if children and p.max().item() <= self.confidence:
             dists = torch.stack([draft_probs(tree, child, (), p) for child in children])

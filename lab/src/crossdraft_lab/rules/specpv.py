@@ -31,7 +31,7 @@ class SpecPV:
         floor: the least probability, by the target's own pass.
 
     Raises:
-        CrossdraftError: it is no probability.
+        CrossdraftError: the setting is no probability.
     """
 
     floor: Annotated[float, LIMIT] = 0.0

@@ -73,7 +73,7 @@ Picture = NDArray[np.uint8]
 
 
 def contact_sheet(scene: Scene) -> Picture:
-    """Eight video frames above five event frames, with what is true of them: uint8 RGB [H, W, 3]."""
+    """Eight video frames above five event frames, with the facts of the scene: uint8 RGB [H, W, 3]."""
     count = int(DURATION_S * VIDEO_FPS)
     shown = np.linspace(0, count - 1, _FRAMES, dtype=int) / VIDEO_FPS
     events = simulate_events(scene)

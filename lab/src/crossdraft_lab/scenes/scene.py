@@ -57,7 +57,7 @@ class Scene:
     side: str
 
     def thing_at(self, side: str) -> str:
-        """The thing on the "left" or "right": one of STATIONS."""
+        """Return the thing on the "left" or "right", one of STATIONS."""
         return self.left if side == "left" else self.right
 
 

@@ -80,7 +80,7 @@ PHRASES: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def score(facts: Mapping[str, str], text: str) -> dict[str, bool]:
-    """Judge a text: a fact holds if a phrase of its value is there and none of a rival value of its slot.
+    """Judge a text: a fact holds if the text has a phrase of its value, and none of a rival value of its slot.
 
     Args:
         facts: slot -> value, as in `QA.facts`.

@@ -74,7 +74,7 @@ def people_side(scene: Scene) -> str:
 
 @dataclass(frozen=True)
 class Phrasing:
-    """A way to put things: its clauses, and its words for what is to be seen.
+    """A style of sentences: its clauses, and its words for the things in a scene.
 
     Args:
         clauses: by the part of the scene; "no lead", "no people", "no cyclist", "left empty" and so on stand for what

@@ -71,7 +71,7 @@ def _roadside(
 
 
 def _draw_signals(sketch: Sketch, scene: Scene) -> None:
-    """The light on its side and the sign on the other, behind and outside of what stands there."""
+    """Place the light on its side and the sign on the other, behind and outside of the things there."""
 
     def anchor(side: str) -> Anchor:
         return _roadside(scene, sketch.camera, side, right_m=_SIGN[side] * 0.35, back=2.2)

@@ -132,7 +132,7 @@ def decoder_of(model: PreTrainedModel) -> Any:
     """The text decoder of a vision-language model, whose attention `attention_scores` knows how to compute.
 
     Raises:
-        CrossdraftError: it is built otherwise.
+        CrossdraftError: the model is built otherwise.
     """
     decoder: Any = getattr(model.base_model, "language_model", model.base_model)
     if type(decoder) not in ANATOMIES:

@@ -72,7 +72,7 @@ class OnlineState:
         self.hidden.append({layer: output.hidden[layer][:count] for layer in layers})
 
     def sample(self) -> Sample | None:
-        """The answer, if it is long enough to train on."""
+        """Return the answer as a sample, if it is long enough to train on."""
         tokens = tuple(self.tokens[:LONGEST])
         if not self.trains or not self.start or len(tokens) - self.start < SHORTEST:
             return None

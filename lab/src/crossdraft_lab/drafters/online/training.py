@@ -88,11 +88,11 @@ class ReplayBuffer:
 
     @property
     def bytes(self) -> int:
-        """Memory in use."""
+        """Bytes of memory in use."""
         return sum(sample.bytes for sample in self._held_out)
 
     def add(self, sample: Sample) -> None:
-        """Keep an answer; the oldest are dropped for it."""
+        """Keep an answer; the oldest answers are dropped to make room."""
         if sample.bytes > self.room:
             return
         same = next((old for old in self._held_out if old.tokens == sample.tokens), None)
@@ -147,13 +147,13 @@ class TimeBudget:
         return self._this_round < self.seconds and self._expected(kind) <= self.saved
 
     def skip(self, kind: str) -> None:
-        """Note that a task did not run this round; once the budget is full, its expected cost decays until it fits."""
+        """Note that a task did not run; if the budget is full, its expected cost shrinks until the task fits."""
         if self.saved == self.most:
             self._costs[kind] = FORGET * self._expected(kind)
 
     @contextmanager
     def spend(self, kind: str) -> Iterator[None]:
-        """Run a task; its time is measured and taken out."""
+        """Measure the task that runs in the context, and subtract its time from the budget."""
         start = self.clock()
         try:
             yield
@@ -165,7 +165,7 @@ class TimeBudget:
             self._costs[kind] = max(cost, FORGET * self._costs.get(kind, 0.0))
 
     def _expected(self, kind: str) -> float:
-        """Expected cost; all that can be saved, if none has run yet."""
+        """Expected cost of a task in seconds; as much as can be saved, if none has run yet."""
         return self._costs.get(kind, self.most)
 
 
@@ -296,7 +296,7 @@ class OnlineTrainer:
         return replace(self._stats, answers=len(self.buffer), bytes=held, seconds=self.budget.spent)
 
     def run(self) -> None:
-        """After a round: train and evaluate within the time budget."""
+        """Train and evaluate after a round, within the time budget."""
         if self.frozen:
             return
         self.budget.refill()
@@ -369,7 +369,7 @@ class OnlineTrainer:
 
 
 def trained(head: Head) -> list[nn.Parameter]:
-    """The weights that training changes."""
+    """Return the weights that training changes."""
     return [weight for weight in head.parameters() if weight.requires_grad]
 
 

@@ -69,7 +69,7 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, state: dict[str, Any], p
     """Load a checkpoint's optimiser moments.
 
     Raises:
-        CrossdraftError: they belong to other parameters, as where another recipe froze the vision encoder.
+        CrossdraftError: the tensors belong to other parameters, as where another recipe froze the vision encoder.
     """
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     try:
