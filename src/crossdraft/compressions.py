@@ -34,7 +34,7 @@ class Compression:
         settings: frozen dataclass of the settings.
         make: makes the compressed target from the target and the settings.
         trained: whether the compression has weights of its own, made for one target.
-        shares_prefixes: whether the cache of a prompt's beginning is valid whatever the rest of the prompt is.
+        shares_prefixes: whether the cache of a prompt's beginning is valid whatever else the request holds.
     """
 
     name: str

@@ -35,7 +35,7 @@ class Judi:
 
     Args:
         threshold: least divergence in nats of a token that is not kept for it; the authors scan 0.3, 0.4 and 0.6.
-        confidence: probability of the target's likeliest token above which only the exact rule decides.
+        confidence: target's greatest probability above which only the exact rule decides; by default the authors' own.
 
     Raises:
         CrossdraftError: a number outside its range.
