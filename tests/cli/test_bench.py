@@ -129,7 +129,7 @@ def test_json_to_stdout_is_nothing_but_json(models, capsys):
     assert main(["bench", "--methods=target,hf", *QUICK, *models, "--json"]) == 0
     captured = capsys.readouterr()
     assert [method["name"] for method in json.loads(captured.out)["methods"]] == ["target", "hf"]
-    assert "× target" in captured.err  # the tables
+    assert "× target" in captured.err or "× hf" in captured.err  # the tables: against the faster of the two
     assert "not measured: target-all, hf-all, hf-lookup, blind" in captured.err
     assert "read and decoded beforehand, outside the clock" in " ".join(captured.err.split())
 
