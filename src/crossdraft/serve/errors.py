@@ -14,8 +14,8 @@ log = logging.getLogger(__name__)
 
 TYPES = {
     400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
-    405: "invalid_request_error", 408: "timeout_error", 413: "invalid_request_error", 429: "rate_limit_error",
-    431: "invalid_request_error", 499: "cancelled", 500: "server_error", 501: "server_error",
+    405: "invalid_request_error", 408: "timeout_error", 413: "invalid_request_error", 416: "invalid_request_error",
+    429: "rate_limit_error", 431: "invalid_request_error", 499: "cancelled", 500: "server_error", 501: "server_error",
     503: "overloaded_error",
 }  # fmt: skip
 # Fields that only accept their neutral value.
