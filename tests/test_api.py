@@ -15,6 +15,7 @@ from crossdraft.assembly import assemble
 from crossdraft.drafters.event.load import load_drafter
 from crossdraft.engine.request import Finish, Origin
 from crossdraft.load import vocabulary_of
+from tests.support import encodes_clips
 
 
 @pytest.fixture(scope="module")
@@ -192,6 +193,17 @@ def test_an_engine_whose_calibration_fails_leaves_nothing_behind(pair, monkeypat
     with pytest.raises(ZeroDivisionError) as held:  # whose traceback keeps the engine from being collected
         cd.Engine.load(str(pair.target), str(pair.event), cd.Options(placement="process"))
     assert ([worker.alive for worker in workers], held.type) == ([False], ZeroDivisionError)
+
+
+@encodes_clips
+def test_alone_a_prompt_is_read_in_the_same_pieces(pair, request_, monkeypatch):
+    monkeypatch.setattr("crossdraft.engine.queue.ALONE", 4)
+    with cd.Engine.load(str(pair.target), None, cd.Options(cache_bytes=0)) as engine:
+        read, extend = list[int](), engine.target.extend
+        monkeypatch.setattr(engine.target, "extend", lambda *a: read.append(len(a[1][0].chunk.tokens)) or extend(*a))
+        assert engine.generate(request_).tokens == engine.alone(request_).tokens
+    assert read[: len(read) // 2] == read[len(read) // 2 :]
+    assert read.count(4) > 2
 
 
 def test_a_stream_cancelled_before_it_begins_just_ends(pair, request_):

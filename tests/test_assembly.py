@@ -83,6 +83,8 @@ def test_auto_takes_a_process_for_a_network_of_its_own_where_there_are_two_cores
     said = decided(on_cpu, parse("union:memory@process,ngram"))
     assert (said.placement, said.draft_cores is not None) == ("inline", many)
     assert decided(Options(device="cpu", hidden="before"), parse("event")).placement == "inline"
+    with pytest.raises(CrossdraftError, match="hidden is 'before', which is for an inline drafter, and event@process"):
+        decided(Options(hidden="before"), parse("event@process"))
 
 
 def test_drafts_cannot_be_prepared_in_the_targets_process():

@@ -356,7 +356,9 @@ class Engine:
         interrupted = threading.Event()
 
         def answer() -> Answer:
-            decoder = DecodeLoop(self.target)
+            decoder = DecodeLoop(
+                self.target, prefill_chunk=self.options.prefill_chunk
+            )  # the same pieces as in the loop
             request_id = decoder.submit(asked)
             with pinned(cores):
                 while decoder.busy:
@@ -402,7 +404,9 @@ def new_loop(
     prefixes: PrefixCache | None = None,
 ) -> DecodeLoop:
     """A decode loop over a target and a drafter, as the options say; with `adaptive` its passes are timed first."""
-    loop = DecodeLoop(
+    if drafter is not None and options.adaptive:  # first: it hands back the cache that the loop then takes
+        calibrate(target, cost, options.max_batch, drafter.spare_cores)
+    return DecodeLoop(
         target,
         drafter,
         max_batch=options.max_batch,
@@ -415,9 +419,6 @@ def new_loop(
         prefill_chunk=options.prefill_chunk,
         kv_bytes=options.kv_bytes,
     )
-    if drafter is not None and options.adaptive:
-        calibrate(target, cost, options.max_batch, drafter.spare_cores)
-    return loop
 
 
 def _close(

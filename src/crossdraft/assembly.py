@@ -139,12 +139,14 @@ def decided(options: Options, spec: Spec | None) -> Options:
         CrossdraftError: a drafter that is to run in the target's process is to prepare drafts, or has cores of its own.
     """
     in_process = spec is not None and _names_process(spec)
+    if spec is not None and spec.runs_in == "process" and options.hidden == "before":
+        raise CrossdraftError(f"hidden is 'before', which is for an inline drafter, and {spec} is not; leave out one.")
     if spec is not None and options.placement == "inline" and not in_process:
         name = "draft_cores" if options.draft_cores else "parallel"
         if options.draft_cores or options.parallel not in ("auto", "off"):
             raise CrossdraftError(
-                f"{name} and placement exclude each other: placement is 'inline', and {name} is for a drafter in a "
-                "process of its own; leave out one of them."
+                f"{name} and placement exclude each other where the placement is inline, as {name} is for a drafter "
+                "in a process of its own; leave out one of them."
             )
     if options.placement == "inline" or (options.placement == "process" and spec is not None):
         return options

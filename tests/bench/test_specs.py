@@ -151,7 +151,6 @@ def test_each_runs_on_its_own_cores_and_with_as_many_threads(models):
 
 
 def test_passes_are_timed_on_the_cores_that_they_run_on(models, monkeypatch):
-    """A thread on the pair's cores borrows none: then the drafter's cores would seem to be worth nothing."""
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) < 2:
         pytest.skip("needs two cores")

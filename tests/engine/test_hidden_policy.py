@@ -67,7 +67,6 @@ def test_an_empty_draft_counts_where_it_was_waited_or_paid_for(waited, probes, c
     model.verify.add(1, 0.007)
     for _ in range(50):
         model.saw_draft(8, 0, 0, waited, probes=bool(probes))
-    assert model.rounds.arrivals(8) == CostModel().rounds.arrivals(8) or counts
     assert (model.rounds.arrivals(8)[0] < 0.1) is counts
 
 

@@ -288,14 +288,12 @@ def test_a_chunk_takes_a_tenth_of_a_second_or_a_round_and_a_half():
     for _ in range(200):
         times.saw(9.0, 0, 1)
     assert times.tokens(2, 9999) == LEAST
-    assert ChunkSize(7).tokens(2, 9999) == 7
-    assert ChunkSize(7).tokens(1, 9999) == ALONE
+    assert [ChunkSize(7).tokens(rows, 9999) for rows in (2, 1)] == [7, ALONE]
 
 
 def test_a_piece_is_read_whole_where_that_was_asked_for_or_hardly_more_than_a_chunk_is_left():
     assert ChunkSize(0).tokens(1, 9999) == ChunkSize(0).tokens(9, 9999) == 9999
-    assert ChunkSize().tokens(1, 2056) == 2056  # Video-LLaVA's eight frames
-    assert [ChunkSize(7).tokens(1, left) for left in (2560, 2561)] == [2560, ALONE]
+    assert [ChunkSize(7).tokens(1, left) for left in (2056, 2560, 2561)] == [2056, 2560, ALONE]
 
 
 def test_chunks_are_small_only_while_others_are_answered(target, alone):

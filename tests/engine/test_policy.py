@@ -461,14 +461,12 @@ def test_a_round_that_is_half_of_one_way_and_half_of_the_other_is_no_measure_of_
 
 
 def test_a_round_s_drafts_and_its_pass_go_the_same_way(target, monkeypatch):
-    """Decided after a round is planned, its draft would be made one way, and its pass run the other."""
     loop, order = DecodeLoop(target, DraftRunner(Scripted([], needs=Needs(prepares=True)))), []
     for name in (names := ["decide_preparing", "plan_round"]):
         whole = getattr(loop.policy, name)
         monkeypatch.setattr(loop.policy, name, lambda *args, name=name, whole=whole: order.append(name) or whole(*args))
     loop.generate([Request("xx", max_new_tokens=12)])
-    assert order == names * (len(order) // 2)
-    assert len(order) > 6
+    assert order == names * max(4, len(order) // 2)
 
 
 def test_where_drafts_are_never_prepared_for_long_what_that_took_counts_less_and_less():

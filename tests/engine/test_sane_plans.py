@@ -20,8 +20,10 @@ ROUND = st.tuples(
 )
 
 
-def play(history) -> None:
-    """Feed a history to a model; after every round, ask for all that it is asked for in a running engine."""
+@settings(max_examples=150, deadline=None)
+@given(st.lists(ROUND, max_size=14))
+def test_no_history_makes_a_plan_that_cannot_be(history):
+    """After every round a model is asked for all that it is asked for in a running engine."""
     model, request = CostModel(), RequestDifficulty()
     for levels, beyond, width, waited, passed, kept in history:
         nodes = round(levels * width)
@@ -45,19 +47,6 @@ def play(history) -> None:
         model.hiding_pays(16)
         assert all(model.wait(levels) >= 0 for levels in range(40))
         model.worthwhile([-1, 0, 0], [0.9, 0.5, 0.1], request)
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.lists(ROUND, max_size=14))
-def test_no_history_makes_a_plan_that_cannot_be(history):
-    play(history)
-
-
-@pytest.mark.slow
-@settings(max_examples=100_000, deadline=None)
-@given(st.lists(ROUND, max_size=6))
-def test_no_history_of_very_many_does(history):
-    play(history)
 
 
 def test_two_late_deep_drafts_do_not_make_shallow_ones_take_less_than_no_time():

@@ -182,7 +182,6 @@ def test_a_loop_that_fails_leaves_no_request_with_the_drafter(target, monkeypatc
         assert scheduler.submit(Request("x", max_new_tokens=4)).result(60).tokens
     finally:
         scheduler.close()
-        runner.close()
 
 
 class Held:

@@ -182,7 +182,7 @@ def _whole_imports() -> AbstractContextManager[None]:
 def with_flags(sentence: str, given: Container[str] | None = None) -> str:
     """Replace the keywords in a sentence of the library by the names of the options.
 
-    Keywords that are not among `given`, if it is said, stay.
+    With `given`, a keyword that a sentence is about stays unless it is among them; advice names flags always.
 
     >>> with_flags("num_frames is 4 and fps is 2.0; give one of them.")
     '--frames is 4 and --fps is 2.0; give one of them.'

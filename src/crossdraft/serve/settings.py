@@ -382,4 +382,5 @@ def _remedy(name: str, file: Path | None, flags: Mapping[str, Any]) -> str:
         return f"change {variable} in the environment"
     if setting not in flags and file is not None:
         return f"change it in {file}"
-    return f"change --{setting.replace('_', '-')}"
+    flag = (OPTIONS[setting].flag if setting in OPTIONS else None) or setting
+    return f"change --{flag.replace('_', '-')}"

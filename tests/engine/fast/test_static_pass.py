@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 import torch
 
-from crossdraft.api import Engine
+from crossdraft.api import Engine, new_loop
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.cache import KVPrefix
 from crossdraft.engine.cost_model import CostModel
@@ -24,6 +24,7 @@ from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.options import Options
+from tests.engine.scripted import Scripted
 from tests.engine.zoo import ZOO, as_target, noisy
 from tests.support import failing
 
@@ -355,6 +356,8 @@ def test_measured_passes_hand_back_what_was_captured_for_them(static, monkeypatc
         kept = captured(static, rows)
         calibrate(static, CostModel(), rows, tuple)
         assert static.new_cache(rows) is kept
+    kept = captured(static, 2)
+    assert new_loop(static, DraftRunner(Scripted([])), Options(max_batch=2), CostModel()).cache is kept
 
 
 def test_a_loop_for_comparison_and_a_stepped_one_hand_back_theirs(static):

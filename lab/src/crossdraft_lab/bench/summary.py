@@ -175,7 +175,8 @@ def tables(report: BenchReport) -> list[Table]:
     heads += [] if first["against"] is None else [f"× {first['against']}"]
     fast = table(title, "method", heads, _caption(report))
     how = table("how it comes about", "method", ("tok/s", "τ", "hidden", "prefill", "engine"), LEGEND)
-    others = [name for name in first["speedups"] if name not in (*ALONE, first["against"])]
+    shown = ALONE if first["against"] in ALONE else (first["against"],)
+    others = [name for name in first["speedups"] if name not in shown]
     ratios = table(f"{SPEEDUPS[first['per']]} {INTERVALS}", "method", [f"× {name}" for name in others])
     for row in report.methods:
         named = escape(label(row))

@@ -92,7 +92,8 @@ def _order(seed: int, epoch: int, count: int, lengths: tuple[int, ...], sizes: t
         for start in range(0, len(alike), count * POOL):
             pool = sorted(alike[start : start + count * POOL], key=lengths.__getitem__)
             batches += [pool[i : i + count] for i in range(0, len(pool), count)]
-    whole = [batch for batch in batches if len(batch) == count] or batches
+    most = max(map(len, batches), default=0)  # less than `count` where no batch is whole
+    whole = [batch for batch in batches if len(batch) == most]
     return [whole[i] for i in rng.permutation(len(whole))]
 
 
