@@ -15,6 +15,7 @@ import crossdraft as cd
 from crossdraft.engine.request import Finish
 from crossdraft.engine.scheduler import Call
 from crossdraft.engine.target import Target
+from tests.support import failing
 
 SECONDS = 60.0  # after which it counts as for ever
 
@@ -65,11 +66,8 @@ def test_what_was_written_until_a_stream_was_left_is_there(engine, request_):
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyError("x")])
 def test_whatever_a_watcher_raises_ends_its_request_alone(engine, request_, error):
-    def watch(piece):
-        raise error
-
     with pytest.raises(cd.CrossdraftError):
-        engine.submit(request_, watch).result(SECONDS)
+        engine.submit(request_, failing(error)).result(SECONDS)
     assert len(engine.submit(request_).result(SECONDS).tokens) == 6
 
 
@@ -94,22 +92,16 @@ def test_who_is_reported_cannot_wait(engine, request_):
 
 
 def test_a_loop_that_cannot_be_made_fails_its_request_alone(engine, request_, monkeypatch):
-    def fail():
-        raise MemoryError("no room")
-
     with monkeypatch.context() as patch:
-        patch.setattr(engine._scheduler, "_make", fail)
+        patch.setattr(engine._scheduler, "_make", failing(MemoryError("no room")))
         with pytest.raises(cd.CrossdraftError, match="no room"):
             engine.submit(request_).result(SECONDS)
     assert len(engine.submit(request_).result(SECONDS).tokens) == 6
 
 
 def test_a_thread_that_ends_takes_nobody_along(engine, request_):
-    def end():
-        raise SystemExit
-
     pending = engine.submit(long(request_))
-    engine._scheduler.post(Call(end, lambda error: None))
+    engine._scheduler.post(Call(failing(SystemExit), lambda error: None))
     with pytest.raises(cd.CrossdraftError, match="thread ended"):
         pending.result(SECONDS)
     with pytest.raises(cd.CrossdraftError, match="closed"):

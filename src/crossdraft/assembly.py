@@ -136,7 +136,8 @@ def decided(options: Options, spec: Spec | None) -> Options:
     """Return the options with the placement `auto` decided, and the cores that follow from the placement.
 
     Raises:
-        CrossdraftError: a drafter that is to run in the target's process is to prepare drafts, or has cores of its own.
+        CrossdraftError: a drafter in the target's process is to prepare drafts or has cores of its own, or one in a
+            process of its own is to draft before the prefill.
     """
     in_process = spec is not None and _names_process(spec)
     if spec is not None and spec.runs_in == "process" and options.hidden == "before":

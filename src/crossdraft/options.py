@@ -243,6 +243,14 @@ class Options(NamedFields):
 
 
 OPTIONS: Mapping[str, Option] = {one.name: one.metadata[OPTION] for one in fields(Options) if OPTION in one.metadata}
+
+
+def flag_of(name: str) -> str:
+    """Flag of an option of the engine, or of anything else of that name, in the command line's spelling."""
+    option = OPTIONS.get(name)
+    return f"--{((option and option.flag) or name).replace('_', '-')}"
+
+
 Options.__doc__ = f"{Options.__doc__}\n    Args:\n" + "".join(
     f"        {name}: {option.sentence}.\n" for name, option in OPTIONS.items()
 )

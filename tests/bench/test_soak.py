@@ -4,6 +4,7 @@ import json
 import random
 import subprocess
 from dataclasses import replace
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,7 @@ def test_wrong_numbers_are_refused(tmp_path):
 
 @pytest.fixture
 def small(pair, tmp_path):
+    ensure_running()  # the tests' own fork server would else be started in the soak, and left over
     return Soak(
         tmp_path, str(pair.target), str(pair.event), requests=60, threads=4, clips=3, kills=1, cancelled=0.2, wrong=0.2
     )

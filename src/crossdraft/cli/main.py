@@ -20,7 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 from crossdraft import __version__
 from crossdraft.engine.fast.cores import spin_shortly
 from crossdraft.errors import CrossdraftError
-from crossdraft.options import OPTIONS
+from crossdraft.options import OPTIONS, flag_of
 from crossdraft.plugins import LAB, Table
 from crossdraft.signals import after_imports, handled
 
@@ -203,8 +203,7 @@ def _is_field(word: str) -> bool:
 
 
 def _flag(keyword: str) -> str:
-    name = (OPTIONS[keyword].flag if keyword in OPTIONS else None) or keyword
-    return FLAGS.get(keyword, f"--{name.replace('_', '-')}")
+    return FLAGS.get(keyword, flag_of(keyword))
 
 
 def complain(sentence: str) -> int:

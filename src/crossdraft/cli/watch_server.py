@@ -13,7 +13,7 @@ from crossdraft.checks import positive, whole
 from crossdraft.cli.options import PairOptions, beginning, duration
 from crossdraft.cli.watch_view import WatchView
 from crossdraft.errors import CrossdraftError
-from crossdraft.options import OPTIONS
+from crossdraft.options import OPTIONS, flag_of
 
 if TYPE_CHECKING:
     from crossdraft.events import Excerpt
@@ -88,9 +88,9 @@ class ServerOptions:
         choice("--frame-format", self.frame_format, ("png", "jpeg"))
         own = [name for name in ("target", "drafter") if getattr(pair, name) != getattr(PairOptions(), name)]
         changed = [name for name in OPTIONS if getattr(pair.options, name) != OPTIONS[name].default and name != SENT]
-        given = own + [OPTIONS[name].flag or name.replace("_", "-") for name in changed]
+        given = [flag_of(name) for name in (*own, *changed)]
         if self.server is not None and given:
-            raise CrossdraftError(f"--{given[0]} is the server's to choose; leave it out, or leave --server out.")
+            raise CrossdraftError(f"{given[0]} is the server's to choose; leave it out, or leave --server out.")
         if self.server is None and any((self.ca, self.cert, self.cert_key)):
             raise CrossdraftError("A certificate is given, and no server to show it to; name one with --server.")
 

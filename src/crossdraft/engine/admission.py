@@ -168,8 +168,8 @@ class Admission:
             return
         request = for_drafter(state.request, target.defaults.most(target.context), state.rule)
         # A known clip leaves hardly a prefill to hide behind, so the first round does not wait for a draft.
-        first_in_rounds = request.known and (runner.remote or runner.hidden == "auto")
-        first_in_rounds = first_in_rounds or (bool(self.queue.rows) and not runner.remote)
+        first_in_rounds = bool(self.queue.rows) and not runner.remote
+        first_in_rounds |= request.known and (runner.remote or runner.hidden == "auto")
         rows = min(self.cache.max_rows, len({state, *self.queue.states}) + len(self.queue.waiting))
         mode = "off" if first_in_rounds else runner.hidden
         plan = policy.plan_request(request, mode, rows, learns=runner.needs.learns)

@@ -26,7 +26,7 @@ from pydantic_settings import (
 
 from crossdraft.checks import did_you_mean
 from crossdraft.errors import CrossdraftError
-from crossdraft.options import OPTIONS, Options, kinds
+from crossdraft.options import OPTIONS, Options, flag_of, kinds
 
 MIB = 1 << 20
 FORM_BYTES = 1 << 16  # bytes of the form around an upload
@@ -382,5 +382,4 @@ def _remedy(name: str, file: Path | None, flags: Mapping[str, Any]) -> str:
         return f"change {variable} in the environment"
     if setting not in flags and file is not None:
         return f"change it in {file}"
-    flag = (OPTIONS[setting].flag if setting in OPTIONS else None) or setting
-    return f"change --{flag.replace('_', '-')}"
+    return f"change {flag_of(setting)}"

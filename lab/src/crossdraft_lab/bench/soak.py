@@ -347,8 +347,7 @@ def check_error(ask: Ask, error: BaseException) -> str:
 
 def _rows_in_use(engine: Engine) -> int:
     """Number of rows in use in the cache of the engine's own loop when it is idle."""
-    scheduler: Any = engine._scheduler  # noqa: SLF001 - nobody else needs to look in there
-    return scheduler.call(lambda: scheduler._loop.cache.rows)  # noqa: SLF001
+    return engine._scheduler.call(lambda: engine.rows)  # noqa: SLF001 - between two rounds, which no user waits for
 
 
 @contextmanager
