@@ -285,6 +285,8 @@ def test_who_cannot_tell_images_from_clips_says_so(kind, family):
         ([{"role": "system", "content": [image(IMAGE)]}, {"role": "user", "content": "y"}], "shows something"),
         ([user()], "The last message is empty; ask a question in it"),
         ([{"role": "user", "content": " "}], "The last message is empty; ask a question in it"),
+        ([user(video("a.mp4"))], "hold no text; ask a question about what they show"),
+        ([user(video("a.mp4"), text(" "))], "hold no text; ask a question about what they show"),
         ([user({"type": "audio", "audio": "a.wav"})], "no known kind"),
         ([user({"type": "video"})], "without what it names"),
     ],
@@ -300,7 +302,7 @@ def test_messages_stand_alone_and_may_be_of_openais_shape():
     request = cd.Request(messages=[user({"type": "image_url", "image_url": {"url": "a.png"}}, text("What?"))])
     assert ([(part.kind, part.value) for part in request.visuals], request.question) == ([("image", "a.png")], "What?")
     assert cd.Request(messages=request.messages) == request
-    assert cd.Request(messages=[user({"type": "video", "video": CLIP})]).without_pixels().visuals == ()
+    assert cd.Request(messages=[user({"type": "video", "video": CLIP}, text("What?"))]).without_pixels().visuals == ()
 
 
 def test_a_drafter_in_another_process_is_sent_words_and_paths_alone():

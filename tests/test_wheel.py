@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 MOST_BYTES = 50_000_000
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-STARTED = re.compile(r"reference on (http://127\.0\.0\.1:\d+) ")
+STARTED = re.compile(r"reference is ready on (http://127\.0\.0\.1:\d+) ")
 
 pytestmark = pytest.mark.slow  # it packs 40 MB, and loads the models three times
 

@@ -49,7 +49,7 @@ def read_messages(given: object) -> tuple[Message, ...]:
     """Read messages, given as dicts or as `Message`s.
 
     Raises:
-        CrossdraftError: the messages have another shape, or the last message is not the user's.
+        CrossdraftError: the messages have another shape, hold no text, or the last message is not the user's.
     """
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence) or not given:
         shown = "empty" if given == [] else f"a {type(given).__name__}"
@@ -63,6 +63,8 @@ def read_messages(given: object) -> tuple[Message, ...]:
     said = any(part.kind in VISUAL or part.value.strip() for part in found[-1].parts)
     if not said and not isinstance(given[-1], Message):  # one that was read already may have lost its pixels
         raise CrossdraftError("The last message is empty; ask a question in it.")
+    if not any(one.text.strip() for one in found):
+        raise CrossdraftError("The messages hold no text; ask a question about what they show.")
     return found
 
 

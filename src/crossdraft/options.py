@@ -116,8 +116,8 @@ class Options(NamedFields):
     parallel: str = _option(
         "auto",
         "parallel drafting, while the target verifies, of a drafter in a process of its own: off, pipespec, pearl, "
-        "ssd, or auto: off on shared cores or a shared GPU, ssd elsewhere, on other cores of one CPU only while "
-        "measured costs say that it pays",
+        "ssd, or auto: ssd on another device than the target's; off on the same one, but for drafts of a union that "
+        "the target does not wait for",
         PARALLEL,
     )
     hidden: str = _option(

@@ -339,6 +339,7 @@ def test_a_conversation_and_its_images_come_from_a_file(ask_anything, clip, tmp_
     [
         (["--video", "VIDEO"], "no question"),
         (["Why?"], "nothing to ask about"),
+        (["Why", "so?"], 'came as 2 words; quote it: "Why so?"'),
         (["Why?", "--messages", "m.json"], "whole conversation"),
         (["--messages", "missing.json"], "Cannot read missing.json"),
         (["--messages", "VIDEO"], "is no JSON"),

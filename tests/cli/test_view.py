@@ -127,7 +127,7 @@ def test_the_hidden_draft_says_what_became_of_it_and_how_much_of_its_time_was_fr
     )
     hidden.total_s = 12.5
     shown = dict(figures(made(hidden)))
-    assert shown["hidden draft"] == "2 tokens, 1 accepted, 75% of its time inside the prefill"
+    assert shown["hidden draft"] == "2 tokens, 1 accepted, 75% of its time while the target read"
     assert shown["total time (E2E)"].startswith("12.50 s, ")
     assert dict(figures(made(Stats(rounds=1, drafted=1))))["hidden draft"] == "none"
 

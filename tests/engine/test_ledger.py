@@ -39,27 +39,32 @@ def counted(times, *late):
 
 
 def test_a_draft_in_time_is_hidden_as_far_as_the_target_was_reading(begun):
-    stats = counted(begun(("read", 1.5, 2.5), ("hidden draft", 2.5, 6.0)))
+    stats = counted(begun(("read", 1.5, 2.5), ("hidden draft", 2.5, 6.0, 3)))
     assert stats.hidden_drafting_s == pytest.approx(4.5)
     assert stats.hidden_inside_s == pytest.approx(3.5)
     assert stats.first_provisional_s == pytest.approx(1.5)
 
 
 def test_a_late_draft_counts_though_it_comes_only_with_a_later_reply(begun):
-    late = ("read", 1.5, 6.0), ("hidden draft", 6.0, 7.0), ("draft", 8.0, 9.0)
+    late = ("read", 1.5, 6.0), ("hidden draft", 6.0, 7.0, 3), ("draft", 8.0, 9.0)
     stats = counted(begun(), *late)
     assert stats.hidden_drafting_s == pytest.approx(5.5)
     assert stats.hidden_share == pytest.approx(3.5 / 5.5)
 
 
-def test_a_drafter_that_reads_after_the_prefill_by_order_hid_nothing(begun):
-    stats = counted(begun(), ("read", 6.0, 7.0), ("resync", 7.0, 8.0))
+READ_LATE = ("read", 6.0, 7.0), ("resync", 7.0, 8.0)  # by order, after the prefill
+NO_TOKENS = ("read", 1.5, 2.5), ("hidden draft", 2.5, 2.5, 0)
+
+
+@pytest.mark.parametrize("spans", [READ_LATE, NO_TOKENS, NO_TOKENS[:1]], ids=["read late", "no tokens", "refused"])
+def test_without_a_token_of_a_hidden_draft_nothing_was_hidden(begun, spans):
+    stats = counted(begun(), *spans)
     assert stats.hidden_share is None
     assert stats.first_provisional_s is None
 
 
 def test_what_comes_behind_the_first_final_token_is_not_provisional(begun):
-    assert counted(begun(ttft=5.0), ("read", 1.5, 7.0), ("hidden draft", 7, 8)).first_provisional_s is None
+    assert counted(begun(ttft=5.0), ("read", 1.5, 7.0), ("hidden draft", 7, 8, 3)).first_provisional_s is None
 
 
 def test_waiting_is_drafting_only_while_the_drafter_computes(begun):

@@ -9,19 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.engine.cost_model import FADING, OUTLIER, CostModel, RoundCosts
-from crossdraft.engine.drafter import Draft, Needs
-from crossdraft.engine.estimates import LinearFit, RequestDifficulty, expected_accepted
-from crossdraft.engine.loop import DecodeLoop
-from crossdraft.engine.policy import DECIDE_EVERY, SpeculationPolicy
+from crossdraft.engine.cost_model import FADING, OUTLIER, CostModel
+from crossdraft.engine.drafter import Draft
+from crossdraft.engine.estimates import RequestDifficulty, expected_accepted
+from crossdraft.engine.policy import SpeculationPolicy
 from crossdraft.engine.request import Request
 from crossdraft.engine.request_state import Job, RequestState
 from crossdraft.engine.rules import rule_for
-from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from tests.engine.cost_models import depth, drafted, passes, reader, trained
-from tests.engine.scripted import Scripted
 
 # -- how deep ----------------------------------------------------------------------------------------------------------
 
@@ -345,7 +342,7 @@ def test_queries_of_the_cost_model_change_nothing(kind):
         "reader": lambda: reader(1000.0),
         "idle": lambda: trained(0.5, 5.0),
     }[kind]()
-    model.undrafted, model.unprepared, model.unhidden, model.unread = 3, 7, 31, 31
+    model.undrafted, model.unhidden, model.unread = 3, 31, 31
     if kind != "new":
         model.step.add(0.05)
     request = RequestDifficulty()
@@ -365,7 +362,6 @@ def test_queries_of_the_cost_model_change_nothing(kind):
             model.hidden_nodes(40),
             model.reading_pays(64),
             model.hiding_pays(16),
-            model.preparing_pays(16, 3, 2),
         ]
 
     before, difficulty = copy.deepcopy(model), copy.deepcopy(request)
@@ -389,101 +385,6 @@ def test_a_policy_plans_without_a_trace_and_counts_a_round_when_it_is_under_way(
     policy.began_round(state, plan)
     assert model.undrafted == 0
     assert model.token_s == plan.chosen.token_s
-
-
-# -- preparing drafts while the target verifies ------------------------------------------------------------------------
-
-
-def with_worth(model, worth):
-    """The drafter's cores are worth so much to the target."""
-    model.cores_worth = worth
-    return model
-
-
-@pytest.mark.parametrize(
-    ("alpha", "step", "worth", "pays"),
-    [
-        (0.98, 0.2, 1.1, True),  # half of a wait of two passes is saved, for a tenth of one
-        (0.98, 0.2, 2.5, False),  # the pass takes longer by more than that
-        (0.98, 0.001, 1.1, False),  # nobody waits anyway
-        (0.4, 0.2, 1.1, False),  # what is prepared hardly ever comes
-    ],
-)
-def test_drafts_are_prepared_where_the_wait_for_them_costs_more_than_the_cores(alpha, step, worth, pays):
-    assert with_worth(trained(alpha, step), worth).preparing_pays(16) is pays
-
-
-def test_nothing_is_prepared_before_it_is_known_what_the_cores_are_worth():
-    assert not trained(0.98, 0.2).preparing_pays(16)
-
-
-def test_rounds_that_are_slower_than_expected_end_it_until_they_are_long_ago():
-    model = with_worth(trained(0.98, 0.2), 1.1)
-    model.prepares = model.preparing_pays(16)
-    assert model.prepares
-    for _ in range(20):
-        model.saw_pass(1, 9, 4.0 * model.costs(1, prepares=False).verify(9))  # the two are in each other's way
-    assert not model.preparing_pays(16)
-    assert model.verify(9) < 2.0  # what passes take otherwise is as it was
-    model.prepares = False
-    assert not model.preparing_pays(16)
-    model.unprepared = 400
-    assert model.preparing_pays(16)
-
-
-def preparing(model, **options):
-    return SpeculationPolicy(model, 16, 64, 0, **{"adaptive": True, "prepares": True} | options)
-
-
-def test_whether_drafts_are_prepared_is_decided_every_few_rounds_for_all_of_their_rows():
-    policy = preparing(with_worth(trained(0.98, 0.2), 1.1))
-    states = [RequestState(Job(n, Request("x", max_new_tokens=n)), rule_for(None, Sampling())) for n in (4, 40)]
-    found = []
-    for _ in range(DECIDE_EVERY + 1):
-        policy.decide_preparing(1)
-        found.append({policy.plan_round(state, 1).budget.ahead for state in states})
-    assert found == [{False}] * (DECIDE_EVERY - 1) + [{True}] * 2
-
-
-def test_a_round_that_is_half_of_one_way_and_half_of_the_other_is_no_measure_of_either():
-    policy = preparing(with_worth(trained(0.98, 0.2), 1.1))
-    for _ in range(DECIDE_EVERY):
-        policy.decide_preparing(1)
-    assert policy.cost.prepares
-    before = copy.deepcopy(policy.cost)
-    draft = Draft(DraftTree.chain([1, 2, 3]))
-    policy.saw_draft(draft, 16, 9.0)
-    policy.saw_verify(1, 4, 9.0)
-    assert policy.cost == before
-    policy.decide_preparing(1)
-    policy.saw_verify(1, 4, 9.0)
-    assert policy.cost != before
-
-
-def test_a_round_s_drafts_and_its_pass_go_the_same_way(target, monkeypatch):
-    loop, order = DecodeLoop(target, DraftRunner(Scripted([], needs=Needs(prepares=True)))), []
-    for name in (names := ["decide_preparing", "plan_round"]):
-        whole = getattr(loop.policy, name)
-        monkeypatch.setattr(loop.policy, name, lambda *args, name=name, whole=whole: order.append(name) or whole(*args))
-    loop.generate([Request("xx", max_new_tokens=12)])
-    assert order == names * max(4, len(order) // 2)
-
-
-def test_where_drafts_are_never_prepared_for_long_what_that_took_counts_less_and_less():
-    policy = preparing(with_worth(trained(0.98, 0.2), 1.1))
-    policy.cost.shared[1, True] = RoundCosts(policy.cost.verify, LinearFit(w=1.0, x=1.0, y=100.0, xx=1.0, xy=100.0))
-    found = []
-    for _ in range(DECIDE_EVERY * 1000):
-        policy.decide_preparing(1)
-        found.append(policy.cost.prepares)
-    assert not any(found[: DECIDE_EVERY * 50])
-    assert any(found)
-
-
-def test_without_measured_costs_all_is_prepared_that_can_be():
-    state = RequestState(Job(0, Request("x", max_new_tokens=40)), rule_for(None, Sampling()))
-    assert preparing(CostModel(), adaptive=False).plan_round(state, 1).budget.ahead
-    assert not preparing(CostModel(), adaptive=False, prepares=False).plan_round(state, 1).budget.ahead
 
 
 def test_a_drafter_that_knows_how_sure_it_is_is_waited_for_as_long_as_all_of_its_draft_may_save():

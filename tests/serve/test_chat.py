@@ -226,6 +226,17 @@ def test_frames_that_the_client_sampled(server, tmp_path):
     assert server.client().chat.completions.create(**body(messages=asked, max_tokens=2)).usage.completion_tokens == 2
 
 
+def test_what_is_wrong_with_a_clip_stands_in_the_metrics_and_in_the_log(server, caplog):
+    caplog.set_level("INFO", "crossdraft.serve")
+    clip = (server.root / "clip.mp4").read_bytes()
+    begin = clip.index(b"mdat")
+    (server.root / "cut.mp4").write_bytes(clip[: begin + (len(clip) - begin) * 2 // 3])
+    asked = body(messages=messages(video="file:cut.mp4", events=None), max_tokens=2)
+    note = server.client().chat.completions.create(**asked).metrics["notes"][0]
+    assert note.startswith("messages[0].content[0] is cut off or damaged: only ")
+    assert note in getattr(caplog.records[-1], "facts", {})["notes"]
+
+
 @pytest.mark.parametrize(
     ("change", "status", "says"),
     [

@@ -19,9 +19,9 @@ from pydantic import ValidationError
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.excerpt import DecodedExcerpt, Excerpt
-from crossdraft.serve.decode import DecodeError, EventColumns, MediaDecoder
+from crossdraft.serve.decode import EventColumns, MediaDecoder
 from crossdraft.serve.decode_process import DecodeProcess, DecoderLost
-from crossdraft.serve.errors import ApiError
+from crossdraft.serve.errors import ApiError, DecodeError
 from crossdraft.serve.schema import EventUrl, ReplayedEvents
 from crossdraft.video.clip import FrameSampling
 from crossdraft.video.container import probe
@@ -326,6 +326,7 @@ def test_what_cannot_be_decoded_is_called_by_its_name_not_its_path(decoder, tmp_
         with pytest.raises(DecodeError, match="part 1") as error:
             asyncio.run(ask)
         assert "secret-name" not in str(error.value)
+        assert error.value.param == "part 1"
 
 
 def test_what_a_client_wrote_costs_no_worker_however_long(decoder, media_root, tmp_path):

@@ -18,7 +18,8 @@ def test_an_answer_that_does_not_fit_is_said_as_openai_says_it(server):
     assert error == {
         "message": f"This model's maximum context length is {context} tokens. However, you requested "
         f"{prompt + context} tokens ({prompt} in the messages, {context} in the completion). "
-        "Please reduce the length of the messages or completion.",
+        "Please reduce the length of the messages or completion. "
+        f"At most {context - prompt} tokens fit after these messages.",
         "type": "invalid_request_error",
         "param": "max_tokens",
         "code": "context_length_exceeded",

@@ -17,7 +17,7 @@ import pytest
 from crossdraft_lab.bench.resources import descendants
 from tests.serve.conftest import body, messages
 
-STARTED = re.compile(r"reference on (http://127\.0\.0\.1:\d+) ")
+STARTED = re.compile(r"reference is ready on (http://127\.0\.0\.1:\d+) ")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """`crossdraft ask`: a question about clips and images; each part of the answer is shown with its origin."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crossdraft.cli.options import AsJson, Force, NoColour, PairOptions, RecordingOptions, option_groups
-from crossdraft.cli.outputs import check_outputs
+from crossdraft.cli.outputs import check_outputs, json_text
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import parse_json
 
@@ -146,7 +145,9 @@ def ask(
     pair: PairOptions,
     sampling: SamplingOptions,
     output: OutputOptions,
-    question: Annotated[str | None, typer.Argument(help="What to ask, in plain words.", show_default=False)] = None,
+    question: Annotated[
+        list[str] | None, typer.Argument(help="What to ask, in plain words and quotes.", show_default=False)
+    ] = None,
 ) -> None:
     """Answer a question about clips and images by speculative decoding; the answer is the target's own.
 
@@ -155,7 +156,7 @@ def ask(
     output.check()
     pair.check(events=recording.events is not None)
     recording.refuse_unused()
-    request = _request(shown.read(question), recording, pair, sampling, output)
+    request = _request(shown.read(_one(question)), recording, pair, sampling, output)
     from crossdraft.cli.reporting import import_engine
 
     import_engine()
@@ -182,7 +183,7 @@ def ask(
         if output.as_json:
             found = report(request, timed, engine, comparison)
             found |= {"drafter": pair.drafter, "drafter_reason": why}
-            typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
+            typer.echo(json_text(found))
         else:
             named = str(pair.drafter) if why is None else f"{pair.drafter}, for {why}"
             show(console, timed, engine.target, baseline, named)
@@ -191,6 +192,13 @@ def ask(
         if output.plot is not None and baseline is None and pair.drafter != "none":
             baseline = target_alone(engine, request)
     _write(output, request.question, timed, baseline)
+
+
+def _one(question: list[str] | None) -> str | None:
+    """The question, which the shell hands over as one word if it stands in quotes."""
+    if question is not None and len(question) > 1:
+        raise CrossdraftError(f'The question came as {len(question)} words; quote it: "{" ".join(question)}".')
+    return question[0] if question else None
 
 
 def _request(

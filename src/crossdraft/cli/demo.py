@@ -118,6 +118,7 @@ def demo(
     from crossdraft.api import Request
     from crossdraft.cli.ask import report, typical
     from crossdraft.cli.compare import compare
+    from crossdraft.cli.outputs import json_text
     from crossdraft.cli.reporting import console_for
     from crossdraft.cli.session import opened, stream, with_drafter
     from crossdraft.cli.view import answer_console, say, show
@@ -145,7 +146,7 @@ def demo(
     say(console, "\nAsk it yourself:")
     say(console, f'{command} ask --video {clip.video} --events {clip.events} "…"')
     if as_json:
-        typer.echo(json.dumps(found, ensure_ascii=False, indent=1))
+        typer.echo(json_text(found))
 
 
 def summarise(console: "Console", results: "list[tuple[DemoQuestion, Answer, AnswerComparison]]") -> None:

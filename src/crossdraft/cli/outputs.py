@@ -1,6 +1,7 @@
 """The files that a command writes: checked early, written whole or not at all. Imports nothing heavy."""
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -10,6 +11,8 @@ from tempfile import TemporaryFile
 from crossdraft.drawing.save import ENDINGS
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
+
+NUMBERS = re.compile(r"\[\n[^\[\]{}\"]+\]")  # a list of plain values
 
 
 def check_outputs(*paths: Path | None, force: bool) -> None:
@@ -30,11 +33,23 @@ def check_outputs(*paths: Path | None, force: bool) -> None:
             raise CrossdraftError(f"{path} exists; add --force to overwrite it, or name another file.")
 
 
+def json_text(report: object) -> str:
+    """Report as indented JSON; a list of numbers stands on one line.
+
+    >>> print(json_text({"tokens": [1, 2]}))
+    {
+     "tokens": [1, 2]
+    }
+    """
+    text = json.dumps(report, indent=1, default=_unknown, ensure_ascii=False)
+    return NUMBERS.sub(lambda found: f"[{' '.join(found[0][1:-1].split())}]", text)
+
+
 def write_json(report: Mapping[str, object], path: Path | None, *, stdout: bool = False) -> None:
     """Write to a file, whole or not at all, and to standard output if `stdout`."""
     if path is None and not stdout:
         return
-    text = json.dumps(report, indent=1, default=_unknown, ensure_ascii=False) + "\n"
+    text = json_text(report) + "\n"
     if stdout:
         sys.stdout.write(text)
     if path is not None:

@@ -1,6 +1,5 @@
 """Helpers that commands share: the report on standard output, progress on stderr, a core for each side."""
 
-import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from rich.progress import (
 
 from crossdraft.cli.bars import FIRST_S, Bar
 from crossdraft.cli.options import AsJson, Force, JsonOut
-from crossdraft.cli.outputs import check_outputs, check_plot, write_json
+from crossdraft.cli.outputs import check_outputs, check_plot, json_text, write_json
 
 if TYPE_CHECKING:
     from crossdraft.cli.cores import Cores
@@ -33,7 +32,7 @@ T = TypeVar("T")
 
 def report(found: Mapping[str, object] | Sequence[object], *lines: str, as_json: bool) -> None:
     """Print a command's report on standard output: as JSON, or as lines for people."""
-    print(json.dumps(found, ensure_ascii=False, indent=1) if as_json else "\n".join(lines))
+    print(json_text(found) if as_json else "\n".join(lines))
 
 
 def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:

@@ -167,7 +167,7 @@ def _serve(settings: "ServerSettings") -> None:
     def started() -> None:
         host, port = socket.getsockname()[:2]
         address = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-        typer.echo(f"{settings.model} on {address} (Ctrl-C ends it)")
+        typer.echo(f"{settings.model} is ready on {address} (Ctrl-C ends it)")
 
     with socket, load_engine(settings) as engine:
         service = Service(settings, engine)
@@ -175,6 +175,7 @@ def _serve(settings: "ServerSettings") -> None:
             DrainingServer(configured(service), service, started).run([socket])
         finally:
             service.close()
+    typer.echo(f"{settings.model} has ended.")
 
 
 @app.command("new-key")

@@ -59,11 +59,11 @@ def figures(answer: "Answer", baseline: Baseline | None = None) -> list[tuple[st
 
 
 def hidden_draft(answer: "Answer") -> str:
-    """Summarise the hidden draft: its tokens, those accepted, its share inside the prefill."""
+    """Summarise the hidden draft: its tokens, those accepted, its share while the target read."""
     stats = answer.stats
     if not stats.hidden_drafted:
         return "none"
-    share = "" if stats.hidden_share is None else f", {stats.hidden_share:.0%} of its time inside the prefill"
+    share = "" if stats.hidden_share is None else f", {stats.hidden_share:.0%} of its time while the target read"
     return f"{stats.hidden_drafted} tokens, {stats.hidden_accepted} accepted{share}"
 
 

@@ -26,7 +26,6 @@ READINGS = 3  # requests that must all have been read too slowly: the first one 
 READING_LOSS = 8  # most passes V(1) that a request may lose by the drafter's reading,
 READING_LOSS_S = 0.02  # and most seconds, since a smaller loss cannot be told from noise
 SURE = 0.5  # least probability of a draft's first token that counts as likely
-PREPARING_GAIN = 1.03  # speed-up of a token that is required before preparing drafts is switched on or off
 FADING = 0.99  # factor on a cost after each round, or request, that does not measure it again
 
 
@@ -107,71 +106,41 @@ class CostModel:
     )
     # The exponent that calibrates drafters' own probabilities.
     calibration: RequestDifficulty = field(default_factory=lambda: RequestDifficulty(prior=8.0, decay=0.98))
-    # By rows of a pass, and `prepares`.
-    shared: dict[tuple[int, bool], RoundCosts] = field(default_factory=dict)
+    shared: dict[int, RoundCosts] = field(default_factory=dict)  # by rows of a pass
     plain: LinearFit = field(
         default_factory=lambda: LinearFit(decay=0.95)
     )  # rows -> seconds of a pass over a token each
-    prepares: bool = False  # whether drafts are prepared while the target verifies, on cores that would help it
-    cores_worth: float = 0.0  # time of a pass without those cores, over one with them; 0 = not measured
-    reading_worth: float = 0.0  # same ratio for a chunk of a prompt
-    prepared: AcceptanceByDepth = field(default_factory=AcceptanceByDepth)  # levels that came while `prepares`
+    # Time of reading a chunk of a prompt without the drafter's cores, over that with them; 0 = not measured.
+    reading_worth: float = 0.0
     token_s: float = 0.0  # seconds a token by the last plan
-    # What does not pay is not measured any more, so its cost fades with the number of rounds without a draft, decisions
-    # against preparing drafts, requests without a hidden draft, and requests that the drafter does not read.
+    # What does not pay is not measured any more, so its cost fades with the number of rounds without a draft, requests
+    # without a hidden draft, and requests that the drafter does not read.
     undrafted: float = 0.0
-    unprepared: int = 0
     unhidden: int = 0
     unread: int = 0
 
     # -- what is observed ----------------------------------------------------------------------------------------
 
-    def costs(self, rows: int, *, prepares: bool | None = None) -> RoundCosts:
-        """Costs of rounds of `rows` rows; estimated from rounds of other row counts while not measured.
-
-        `prepares`: whether drafts are prepared meanwhile; by default `self.prepares`.
-        """
-        prepares = self.prepares if prepares is None else prepares
-        if rows == 1 and not prepares:
+    def costs(self, rows: int) -> RoundCosts:
+        """Costs of rounds of `rows` rows; estimated from rounds of other row counts while not measured."""
+        if rows == 1:
             return RoundCosts(self.verify, self.wait)
-        found = self._nearest(rows, prepares=prepares)
+        found = self._nearest(rows)
         return replace(found, verify=found.verify.with_one(self.plain(rows) / rows)) if self.plain.w else found
 
-    def _nearest(self, rows: int, *, prepares: bool) -> RoundCosts:
-        if (found := self.shared.get((rows, prepares))) is not None:
-            return found
-        if prepares:  # without the cores of the drafter, which is waited for where it has not prepared what comes
-            plain = self.costs(rows, prepares=False)
-            verify = replace(plain.verify, wide=plain.verify.wide.as_prior(self.cores_worth or 1.0))
-            return RoundCosts(verify, plain.wait.as_prior(1.0 - self._prepared_share(plain)))
-        known = [number for number, way in self.shared if way is prepares]
-        if not known:
+    def _nearest(self, rows: int) -> RoundCosts:
+        if not self.shared:
             return RoundCosts(wait=self.wait)
-        return self.shared[min(known, key=lambda number: abs(math.log(number / rows))), prepares]
-
-    def _prepared_share(self, costs: RoundCosts) -> float:
-        """Share of the wait for drafts that preparing them saves, estimated before that is measured.
-
-        The wait is saved if the whole draft and the drafter's own next token are accepted, and if drafting takes no
-        longer than a verify pass. (Both take longer while each has only its own cores.)
-        """
-        if not costs.wait.w:
-            return 0.0
-        levels = costs.wait.x / costs.wait.w
-        waits, passes = costs.wait(levels), costs.verify(levels + 1)
-        time_for = min(1.0, passes / waits) if waits else 1.0
-        return math.prod(self.rounds.rates(round(levels) + 1)) * time_for
+        return self.shared[min(self.shared, key=lambda number: abs(math.log(number / rows)))]
 
     def _seen(self, rows: int) -> RoundCosts:
         """Return the costs that measurements are added to; new ones begin with the nearest known costs as a prior."""
-        if rows == 1 and not self.prepares:
+        if rows == 1:
             return self.costs(rows)
-        way = rows, self.prepares
-        if way not in self.shared:
-            near = self._nearest(rows, prepares=self.prepares)
-            verify = PassTimes(wide=near.verify.wide.as_prior())
-            self.shared[way] = RoundCosts(verify, near.wait.as_prior())
-        return self.shared[way]
+        if rows not in self.shared:
+            near = self._nearest(rows)
+            self.shared[rows] = RoundCosts(PassTimes(wide=near.verify.wide.as_prior()), near.wait.as_prior())
+        return self.shared[rows]
 
     def saw_pass(self, rows: int, n: float, seconds: float) -> None:
         """Record a pass that `rows` requests shared, of n tokens each on average: `seconds` per request."""
@@ -192,7 +161,7 @@ class CostModel:
         wait = self._seen(rows).wait
         if usual := max(wait(depth), one):  # else it is the first draft, of a cold drafter
             wait.add(depth, min(waited, OUTLIER * usual))
-        (self.prepared if self.prepares else self.rounds).saw_draft(asked, depth)
+        self.rounds.saw_draft(asked, depth)
         if depth:
             self.width.add(nodes / depth)
 
@@ -253,32 +222,13 @@ class CostModel:
             return DraftDepth(best.depth, best.token_s)
         return DraftDepth(0, t, best)
 
-    def preparing_pays(self, limit: int, rows: int = 1, probes: int = 0) -> bool:
-        """True if a token takes less time when drafts are prepared while the target verifies.
-
-        Then the target waits for the drafter only after an outcome that was not prepared; but the drafter's cores are
-        busy, and the pass runs without them. That cost (`cores_worth`) is measured at loading;
-        rounds in which drafts are prepared are measured once there are any.
-        """
-        if not limit or not self.cores_worth:
-            return self.prepares
-        least = {
-            way: min(one.token_s for one in self.rounds_of(limit, RequestDifficulty(), rows, probes, prepares=way))
-            for way in (False, True)
-        }
-        least[True] *= FADING**self.unprepared
-        changes = least[self.prepares] > PREPARING_GAIN * least[not self.prepares]
-        return self.prepares is not changes
-
     def rounds_of(
-        self, limit: int, request: RequestDifficulty, rows: int = 1, probes: int = 0, *, prepares: bool | None = None
+        self, limit: int, request: RequestDifficulty, rows: int = 1, probes: int = 0
     ) -> Iterator[ExpectedRound]:
-        """Rounds of 1 to `limit` drafted levels: what each is expected to take and to yield; see `costs`."""
-        prepares = self.prepares if prepares is None else prepares
-        costs, width = self.costs(rows, prepares=prepares), self.width.value or 1.0
+        """Rounds of 1 to `limit` drafted levels: what each is expected to take and to yield."""
+        costs, width = self.costs(rows), self.width.value or 1.0
         expected, path_prob, sent = 1.0, 1.0, 0.0
-        arrivals = (self.prepared if prepares else self.rounds).arrivals(limit)
-        levels = zip(self.rounds.rates(limit), arrivals, strict=True)
+        levels = zip(self.rounds.rates(limit), self.rounds.arrivals(limit), strict=True)
         for depth, (rate, arrives) in enumerate(levels, 1):
             path_prob *= rate**request.value
             expected += path_prob * arrives

@@ -37,7 +37,6 @@ class Needs:
             must then use other numbers for each answer: a draft would otherwise depend on the draws that decide on it,
             and acceptance would not be exact.
         unasked: true if its drafts come without being asked for: asking costs the target nothing but the wait.
-        prepares: true if it prepares drafts for possible outcomes of the current draft while `Budget.ahead` is set.
         hides: true if a part of it may draft before the target's first token, though another part may not.
         runs_in: place of its work: `here` (this process), `process` (one of its own), or both.
     """
@@ -50,7 +49,6 @@ class Needs:
     probes: int = 0
     learns: bool = False
     unasked: bool = False
-    prepares: bool = False
     hides: bool = False
     runs_in: frozenset[str] = frozenset({"here"})
 
@@ -76,7 +74,6 @@ class Needs:
             probes=max((need.probes for need in needs), default=0),
             learns=any(need.learns for need in needs),
             unasked=all(need.unasked for need in needs),
-            prepares=any(need.prepares for need in needs),
             hides=any(need.may_hide for need in needs),
             runs_in=frozenset[str]().union(*(need.runs_in for need in needs)),
         )
@@ -98,7 +95,6 @@ class Budget:
             as far as it has come.
         on_token: called with every token of the drafter's main chain as it appears; must return at once.
         wait_s: seconds after which the draft is worthless; 0 = only a draft that is there already, `None` = wait.
-        ahead: true if drafters of `Needs.prepares` are to prepare drafts for possible outcomes of this one.
     """
 
     nodes: int
@@ -107,7 +103,6 @@ class Budget:
     until: threading.Event | None = None
     on_token: "OnToken | None" = None
     wait_s: float | None = None
-    ahead: bool = False
 
     @property
     def stopped(self) -> bool:

@@ -68,10 +68,11 @@ class Ledger:
         self._count_waits()
 
     def _count_hidden(self) -> None:
-        """Add up the hidden drafting known so far; the spans of a late draft come only with a later reply."""
+        """Add up the hidden drafting known so far, if it made a token; a late draft's spans come with later replies."""
         drafter = [span for span in self.timeline.spans if span.lane == "drafter"]
-        late = {READ, HIDDEN_DRAFT} if any(span.name == HIDDEN_DRAFT for span in drafter) else set[str]()
-        hidden = [span for span in drafter if span.start < self._read_until or span.name in late]
+        if not any(span.name == HIDDEN_DRAFT and span.tokens for span in drafter):
+            return
+        hidden = [span for span in drafter if span.start < self._read_until or span.name in (READ, HIDDEN_DRAFT)]
         # Drafting before the target began to read (inline, one after the other) was not hidden.
         reading = [span for span in self.timeline.spans if span.lane == "target" and span.name in READING]
         self.stats.hidden_drafting_s = sum(span.seconds for span in hidden)

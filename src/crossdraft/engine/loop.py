@@ -71,8 +71,9 @@ class DecodeLoop:
         self.target = target
         self.drafter = drafter or DraftRunner[Any](None)
         announced = self.drafter.announced
-        ways = {"adaptive": adaptive, "unasked": announced.unasked, "prepares": announced.prepares}
-        self.policy = SpeculationPolicy(cost or CostModel(), nodes, hidden_nodes, announced.probes, **ways)
+        self.policy = SpeculationPolicy(
+            cost or CostModel(), nodes, hidden_nodes, announced.probes, adaptive=adaptive, unasked=announced.unasked
+        )
         self.cache = target.new_cache(max_batch)
         self.queue = RequestQueue(on_piece)
         self.chunks, self.prefixes = ChunkSize(prefill_chunk), prefixes or PrefixCache(0)
@@ -182,8 +183,6 @@ class DecodeLoop:
     def _drafts(self, rows: Sequence[RequestState]) -> dict[int, Draft]:
         """Drafts, as far as they pay, of the requests whose root is read now; by the request's id."""
         first, later = [row for row in rows if not row.tokens], [row for row in rows if row.tokens and row.drafting]
-        if later:
-            self.policy.decide_preparing(len(rows))
         plans = [(row, self.policy.plan_round(row, len(rows))) for row in later]
         for row, plan in plans:
             self.policy.began_round(row, plan, len(rows))

@@ -39,7 +39,7 @@ def calibrate(target: Target, cost: CostModel, rows: int, spare: Callable[[], tu
     if target.context <= CHUNK:
         return
     seconds, rows = partial(_least_seconds, target), min(rows, ROWS)
-    if rows > 1 and (rows, False) not in cost.shared:
+    if rows > 1 and rows not in cost.shared:
         try:
             with borrowing(spare):
                 cost.saw_pass(rows, 1, seconds(rows, 1) / rows)
@@ -52,7 +52,7 @@ def calibrate(target: Target, cost: CostModel, rows: int, spare: Callable[[], tu
     cost.saw_pass(1, 1, one)
     cost.saw_pass(1, WIDE, wide)
     if spare():
-        cost.cores_worth = cost.reading_worth = seconds(1, 1, WIDE - 1) / wide
+        cost.reading_worth = seconds(1, 1, WIDE - 1) / wide
         if CHUNK / WIDE * wide < LONGEST_S:
             with borrowing(spare):
                 chunk = seconds(1, CHUNK)

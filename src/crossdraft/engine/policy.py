@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -16,7 +16,6 @@ log = logging.getLogger(__name__)
 
 HIDDEN_NODES = 64  # longest hidden draft
 ROUND_NODES = 32  # longest draft of a later round
-DECIDE_EVERY = 8  # rounds after which it is decided anew whether drafts are prepared
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -75,7 +74,6 @@ class SpeculationPolicy:
         probes: most probe rows that a draft brings along.
         adaptive: draft as much as pays; otherwise as much as is allowed.
         unasked: drafts come without being asked for; see `Needs.unasked`.
-        prepares: drafts may be prepared; see `Needs.prepares`.
     """
 
     cost: CostModel
@@ -84,9 +82,6 @@ class SpeculationPolicy:
     probes: int
     adaptive: bool = field(kw_only=True)
     unasked: bool = field(default=False, kw_only=True)
-    prepares: bool = field(default=False, kw_only=True)
-    _rounds: int = field(default=0, init=False)  # since it was decided whether drafts are prepared
-    _changes: bool = field(default=False, init=False)  # this round begins or ends preparing: its times do not count
 
     @harmless(RequestPlan())
     def plan_request(self, request: Request, hidden: str, rows: int = 1, *, learns: bool) -> RequestPlan:
@@ -114,7 +109,7 @@ class SpeculationPolicy:
         left = state.request.token_limit - len(state.tokens) - 1
         limit = max(0, min(self.nodes, left))
         if not self.adaptive:
-            return RoundPlan(Budget(limit, ahead=self.prepares))
+            return RoundPlan(Budget(limit))
         cost, levels = self.cost, self.cost.levels(limit)
         plan = cost.plan(levels, state.difficulty, rows, self.probes)
         wait_s = cost.longest_wait(plan.depth or levels, state.difficulty, rows)
@@ -128,7 +123,7 @@ class SpeculationPolicy:
             budget = Budget(limit, cost.node_gain(state.stated, plan.token_s, rows), wait_s=wait_s)
         else:
             budget = Budget(cost.nodes(plan.depth, limit), wait_s=wait_s)
-        return RoundPlan(replace(budget, ahead=cost.prepares), plan if levels else None)
+        return RoundPlan(budget, plan if levels else None)
 
     @harmless(NOTHING)
     def trim(self, draft: Draft, state: RequestState, nodes: int, rows: int = 1, *, hidden: bool = False) -> Draft:
@@ -140,19 +135,6 @@ class SpeculationPolicy:
         elif self.adaptive and hidden and tree.is_chain:
             draft = draft.first(cost.verify_depth(len(tree)))
         return draft.first(nodes)
-
-    @harmless(None)
-    def decide_preparing(self, rows: int) -> None:
-        """Decide, at the beginning of a round of `rows` rows, whether drafts are prepared while the target verifies."""
-        cost, self._changes = self.cost, False
-        if not (self.prepares and self.adaptive):
-            return
-        self._rounds += 1
-        if self._rounds % DECIDE_EVERY:
-            return
-        before, cost.prepares = cost.prepares, cost.preparing_pays(cost.levels(self.nodes), rows, self.probes)
-        self._changes = before is not cost.prepares
-        cost.unprepared = 0 if cost.prepares else cost.unprepared + 1
 
     # -- what is observed ----------------------------------------------------------------------------------------
 
@@ -177,7 +159,7 @@ class SpeculationPolicy:
     @harmless(None)
     def saw_draft(self, draft: Draft, nodes: int, waited_s: float, rows: int = 1) -> None:
         """Record a draft of at most `nodes` nodes, which came after `waited_s` seconds per request."""
-        if draft.refusal is None and not self._changes:
+        if draft.refusal is None:
             asked, probes = self.cost.levels(nodes), draft.probes is not None
             self.cost.saw_draft(asked, draft.tree.depth, len(draft.tree), waited_s, rows, probes=probes)
 
@@ -190,8 +172,7 @@ class SpeculationPolicy:
     @harmless(None)
     def saw_verify(self, rows: int, tokens: float, seconds: float) -> None:
         """Record a pass over `tokens` tokens a row, on average, that took `seconds`."""
-        if not self._changes:
-            self.cost.saw_pass(rows, tokens, seconds / rows)
+        self.cost.saw_pass(rows, tokens, seconds / rows)
 
     @harmless(None)
     def saw_acceptance(self, state: RequestState, draft: Draft, path: Sequence[int], *, hidden: bool) -> None:

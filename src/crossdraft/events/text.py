@@ -5,7 +5,7 @@ import lzma
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import TextIO
@@ -104,9 +104,17 @@ def _size_and_events(
     fields = first.split()
     if len(fields) == 2 and all(field.isdecimal() for field in fields):
         return sensor or (int(fields[0]), int(fields[1])), lines
+    if not _is_event(fields):
+        raise CrossdraftError(f"{path} is no event recording: its first line is not four numbers t x y p.")
     if sensor is None:
         raise CrossdraftError(f'{path} does not begin with a line "width height"; give the sensor size.')
     return sensor, chain([first], lines)
+
+
+def _is_event(fields: list[str]) -> bool:
+    with suppress(ValueError):
+        return len([float(field) for field in fields]) == 4
+    return False
 
 
 def _lines(file: TextIO, path: Path, limits: EventLimits) -> Iterator[str]:
@@ -129,7 +137,7 @@ def _table(lines: list[str], path: Path, done: int) -> np.ndarray:
     try:
         table = np.loadtxt(lines, dtype=np.float64, ndmin=2)
     except ValueError as error:
-        raise CrossdraftError(f"{path}: a line after event {done} is not four numbers t x y p ({error}).") from error
+        raise CrossdraftError(f"{path}: a line after event {done:,} is not four numbers t x y p; mend it.") from error
     if table.shape[1] != 4:
         raise CrossdraftError(f"{path}: lines must be t x y p, four numbers, not {table.shape[1]}.")
     return table

@@ -206,7 +206,9 @@ class Answering:
         return {"id": self._id, "object": kind, "created": self._created, "model": self.service.settings.model}
 
     def _metrics(self, answer: Answer) -> dict[str, object]:
-        return {"metrics": convert.metrics(answer.stats)} if self.service.settings.per_request_metrics else {}
+        if not self.service.settings.per_request_metrics:
+            return {}
+        return {"metrics": {**convert.metrics(answer.stats), "notes": convert.public_notes(answer.notes)}}
 
     def _extras(self, answer: Answer) -> dict[str, Any]:
         return {"crossdraft": {"timeline": convert.timeline(answer)}} if self._chat.crossdraft.timeline else {}
@@ -223,6 +225,7 @@ class Answering:
             "finish": str(answer.finish),
             "ttft_ms": round((stats.queued_s + stats.ttft_s) * 1e3, 1),
             "tau": round(stats.tau, 2),
+            **({"notes": " ".join(answer.other_notes)} if answer.other_notes else {}),
         }
 
     def _left(self) -> None:

@@ -1,5 +1,6 @@
 """Conversion between OpenAI's shapes and the engine's: a chat request to `crossdraft.Request`, an answer to JSON."""
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -14,6 +15,7 @@ from crossdraft.serve.schema import ChatRequest
 FINISH_REASONS = {
     Finish.EOS: "stop", Finish.STOP: "stop", Finish.LENGTH: "length", Finish.TIME: "length", Finish.CANCELLED: "stop",
 }  # fmt: skip
+LOCAL_PATH = re.compile(r"(?<![\w:/.])/\w")  # begin of an absolute path in a sentence
 
 
 def to_request(chat: ChatRequest, media: LoadedMedia, owner: str, longest: int, seconds: float) -> Request:
@@ -139,8 +141,12 @@ def timeline(answer: Answer) -> dict[str, object]:
 
 
 def public_notes(notes: Sequence[str]) -> list[str]:
-    """Notes for people, without those that name files or processes of this machine."""
-    return [note for note in notes if "/" not in note]
+    """Notes for people, without those that name a path of this machine; a client's own URL may stand in one.
+
+    >>> public_notes(["file:///a.mp4 is cut off: 1/2 of it can be read.", "No head in '/srv/head'."])
+    ['file:///a.mp4 is cut off: 1/2 of it can be read.']
+    """
+    return [note for note in notes if not LOCAL_PATH.search(note)]
 
 
 def _ms(seconds: float) -> float:

@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from crossdraft.errors import CrossdraftError
 from crossdraft.events.excerpt import Excerpt
 from crossdraft.events.stream import LAST_US
 from crossdraft.serve.decode_process import DecodeJob, DecodeProcess, DecoderLost, DecoderNotStarted
-from crossdraft.serve.errors import MOST_SENTENCE, ApiError, overloaded
+from crossdraft.serve.errors import MOST_SENTENCE, ApiError, DecodeError, overloaded
 from crossdraft.video.clip import FrameSampling
 from crossdraft.video.clip_frames import ClipFrames
 from crossdraft.video.grid import WindowGrid
@@ -31,10 +30,6 @@ log = logging.getLogger("crossdraft.serve")
 
 UNWANTED_S = 1.0  # seconds for a job whose client has gone: a new worker starts more slowly than most jobs end
 MOST_JOBS = 1000  # jobs after which a worker is replaced, as decoders leak memory
-
-
-class DecodeError(CrossdraftError):
-    """A file cannot be decoded; the message is for the client that sent the file, and does not hold its path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +129,10 @@ class MediaDecoder:
             {**job, "start_us": part.start_us, "end_us": part.end_us, "most": most}, name, part.path, into=into
         )
         if "sensor" not in header:
-            raise DecodeError(f"{name} holds no events; send a recording of the clip's moment.")
+            raise DecodeError(f"{name} holds no events; send a recording of the clip's moment.", name)
         found = [header.get("first_us"), *header["sensor"]]
         if len(found) != 3 or not all(isinstance(value, int) and abs(value) < LAST_US for value in found):
-            raise DecodeError(f"{name} broke the decoder; copy it again.")
+            raise DecodeError(f"{name} broke the decoder; copy it again.", name)
         return EventColumns(found[0], (found[1], found[2]), header.get("count"))
 
     async def strip(self, path: Path, seconds: float, frames: int, name: str) -> np.ndarray:
@@ -145,7 +140,7 @@ class MediaDecoder:
         job = {"kind": "strip", "path": str(path), "seconds": seconds, "frames": frames}
         _, arrays = await self._run(job, name, path)
         if len(arrays) != 1 or arrays[0].dtype != np.uint8 or arrays[0].ndim != 3 or arrays[0].shape[2] != 3:
-            raise DecodeError(f"{name} broke the decoder; copy it again.")
+            raise DecodeError(f"{name} broke the decoder; copy it again.", name)
         return arrays[0]
 
     async def kind_of(self, path: Path, name: str) -> str:
@@ -168,7 +163,8 @@ class MediaDecoder:
         except DecoderLost:
             raise DecodeError(
                 f"{name} took more than {self._seconds:g} s or more memory than is allowed to decode, or broke the "
-                "decoder; send a shorter or smaller one, or re-encode it."
+                "decoder; send a shorter or smaller one, or re-encode it.",
+                name,
             ) from None
         except asyncio.CancelledError:
             if not running.cancel():
@@ -178,7 +174,7 @@ class MediaDecoder:
         for path in paths:
             said = [sentence.replace(str(path), name) for sentence in said]
         if "error" in header:
-            raise DecodeError(said[0][:MOST_SENTENCE])
+            raise DecodeError(said[0][:MOST_SENTENCE], name)
         return {**header, "notes": [*dict.fromkeys(said)]}, arrays
 
     def _ask(self, job: DecodeJob) -> tuple[dict[str, Any], list[np.ndarray]]:
@@ -269,7 +265,7 @@ async def _ended(reply: "asyncio.Future[Any]", job: DecodeJob) -> None:
 def _frames(header: Mapping[str, Any], arrays: list[np.ndarray], name: str) -> ClipFrames:
     """Frames of a reply, with checked shapes: the reply comes from a process that read a client's bytes."""
     if len(arrays) < 2 or not _fit(*arrays[:3]):
-        raise DecodeError(f"{name} broke the decoder; re-encode it.")
+        raise DecodeError(f"{name} broke the decoder; re-encode it.", name)
     pixels, times = arrays[:2]
     indices = arrays[2] if len(arrays) > 2 else None
     notes = tuple(str(note)[:MOST_SENTENCE] for note in header.get("notes", ()))

@@ -94,6 +94,19 @@ class ApiError(Exception):
         return JSONResponse(self.body, self.status, headers=self.headers)
 
 
+class DecodeError(CrossdraftError):
+    """A file cannot be decoded; the message is for the client that sent the file, and does not hold its path.
+
+    Args:
+        message: the sentence.
+        param: name of the request's part that holds the file.
+    """
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
 def no_route(path: str) -> ApiError:
     """Error 404 for a path that has no route."""
     begin = "/".join(path.split("/")[:3])
@@ -134,7 +147,8 @@ def as_api_error(error: BaseException) -> ApiError:
         case ContextLengthError():
             return too_long(error)
         case CrossdraftError() if not isinstance(error, RequestError):
-            return bad_request(in_fields(str(error))[:MOST_SENTENCE])
+            param = error.param if isinstance(error, DecodeError) else None
+            return bad_request(in_fields(str(error))[:MOST_SENTENCE], param)
     log.error("A request failed.", exc_info=error)
     return ApiError(500, "The server failed on this request; its log says why.", "internal_error")
 
@@ -156,7 +170,8 @@ def too_long(error: ContextLengthError) -> ApiError:
     elif error.answer:
         rest = (
             f"However, you requested {error.prompt + error.answer} tokens ({error.prompt} in the messages, "
-            f"{error.answer} in the completion). Please reduce the length of the messages or completion."
+            f"{error.answer} in the completion). Please reduce the length of the messages or completion. "
+            f"At most {max(0, error.context - error.prompt)} tokens fit after these messages."
         )
     else:
         rest = (
@@ -173,13 +188,10 @@ def from_validation(error: ValidationError) -> ApiError:
     param = _param(first["loc"])
     if first["type"] == "extra_forbidden":
         unknown = [_param(one["loc"]) for one in found if one["type"] == "extra_forbidden"]
+        mend = f"say {FIELDS[param]}" if param in FIELDS else f"leave {'them' if len(unknown) > 1 else 'it'} out"
         names = ", ".join(unknown[:MOST_NAMES]) + (" …" if len(unknown) > MOST_NAMES else "")
         several = "s" if len(unknown) > 1 else ""
-        return bad_request(
-            f"Unrecognized request argument{several}: {names}; leave {'them' if several else 'it'} out.",
-            param,
-            "unknown_parameter",
-        )
+        return bad_request(f"Unrecognized request argument{several}: {names}; {mend}.", param, "unknown_parameter")
     if first["type"] == "json_invalid":
         where = first["msg"].removeprefix("Invalid JSON: ")
         return bad_request(f"The body is no JSON: {where}; send an object.", None, "invalid_json")

@@ -89,7 +89,7 @@ class Metrics:
         self._accepted_at = self._labelled(
             "spec_decode_num_accepted_tokens_per_pos", "Accepted tokens, by their position in the draft.", "position"
         )
-        self._hidden = self._counter("spec_decode_num_hidden_draft_tokens", "Tokens drafted inside the prefill.")
+        self._hidden = self._counter("spec_decode_num_hidden_draft_tokens", "Tokens of hidden drafts.")
         self._hidden_accepted = self._counter("spec_decode_num_hidden_accepted_tokens", "Those that were accepted.")
         self._passes = self._counter("spec_verify_calls", "Verify passes, drafts or not.")
         self._bad = self._counter("spec_decode_num_bad_drafts", "Drafts that could not be read.")
@@ -100,7 +100,7 @@ class Metrics:
         self._e2e = self._histogram("e2e_request_latency_seconds", "To the whole answer.", WHOLE_S)
         self._queue = self._histogram("request_queue_time_seconds", "In the queue.", FIRST_S)
         self._media = self._histogram("request_media_time_seconds", "Finding and decoding media.", FIRST_S)
-        self._share = self._histogram("hidden_share", "Part of hidden drafting that was inside the prefill.", SHARES)
+        self._share = self._histogram("hidden_share", "Part of hidden drafting that ran while the target read.", SHARES)
 
     def answered(self, stats: Stats, finish: Finish) -> None:
         """Count an answer that is over, with its figures."""

@@ -203,7 +203,8 @@ class Service:
 
     def longest(self, client: Client) -> int:
         """Largest number of tokens that an answer of a client may have."""
-        return min(client.max_new_tokens or self.settings.max_new_tokens, self.settings.max_new_tokens)
+        most = self.settings.max_new_tokens
+        return min(client.max_new_tokens or most, most, self.engine.target.context)
 
     def open_length(self, client: Client) -> int | None:
         """Length limit for a request that states none; `None` leaves it to the checkpoint's default."""

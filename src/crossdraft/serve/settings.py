@@ -152,7 +152,7 @@ class ServerSettings(EngineSettings):
         "Clients", 500, "messages of a live stream in a second; one that sends more is cut off", ge=1
     )
 
-    media_root: Path | None = _setting("Media", None, "folder whose files requests may name as file:///…")
+    media_root: Path | None = _setting("Media", None, "folder whose files requests may name as file:NAME")
     remote_hosts: Words = _setting(
         "Media",
         (),

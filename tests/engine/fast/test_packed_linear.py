@@ -106,6 +106,16 @@ def test_plain_weights_are_given_up_layer_by_layer():
     assert max(alive) <= 1, alive
 
 
+def test_products_never_take_kernels_for_training(block, monkeypatch):
+    """Those do not know the packed layout, and oneDNN's plain loops take thousands of times as long."""
+    grads, linear = [], packed_linear._linear
+    monkeypatch.setattr(packed_linear, "_linear", lambda *args: grads.append(torch.is_grad_enabled()) or linear(*args))
+    prepack(block)
+    with torch.enable_grad():
+        block(torch.ones(3, 96))
+    assert grads == [False, False]
+
+
 @pytest.mark.parametrize("shape", [(1, 8), (1, 9), (3, 47), (1, 129), (400,), (1, 0)])
 @torch.inference_mode()
 def test_numbers_of_rows_are_rounded_up_and_nothing_else_changes(block, shape, monkeypatch):

@@ -125,7 +125,7 @@ def test_how_long_the_target_waits_where_another_outcome_came(policy, drafted):
     assert draft.tree.tokens == tuple(range(41, 41 + drafted))
 
 
-def test_by_cost_it_prepares_while_it_is_to_and_else_drafts_whole_drafts():
+def test_it_prepares_while_it_is_to_and_else_drafts_whole_drafts():
     pushed, now = [], [False]
     speculator = ParallelSpeculator(
         Counting(), POLICIES["ssd"], lambda *push: pushed.append(push), ahead=lambda: now[0]

@@ -176,23 +176,18 @@ def test_the_drafters_core_is_spare_while_it_has_nothing_to_do(process, runner, 
     assert len(runner.collect(0).tree) == 4
 
 
-def test_in_its_process_a_drafter_prepares_while_budgets_say_so(factory, requests):
+def test_in_its_process_a_drafter_prepares_while_nobody_waits_for_its_drafts(factory, requests):
     drafter = start_process(factory, parallel="auto")
     try:
-        assert drafter.needs.prepares
         (state,) = drafter.begin(requests[:1])
         for ahead in (False, True):
-            drafter.propose([state], [Budget(4, ahead=ahead)])
+            drafter.propose([state], [Budget(4, wait_s=0.0 if ahead else None)])
             assert until(drafter.spare_cores)  # it has prepared what it can
             drafter.commit([state], [VerifyOutput((), (9,))])
             (draft,) = drafter.propose([state], [Budget(4)])
             assert any(span.name == "ahead" for span in draft.spans) is ahead
     finally:
         drafter.close()
-
-
-def test_a_drafter_with_a_policy_of_its_own_leaves_nothing_to_budgets(process):
-    assert not process.needs.prepares
 
 
 @needs_two_cores

@@ -159,7 +159,7 @@ def run_of(answer: Answer, total_s: float) -> Run:
         accepted_at=tuple(stats.accepted_at),
         offered_at=tuple(stats.drafted_at),
         prefill_s=stages["encode"] + stages["prefill"],
-        provisional_s=stats.first_provisional_s if stats.drafted else None,
+        provisional_s=stats.first_provisional_s,
         hidden_drafting_s=stats.hidden_drafting_s,
         hidden_inside_s=stats.hidden_inside_s,
         rounds_s=rounds,

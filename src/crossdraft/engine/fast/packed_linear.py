@@ -88,6 +88,14 @@ def bound_kernels() -> None:
         os.environ.setdefault(name, str(capacity))
 
 
+def _multiply(rows: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
+    """[rows, in] -> [rows, out]. With gradients on, oneDNN takes training kernels, thousands of times slower."""
+    if torch.is_grad_enabled():
+        with torch.no_grad():
+            return _linear(rows, packed, bias, "none", [], "")
+    return _linear(rows, packed, bias, "none", [], "")
+
+
 class _Product:
     """One packed matrix that holds the rows of several linear layers."""
 
@@ -121,9 +129,9 @@ class _Product:
         if usual not in self._known:  # another thread may put its own there meanwhile, and one is forgotten
             self._known = tuple(sorted((*self._known, usual)))
         if usual == count:
-            return _linear(rows, self.packed, self.bias, "none", [], "")
+            return _multiply(rows, self.packed, self.bias)
         more = F.pad(rows.reshape(count, -1), (0, 0, 0, usual - count))
-        return _linear(more, self.packed, self.bias, "none", [], "")[:count].unflatten(0, rows.shape[:-1])
+        return _multiply(more, self.packed, self.bias)[:count].unflatten(0, rows.shape[:-1])
 
     def traced(self, rows: Tensor) -> Sequence[Tensor]:
         """Apply all layers to `rows`, by an operator that torch.compile does not change."""
@@ -195,7 +203,7 @@ def traced_products(linears: Sequence[nn.Module], rows: Tensor) -> Sequence[Tens
 def _packed_linear(rows: Tensor, weight: Tensor, bias: Tensor | None, features: int) -> Tensor:
     """The packed product. Inductor supports the inner operator only for weights that it has packed itself."""
     poll()  # a compiled pass borrows cores, and gives them back, between its products
-    return _linear(rows, weight, bias, "none", [], "")
+    return _multiply(rows, weight, bias)
 
 
 @torch.library.register_fake("crossdraft::packed_linear", lib=_library)  # pyright: ignore[reportUntypedFunctionDecorator]

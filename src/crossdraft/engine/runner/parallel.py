@@ -63,14 +63,14 @@ POLICIES = {
     "ssd": Policy(rejections=True, miss=8),
 }
 BEST = "ssd"  # where the drafter has a device of its own
-BY_COST = "auto"  # `BEST` while `Budget.ahead` says so, else `off`
+UNAWAITED = "auto"  # `BEST` while the target does not wait for drafts (`Budget.wait_s` is 0), else `off`
 
 
 def policy_for(device: str | None, draft_device: str | None, *, own_cores: bool) -> str:
     """Choose the policy of a drafter: `ssd` on a device of its own, `off` on a device that it shares.
 
     On CPU cores of its own it is `auto`: idle drafter cores help the target (`engine.fast.elastic`), and they do not
-    while they prepare drafts. `CostModel.preparing_pays` weighs one against the other.
+    while they prepare drafts, which gains nothing where the target waits for the drafter anyway.
 
     Args:
         device: device of the target; `None` = the GPU if there is one, else the CPU.
@@ -79,7 +79,7 @@ def policy_for(device: str | None, draft_device: str | None, *, own_cores: bool)
     """
     if draft_device is not None and resolve(draft_device) != resolve(device):
         return BEST
-    return BY_COST if own_cores and resolve(device).type == "cpu" else "off"
+    return UNAWAITED if own_cores and resolve(device).type == "cpu" else "off"
 
 
 @dataclass(eq=False)

@@ -27,7 +27,6 @@ from crossdraft.engine.prompt import PromptIds
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.child import start_child
 from crossdraft.engine.runner.link import Link, Message
-from crossdraft.engine.runner.parallel import BY_COST, prepares
 from crossdraft.engine.runner.runner import DrafterLost
 from crossdraft.engine.runner.wire import pack_request, pack_tensor, unpack_draft
 from crossdraft.engine.timeline import Span
@@ -82,7 +81,7 @@ class ProcessDrafter:
         drafter_timeout_s: seconds without progress, while a question is open, after which the child counts as hanging;
             see `engine.progress`.
         drain_timeout_s: seconds that the ride-along pass waits for a stopped draft: about one drafting step.
-        parallel: what the child does while the target verifies: one of `parallel.POLICIES`, or `parallel.BY_COST`.
+        parallel: what the child does while the target verifies: one of `parallel.POLICIES`, or `parallel.UNAWAITED`.
         lent_cores: CPU cores of the target that the child uses, too, while the target waits for its drafts.
 
     Raises:
@@ -150,8 +149,7 @@ class ProcessDrafter:
                 why = f"it made no progress for {LOAD_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else error
                 raise CrossdraftError(f"The drafter could not be loaded: {why}; see its message above.") from error
             raise
-        by_cost = self._parallel == BY_COST and prepares(needs)
-        self.needs = replace(needs, runs_in=frozenset({"process"}), prepares=by_cost)
+        self.needs = replace(needs, runs_in=frozenset({"process"}))
 
     def restart(self) -> None:
         """Stop the child and start another; states of the old one get no drafts any more."""
@@ -191,7 +189,7 @@ class ProcessDrafter:
         if any(budget.until is not None for budget in budgets):
             return self._ask_hidden(states, budgets)
         # Without a wait only prepared drafts are taken.
-        self._handled.prepare(ahead=any(budget.ahead or budget.wait_s == 0 for budget in budgets))
+        self._handled.prepare(ahead=any(budget.wait_s == 0 for budget in budgets))
         drafts: dict[int, Draft] = {}
         for i, (state, budget) in enumerate(zip(states, budgets, strict=True)):
             state.waits = budget.wait_s != 0

@@ -20,7 +20,7 @@ from crossdraft.engine.fast.heap import RequestTrimmer
 from crossdraft.engine.progress import mark_on, progress
 from crossdraft.engine.prompt import PromptIds
 from crossdraft.engine.runner.link import Handled
-from crossdraft.engine.runner.parallel import BEST, BY_COST, POLICIES, ParallelSpeculator, ParallelState
+from crossdraft.engine.runner.parallel import BEST, POLICIES, UNAWAITED, ParallelSpeculator, ParallelState
 from crossdraft.engine.runner.wire import pack_draft, unpack_request, unpack_tensor
 from crossdraft.engine.timeline import HIDDEN_DRAFT, READ, Span
 from crossdraft.engine.tree import DraftTree
@@ -134,7 +134,7 @@ class DraftServer:
 
     Args:
         drafter: the drafter.
-        policy: policy of parallel drafting: one of `parallel.POLICIES`, or `parallel.BY_COST`.
+        policy: policy of parallel drafting: one of `parallel.POLICIES`, or `parallel.UNAWAITED`.
         inbox: the parent's messages.
     """
 
@@ -142,13 +142,13 @@ class DraftServer:
 
         self.inbox = inbox
         self.spans: list[Any] = []
-        by_cost, handled = policy == BY_COST, inbox.handled
+        unawaited, handled = policy == UNAWAITED, inbox.handled
         self.drafter = ParallelSpeculator(
             drafter,
-            POLICIES[BEST if by_cost else policy],
+            POLICIES[BEST if unawaited else policy],
             self._push,
             spans=self.spans,
-            ahead=(lambda: handled.ahead) if by_cost else None,
+            ahead=(lambda: handled.ahead) if unawaited else None,
         )
         self.states: dict[int, ParallelState[Any]] = {}
         self._seen: dict[int, VisualInbox] = {}  # visual features of requests, if the drafter needs them
