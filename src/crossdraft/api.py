@@ -55,18 +55,17 @@ USUAL = "glance"  # the reference target's drafter, where requests have events
 FOR_OTHERS = "union:memory,ngram"  # for every other case: needs neither events nor training
 
 
-def default_drafter(target: str, *, events: bool = True) -> str:
+def default_drafter(target: str, *, events: bool | None = True) -> str:
     """The drafter of a target for which none is named.
 
     Args:
         target: its source, as in `Engine.load`.
-        events: whether requests come with event recordings.
+        events: whether requests come with event recordings; `None` = some do.
     """
     if target != "reference":
         return FOR_OTHERS
-    if not events:
-        return "eagle2"
-    return USUAL if Version(transformers.__version__) >= ENCODES_CLIPS else "event"
+    usual = USUAL if Version(transformers.__version__) >= ENCODES_CLIPS else "event"
+    return usual if events else "eagle2" if events is False else f"fallback:{usual},eagle2"
 
 
 class Engine:

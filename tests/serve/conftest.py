@@ -97,7 +97,8 @@ def with_clip(root: Path) -> Path:
 
 def settings(**more) -> ServerSettings:
     """Not adaptive: on a machine that is busy with other things drafts may cost more than they save."""
-    return read_settings(None, {"max_batch": 2, "max_queue": 4, "placement": "process", "adaptive": False, **more})
+    ours = {"max_batch": 2, "max_queue": 4, "drafter": "glance", "placement": "process", "adaptive": False}
+    return read_settings(None, ours | more)
 
 
 @pytest.fixture(scope="session")

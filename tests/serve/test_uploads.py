@@ -197,7 +197,6 @@ def test_a_range_that_cannot_be_sent_is_an_error_of_the_apis_shape(start, asked,
 
 
 def test_the_model_says_which_drafter_it_has(server):
-    assert server.service.settings.drafter == "auto"
     (found,) = httpx.get(f"{server.url}/v1/models").json()["data"]
     assert found["crossdraft"]["drafter"] == "glance"
 

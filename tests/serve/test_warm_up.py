@@ -21,6 +21,16 @@ def test_nobody_is_warned_of_the_warm_up_and_everybody_of_the_first_question(pai
     assert "did not come from an edge" in str(answer.drafter_error)
 
 
+def test_by_default_clips_are_drafted_for_with_their_events_and_without(media_root):
+    video, events = media_root / "clip.mp4", media_root / "clip.h5"
+    with load_engine(settings(drafter="auto", placement="inline", max_batch=1)) as engine:
+        for recording in (events, None):
+            request = Request("What is ahead?", video, recording, max_new_tokens=16)
+            answer = engine.generate(request)
+            assert answer.tokens == engine.alone(request).tokens
+            assert answer.stats.accepted > 0
+
+
 def test_an_unknown_option_is_named_with_the_nearest():
     with pytest.raises(CrossdraftError, match=r"^The server has no setting 'max_bach' .did you mean 'max_batch'"):
         settings(max_bach=2)

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
-from crossdraft.api import Engine, Request
+from crossdraft.api import Engine, Request, default_drafter
 from crossdraft.engine.runner.runner import refusals_unlogged
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve.bodies import BodyLimits
@@ -222,7 +222,7 @@ def load_engine(settings: ServerSettings) -> Engine:
     Raises:
         CrossdraftError: as `Engine.load`.
     """
-    drafter = None if settings.drafter == "none" else settings.drafter
+    drafter = default_drafter(settings.target, events=None) if settings.drafter == "auto" else settings.drafter
     log.info("loading the models")
     engine = Engine.load(settings.target, drafter, settings.engine)
     try:

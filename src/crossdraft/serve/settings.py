@@ -117,8 +117,7 @@ class ServerSettings(EngineSettings):
     drafter: str = _setting(
         "Models",
         "auto",
-        "a drafter's spec; none; or auto: union:memory,ngram, and for the reference target glance, "
-        "which drafts where a request has events; fallback:glance,eagle2 drafts for the others, too",
+        "a drafter's spec; none; or auto: union:memory,ngram, and for the reference target fallback:glance,eagle2",
     )
     served_name: str | None = _setting("Models", None, "name of the model for clients; by default the target's")
     max_new_tokens: int = _setting("Models", 1024, "longest answer that a client may ask for", ge=1)
