@@ -55,7 +55,9 @@ def test_a_text_alone_is_read_as_ever_and_stays_lossless(target):
 
 
 def test_what_cannot_be_is_refused(target, clip):
-    two = [{"role": "user", "content": [{"type": "video", "video": str(clip.video)}] * 2}]
+    two = [
+        {"role": "user", "content": [{"type": "video", "video": str(clip.video)}] * 2 + [{"type": "text", "text": "x"}]}
+    ]
     fewer = compressed(target, "frames")
     with pytest.raises(CrossdraftError, match="reads one clip a request"):
         fewer.prepare(Request(messages=two))
