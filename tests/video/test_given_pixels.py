@@ -128,7 +128,8 @@ def test_tensors_that_are_more_than_their_bytes_are_refused_in_a_request(name, v
     if name == "inputs":
         given[name] = {"input_ids": torch.zeros(1, 2, dtype=torch.long), "pixel_values": [value]}
     if name == "messages":
-        given = {name: [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "video", "video": value}]}]}
+        said = {"type": "text", "text": "What?"}
+        given = {name: [{"role": "user", "content": [said, {"type": "video", "video": value}]}]}
     with pytest.raises(CrossdraftError, match=f"The request's {name} has "):
         cd.Request(**given)
 
