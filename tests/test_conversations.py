@@ -233,7 +233,6 @@ def test_a_pil_image_and_a_png_file_are_the_pixels_that_they_hold(family, tmp_pa
         ({"prompt": "What?", "image": "https://a.b/c.png"}, "not fetched from addresses"),
         ({"prompt": "What?", "image": CLIP}, r"image is an ndarray of uint8 \[4, 30, 44, 3\]"),
         ({"prompt": "What?", "image": IMAGE.astype(float)}, "uint8"),
-        ({"prompt": "What?"}, "has no video"),
         ({"prompt": "What is <image>?", "image": IMAGE}, "leave it out"),
         ({"prompt": "What is <video>?", "image": IMAGE}, "leave it out"),
     ],

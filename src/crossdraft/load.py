@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 import transformers
 from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from crossdraft.checkpoints.files import check_files, quantization_method, read_config, target_class
 from crossdraft.checkpoints.locate import EVENT_MODELS, TARGETS, repair_hint, shipped_or_found
@@ -22,16 +22,18 @@ from crossdraft.engine.fast.packed_linear import has_bf16, prepack
 from crossdraft.engine.fast.quantized_linear import bytes_saved, check_quantization, quantize_layers
 from crossdraft.engine.fast.unused_layers import pass_unread
 from crossdraft.engine.generation import read_defaults, read_file
-from crossdraft.engine.prompt import PromptIds, known_ids
+from crossdraft.engine.prompt import PromptIds, known_ids, text_ids
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.engine.traits import check_layers
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
+from crossdraft.text_model import TextPrompt, text_model
 from crossdraft.token_bytes import token_speller
+from crossdraft.video.classes import CLASSES
 from crossdraft.video.clip import FrameSampling
 from crossdraft.video.inputs import image_spec
-from crossdraft.video.spec import FrameSpec, image_settings, video_settings
+from crossdraft.video.spec import image_settings, video_settings
 from crossdraft.video_prompt import VideoPrompt, text_of
 
 VERIFIED = 16  # rows of a usual pass that verifies a draft
@@ -63,10 +65,11 @@ def load_target(
     device_map: DeviceMap | None = None,
     rows: int = VERIFIED,
 ) -> Target:
-    """Load a video VLM as a target.
+    """Load a video VLM or a text model as a target.
 
     Args:
-        source: `reference`, or the folder of a Hugging Face checkpoint (safetensors) of a supported class.
+        source: `reference`, or the folder of a Hugging Face checkpoint (safetensors): a VLM of a supported class, or a
+            causal language model.
         device, dtype: default CUDA and bfloat16 if there is a GPU, else CPU and float32.
         packed: make it faster, for inference alone: on a CPU keep the linear layers in the layout that is faster there
             (`engine.fast.packed_linear`), and leave out the layers of its vision encoder whose output is never
@@ -80,20 +83,33 @@ def load_target(
         rows: rows of a usual pass, for which the layout is chosen; without a drafter, the requests that share a pass.
 
     Raises:
-        CrossdraftError: the folder lacks a file, a key or a shape differs, the class is not supported, or the device
-            cannot be quantised for.
+        CrossdraftError: the folder lacks a file, a key or a shape differs, the class is not supported, the device
+            cannot be quantised for, or frames are asked of a text model.
     """
     folder = checked_folder(source, TARGETS)
+    kind = _class_of(folder)
+    text = kind is AutoModelForCausalLM
+    if text and (num_frames is not None or fps is not None):
+        name = "num_frames" if fps is None else "fps"
+        raise CrossdraftError(f"{name} is about clips, and the target {folder} is a text model; leave it out.")
     if device_map is not None:
-        kind = _video_class(folder)
         model = load_mapped(kind, folder, DTYPES[_usual_dtype(dtype)], device_map).eval()
-        return _target(folder, model, num_frames, fps, packed=False)
-    kind = _video_class(folder)
-    model = load_network(kind, folder, device, dtype, packed=packed, quantize=quantize, rows=rows)
-    return _target(folder, model, num_frames, fps, packed=packed)
+    else:
+        model = load_network(kind, folder, device, dtype, packed=packed, quantize=quantize, rows=rows)
+    tokenizer = load_tokenizer(folder)
+    check_tokenizer(tokenizer, model)
+    if text:
+        return _adapter(model, tokenizer, TextPrompt(tokenizer, skips_visuals=False))
+    spec, sampling = frame_settings(*video_settings(folder))
+    where, settings = image_settings(folder) or (folder, None)
+    stills = image_spec(model.config, settings, where)
+    if packed and device_map is None:
+        pass_unread(model)
+    prepare = VideoPrompt(model, tokenizer, spec, sampling.instead(num_frames, fps), stills, source == "reference")
+    return _adapter(model, tokenizer, prepare)
 
 
-def _video_class(folder: Path) -> Any:
+def _class_of(folder: Path) -> Any:
     """Return the class of a checkpoint that can be a target."""
     kind = target_class(folder)
     read_defaults(read_file(folder), str(folder))  # refused before gigabytes are read
@@ -102,18 +118,6 @@ def _video_class(folder: Path) -> Any:
 
 def _usual_dtype(dtype: str | None) -> str:
     return dtype_name(dtype or ("bfloat16" if torch.cuda.is_available() else "float32"))
-
-
-def _target(
-    folder: Path, model: PreTrainedModel, num_frames: int | None = None, fps: float | None = None, *, packed: bool
-) -> Target:
-    spec, sampling = frame_settings(*video_settings(folder))
-    where, settings = image_settings(folder) or (folder, None)
-    stills, tokenizer = image_spec(model.config, settings, where), load_tokenizer(folder)
-    check_tokenizer(tokenizer, model)
-    if packed:
-        pass_unread(model)
-    return _adapter(model, tokenizer, spec, sampling.instead(num_frames, fps), stills)
 
 
 def load_embeddings(
@@ -151,7 +155,7 @@ def load_output_head(source: str = "reference", device: str | None = None, dtype
 def _with_embeddings(source: str, device: str | None, dtype: str | None) -> tuple[Any, Path]:
     """Load a target with its embeddings alone; also return its folder."""
     folder = checked_folder(source, TARGETS)
-    where, kind = usable_device(device or None, "device"), _video_class(folder)
+    where, kind = usable_device(device or None, "device"), _class_of(folder)
     loaded, fill = load_weights(kind, folder, DTYPES[_usual_dtype(dtype)], where, _all_but_embeddings)
     model: Any = loaded
     for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
@@ -174,10 +178,11 @@ def adapt_model(
     *,
     packed: bool = False,
 ) -> Target:
-    """Make a target of a loaded video VLM; the model stays unchanged, unless it is packed.
+    """Make a target of a loaded video VLM or text model; the model stays unchanged, unless it is packed.
 
     Args:
-        model: model of a supported class, in eval mode, with sdpa or eager attention, on the device that it runs on.
+        model: a VLM of a supported class, or a causal language model, in eval mode, with sdpa or eager attention, on
+            the device that it runs on.
         processor: its processor; or its tokenizer, and then frames are made as is usual for the model's family.
         num_frames, fps, packed: as in `load_target`; packing changes the model for good.
 
@@ -186,27 +191,26 @@ def adapt_model(
     """
     check_model(model)
     tokenizer, settings = parts(processor)
-    spec, sampling = frame_settings("The processor", settings) if settings else (None, FrameSampling())
-    pixels: Any = getattr(processor, "image_processor", None)
-    stills = image_spec(model.config, None if pixels is None else pixels.to_dict())
     check_tokenizer(tokenizer, model)
-    if packed:
+    prepare: VideoPrompt | TextPrompt = TextPrompt(tokenizer, skips_visuals=False)
+    if sees := model.config.model_type in CLASSES:
+        spec, sampling = frame_settings("The processor", settings) if settings else (None, FrameSampling())
+        pixels: Any = getattr(processor, "image_processor", None)
+        stills = image_spec(model.config, None if pixels is None else pixels.to_dict())
+        prepare = VideoPrompt(model, tokenizer, spec, sampling.instead(num_frames, fps), stills)
+    if packed and sees:
         pass_unread(model)
+    if packed:
         prepack(model, rows=VERIFIED)
-    return _adapter(model, tokenizer, spec, sampling.instead(num_frames, fps), stills)
+    return _adapter(model, tokenizer, prepare)
 
 
-def _adapter(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    spec: FrameSpec | None,
-    sampling: FrameSampling,
-    stills: FrameSpec,
-) -> Target:
+def _adapter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prepare: VideoPrompt | TextPrompt) -> Target:
     where = model.name_or_path or type(model).__name__
     defaults = read_defaults(vars(model.generation_config), where, model.config.get_text_config().vocab_size)
-    prepare = VideoPrompt(model, tokenizer, spec, sampling, stills)
     eos, reserved = ends_of(model, tokenizer), reserved_of(model, tokenizer)
+    if isinstance(prepare, TextPrompt):
+        return text_model(model, prepare, token_text(tokenizer), eos, reserved, defaults)
     return Target(model, prepare, token_text(tokenizer), eos, reserved, defaults)
 
 
@@ -257,7 +261,10 @@ def text_reader(source: str, reserved: Collection[int]) -> Callable[[Request], P
         CrossdraftError: the folder lacks a file, or the class is not supported.
     """
     folder = checked_folder(source, TARGETS)
-    config, tokenizer = _video_class(folder).config_class.from_pretrained(folder), load_tokenizer(folder)
+    kind, tokenizer = _class_of(folder), load_tokenizer(folder)
+    if kind is AutoModelForCausalLM:
+        return lambda request: known_ids(text_ids(TextPrompt(tokenizer)(request).input_ids, reserved))
+    config = kind.config_class.from_pretrained(folder)
     return lambda request: known_ids(text_of(config, tokenizer, reserved, request))
 
 

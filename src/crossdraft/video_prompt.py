@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from crossdraft.engine.prompt import LazyFeatures, Prompt, VisualItem, text_ids
+from crossdraft.engine.prompt import LazyFeatures, Prompt, VisualItem, ready_made, text_ids
 from crossdraft.engine.request import Request
 from crossdraft.errors import ContextLengthError, CrossdraftError
 from crossdraft.messages import Part
@@ -64,6 +64,7 @@ class VideoPrompt:
         spec: spec of the clips' frames; `None` = the model family's own.
         sampling: sampling of a file's frames.
         image_spec: spec of images; `None` = the model family's own.
+        asks_for_visuals: refuse a question that shows nothing, which the reference target cannot answer.
     """
 
     model: PreTrainedModel
@@ -71,6 +72,7 @@ class VideoPrompt:
     spec: "FrameSpec | None"
     sampling: FrameSampling = field(default_factory=lambda: FrameSampling(DEFAULT_FRAMES))
     image_spec: "FrameSpec | None" = None
+    asks_for_visuals: bool = False
     _clips: "OrderedDict[bytes, _Shown]" = field(default_factory=OrderedDict, repr=False, compare=False)
 
     def __call__(self, request: Request) -> Prompt:
@@ -81,16 +83,8 @@ class VideoPrompt:
                 the model's context holds.
         """
         if request.inputs is not None:
-            given = {name: value for name, value in request.inputs.items() if isinstance(value, Tensor)}
-            ids = given.pop("input_ids", None)
-            if ids is None or ids.dim() != 2 or len(ids) != 1:
-                found = "not there" if ids is None else f"of shape {list(ids.shape)}"
-                raise CrossdraftError(
-                    f"The request's inputs need input_ids, a tensor [1, L], as a processor makes it; it is {found}."
-                )
-            given.pop("attention_mask", None)
-            return Prompt(ids[0], given)
-        if request.messages is None and not request.visuals:
+            return Prompt(*ready_made(request.inputs))
+        if self.asks_for_visuals and request.messages is None and not request.visuals:
             raise CrossdraftError("The request has no video; give the path of a clip, an image, or messages.")
         shown: list[_Shown] = []
         for number in range(len(request.visuals)):

@@ -75,7 +75,7 @@ def damaged(clip, tmp_path):
 def test_what_is_wrong_with_a_clip_stands_once_and_with_the_answer(pair, clip, damaged, capsys):
     command = ["ask", "What is ahead?", "--video", str(damaged), "--events", str(clip.events), "--compare"]
     command += ["--target", str(pair.target), "--drafter", str(pair.event), "--device", "cpu"]
-    command += ["--placement", "inline", "--max-new-tokens", "6", "--clock", "own"]
+    command += ["--placement", "inline", "--max-new-tokens", "6", "--clock", "own", "--no-adaptive"]
     assert main([*command, "--json"]) == 0
     captured = capsys.readouterr()
     report = json.loads(captured.out)

@@ -111,7 +111,7 @@ AT_ONCE = [
     ("ask --video=VIDEO --drafter=predicted:dir=nowhere ?", "There is no folder nowhere"),
     ("ask --video=VIDEO --drafter=memory:folder=TEXT ?", "which is no folder"),
     ("ask --video=VIDEO --drafter=memory:seed=nowhere ?", "is not there"),
-    ("ask --video=VIDEO --target=LANGUAGE ?", "can be a drafter: model:dir="),
+    ("ask --video=VIDEO --target=LANGUAGE ?", "holds a text model, and clips"),
     ("ask --video=VIDEO --target=UNKNOWN ?", "Video models of type 'bert' are not known"),
     ("ask --video=VIDEO --target=REFUSED ?", "take a qwen3_vl"),
     ("ask --video=VIDEO --target=EMPTY ?", "lacks config.json"),
@@ -121,11 +121,11 @@ AT_ONCE = [
     ("edge --server=ws://localhost:1 --prompt=? --target=nowhere --events=EVENTS", "nor a folder"),
     ("bench --device=cuda", "--device is 'cuda'"),
     ("bench --drafter=model:dir=nowhere", "nor a folder"),
-    ("bench --target=LANGUAGE", "can be a drafter: model:dir="),
+    ("bench --target=LANGUAGE", "holds a text model, and clips"),
     ("capture NEW --device=cuda", "--device is 'cuda'"),
-    ("capture NEW --target=LANGUAGE", "can be a drafter: model:dir="),
+    ("capture NEW --target=LANGUAGE", "holds a text model, and clips"),
     ("capture TEXT", "TEXT"),
-    ("train medusa --target=LANGUAGE", "can be a drafter: model:dir="),
+    ("train medusa --target=LANGUAGE", "holds a text model, and clips"),
     ("train medusa --device=cuda", "--device is 'cuda'"),
 ]
 

@@ -8,8 +8,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, read_token_table
-from crossdraft.drafters.language_model.text_model import TextPrompt, text_model
 from crossdraft.engine.target import Target
+from crossdraft.text_model import TextPrompt, text_model
 
 
 def bigram_model(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], lead: str = "") -> LlamaForCausalLM:

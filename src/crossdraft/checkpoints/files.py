@@ -11,7 +11,7 @@ from typing import Any
 from crossdraft.checkpoints.locate import repair_hint
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import parse_json
-from crossdraft.video.classes import REFUSED, model_class
+from crossdraft.video.classes import model_class
 
 POINTER = b"version https://git-lfs"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -23,6 +23,7 @@ BITS = (  # bits of a number, by safetensors' name of its dtype
     | dict.fromkeys(("BOOL", "I8", "U8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8)
     | {"F6_E2M3": 6, "F6_E3M2": 6, "F4": 4}
 )
+TEXT_ENDINGS = ("ForCausalLM", "LMHeadModel")  # of classes of text models
 VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 
 
@@ -75,16 +76,12 @@ def target_class(folder: Path) -> str:
     """Name of the class in `transformers` that a target's checkpoint loads into.
 
     Raises:
-        CrossdraftError: the model reads no video, or its type is unknown.
+        CrossdraftError: its type is unknown, or known not to work.
     """
     config = read_config(folder)
     kind, classes = config.get("model_type"), config.get("architectures")
-    speaks = isinstance(classes, list) and any(str(one).endswith("ForCausalLM") for one in classes)
-    if speaks and not any(key.endswith("_config") and "vision" in key for key in config) and kind not in REFUSED:
-        raise CrossdraftError(
-            f"{folder} holds a text-only model ('{kind}'), which is no target; it can be a drafter: model:dir={folder}."
-        )
-    return model_class(kind)
+    speaks = isinstance(classes, list) and any(str(one).endswith(TEXT_ENDINGS) for one in classes)
+    return model_class(kind, text=speaks and not any(key.endswith("_config") and "vision" in key for key in config))
 
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:

@@ -5,21 +5,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.video.classes import model_class
+from crossdraft.video.classes import CLASSES, model_class
 from crossdraft.video.clip import FrameSampling
 from crossdraft.video.spec import FrameSpec
 
 
 def check_model(model: object) -> None:
-    """Raise CrossdraftError unless it is a loaded video VLM that can answer."""
+    """Raise CrossdraftError unless it is a loaded video VLM or text model that can answer."""
     if not isinstance(model, PreTrainedModel):
         raise CrossdraftError(
             f"The model is a {type(model).__name__}; give a loaded Hugging Face model, or load one "
             "from its folder with Engine.load."
         )
-    wanted = model_class(model.config.model_type)
+    kind = model.config.model_type
+    text = kind not in CLASSES and type(model).__name__ == MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
+    found = model_class(kind, text=text)
+    wanted = type(model).__name__ if text else found
     if type(model).__name__ != wanted:
         raise CrossdraftError(f"The model is a {type(model).__name__}, which cannot answer; load it as {wanted}.")
     if model.training:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crossdraft.cli.options import AsJson, Force, NoColour, PairOptions, RecordingOptions, option_groups
+from crossdraft.cli.options import AsJson, Force, NoColour, PairOptions, RecordingOptions, check_models, option_groups
 from crossdraft.cli.outputs import check_outputs, json_text
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import parse_json
@@ -58,13 +58,14 @@ class ShownOptions:
         ),
     ] = None
 
-    def read(self, question: str | None) -> "Request":
+    def read(self, question: str | None, target: str) -> "Request":
         """Make the request from the question, clips and images, or from the conversation; other fields keep defaults.
 
         Raises:
-            CrossdraftError: no question, or two kinds of it; a file is missing; or the conversation is no JSON.
+            CrossdraftError: no question, or two kinds of it; nothing is shown to the reference target, which knows its
+                clips alone; a file is missing; or the conversation is no JSON.
         """
-        self._check(question)
+        self._check(question, target)
         written = None if self.messages is None else _conversation(self.messages)
         from crossdraft.engine.request import Request  # imports PyTorch, which takes seconds
 
@@ -72,7 +73,7 @@ class ShownOptions:
             return Request(messages=written)
         return Request(question or "", _one_or_all(self.video), image=_one_or_all(self.image), system=self.system)
 
-    def _check(self, question: str | None) -> None:
+    def _check(self, question: str | None, target: str) -> None:
         """Refuse options that can be refused without importing PyTorch."""
         if self.messages is not None:
             if question is not None or self.video or self.image or self.system is not None:
@@ -82,13 +83,15 @@ class ShownOptions:
             return
         if question is None:
             raise CrossdraftError('There is no question; write crossdraft ask "What is ahead?" --video clip.mp4.')
-        if not (self.video or self.image):
+        if target == "reference" and not (self.video or self.image):
             raise CrossdraftError(
                 "There is nothing to ask about; name a clip with --video, an image with --image, or a "
                 "conversation, which may be text alone, with --messages."
             )
         from crossdraft.video import probe
         from crossdraft.video.image import check_image_file
+
+        check_models(target, shows=bool(self.video or self.image))
 
         for clip in self.video or ():
             probe(clip)
@@ -156,7 +159,7 @@ def ask(
     output.check()
     pair.check(events=recording.events is not None)
     recording.refuse_unused()
-    request = _request(shown.read(_one(question)), recording, pair, sampling, output)
+    request = _request(shown.read(_one(question), pair.target), recording, pair, sampling, output)
     from crossdraft.cli.reporting import import_engine
 
     import_engine()

@@ -41,6 +41,11 @@ class Chat:
     as_json: bool
     failures: int = 0
 
+    @property
+    def video(self) -> Path | None:
+        """The clip that is asked about, if there is one."""
+        return None if self.request.video is None else Path(str(self.request.video))
+
     def show(self, plain: dict[str, object], *lines: str) -> None:
         """Print plain values as a line of JSON, or lines for people."""
         if self.as_json:
@@ -54,15 +59,15 @@ class Chat:
 def chat(
     recording: RecordingOptions,
     pair: PairOptions,
-    video: Annotated[Path | None, typer.Option(help="The clip, a video file; needed.")] = None,
+    video: Annotated[Path | None, typer.Option(help="The clip, a video file; the reference target needs one.")] = None,
     as_json: AsJson = False,
     no_color: NoColour = False,
 ) -> None:
-    """Answer questions about a clip, one a line, until the input ends; /help lists the commands.
+    """Answer questions, about a clip or in words alone, one a line, until the input ends; /help lists the commands.
 
     Questions may also be piped in; the exit status is then 2 if one of them could not be answered.
     """
-    if video is None:
+    if video is None and pair.target == "reference":
         raise CrossdraftError(
             "There is nothing to ask about; name a clip with --video. Images, and conversations in text alone, are for "
             "crossdraft ask."
@@ -91,7 +96,8 @@ def _loop(talk: Chat) -> None:
     from crossdraft.cli.main import complain
 
     if sys.stdin.isatty() and not talk.as_json:
-        talk.show({}, f"Asking about {talk.request.video}. /help lists the commands.")
+        about = "" if talk.video is None else f" about {talk.video}"
+        talk.show({}, f"Ask{about}. /help lists the commands.")
     for line in lines():
         try:
             if line == "/quit":
@@ -171,6 +177,6 @@ def command(talk: Chat, line: str) -> None:
         if not rest:
             raise CrossdraftError("/events lacks a file; write /events clip.h5, or /events none.")
         recording = replace(talk.recording, events=None if rest == "none" else Path(rest).expanduser())
-        talk.request = replace(talk.request, events=recording.excerpt(Path(str(talk.request.video))))
+        talk.request = replace(talk.request, events=recording.excerpt(talk.video))
     else:
         raise CrossdraftError(f"There is no command {name}; /help lists those there are.")

@@ -197,7 +197,7 @@ class PairOptions:
             device=options.device,
             draft_device=options.draft_device,
         )
-        check_models(self.target)
+        check_models(self.target, shows=False)
         if self.drafter not in (None, "none"):
             spec = read_spec(self.drafter)
             check_drafter_files(spec, self.target)
@@ -354,18 +354,26 @@ def check_values(**values: Any) -> None:
             check_device(flag, value)
 
 
-def check_models(target: str = "reference", event: str = "event") -> None:
+def check_models(target: str = "reference", event: str = "event", *, shows: bool = True) -> None:
     """Refuse a target or an event model that does not exist, before slow imports.
 
+    Args:
+        target, event: their sources.
+        shows: the target is to be shown clips or images.
+
     Raises:
-        CrossdraftError: a model does not exist, lacks a file, or is of another kind; or `event` is the name of a
-            drafter that is no event model.
+        CrossdraftError: a model does not exist, lacks a file, or is of another kind; the target is a text model, and is
+            to be shown something; or `event` is the name of a drafter that is no event model.
     """
     if (target, event) == ("reference", "event"):
         return
+    from crossdraft.checkpoints.files import target_class
     from crossdraft.checkpoints.locate import EVENT_MODELS
+    from crossdraft.video.classes import TEXT_CLASS
 
-    check_target(target)
+    folder = check_target(target)
+    if shows and target_class(folder) == TEXT_CLASS:
+        raise CrossdraftError(f"{folder} holds a text model, and clips or images are to be shown; name a VLM.")
     if event in METHODS and event not in EVENT_MODELS and not Path(event).is_dir():
         raise CrossdraftError(
             f"The drafter '{event}' cannot be aligned, tuned or built upon: only an event model can, that is "

@@ -116,7 +116,7 @@ def _check_models(settings: "ServerSettings") -> None:
     for name in ("device", "draft_device"):
         if (device := getattr(settings.engine, name)) is not None:
             check_device(name, device)
-    check_models(settings.target)
+    check_models(settings.target, shows=False)
     if spec is not None:
         check_drafter_files(spec, settings.target)
 

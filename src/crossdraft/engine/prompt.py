@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from crossdraft.errors import CrossdraftError
+
 GAP = -1  # stands for an image or a clip in `PromptIds`
 PromptIds = Future[tuple[int, ...]]
 """A prompt's token ids for drafters of text, once the prompt is prepared; `GAP` for each run of visual tokens."""
@@ -84,6 +86,23 @@ class Prompt:
 
     def __len__(self) -> int:
         return len(self.input_ids)
+
+
+def ready_made(inputs: Mapping[str, object]) -> tuple[Tensor, dict[str, Tensor]]:
+    """The ids [L] and the features of ready-made inputs (`Request.inputs`).
+
+    Raises:
+        CrossdraftError: they have no `input_ids` [1, L].
+    """
+    given = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
+    ids = given.pop("input_ids", None)
+    if ids is None or ids.dim() != 2 or len(ids) != 1:
+        found = "not there" if ids is None else f"of shape {list(ids.shape)}"
+        raise CrossdraftError(
+            f"The request's inputs need input_ids, a tensor [1, L], as a processor makes it; it is {found}."
+        )
+    given.pop("attention_mask", None)
+    return ids[0], given
 
 
 def text_ids(ids: Tensor, reserved: Collection[int]) -> tuple[int, ...]:

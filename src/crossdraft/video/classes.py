@@ -1,4 +1,4 @@
-"""Models that can be a target: their types, and the classes in `transformers` that they load into.
+"""Models that can be a target, VLMs and text models: their types, and their classes in `transformers`.
 
 Importing this table needs no PyTorch, so that other types are refused before anything is loaded.
 """
@@ -26,6 +26,18 @@ CLASSES: Mapping[str, str] = MappingProxyType(
     }
 )
 
+TEXT_CLASS = "AutoModelForCausalLM"
+# Types of text models of which trees were verified against plain forwards (`tests/test_text_model.py`).
+_TEXT = (
+    "afmoe apertus arcee aria_text bitnet cohere cohere2 cohere2_moe cwm deepseek_v2 deepseek_v3 diffllama doge "
+    "ernie4_5 ernie4_5_moe exaone4 exaone_moe flex_olmo gemma gemma3_text glm glm4 glm4_moe gpt2 "
+    "gpt_bigcode gpt_neox granite granitemoe granitemoeshared hy_v3 hyperclovax internlm3 iquestcoder jais2 "
+    "jetmoe kolibri1 laguna llama longcat_flash mellum minicpm3 minimax_m2 ministral3 mistral mixtral nanochat "
+    "nemotron olmo olmo2 olmo3 olmoe opt persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss "
+    "smollm3 solar_open stablelm starcoder2 youtu"
+)
+TEXT_TYPES = frozenset(_TEXT.split())
+
 _REMOTE = "transformers has no class for it, and its checkpoint runs code of its own, which is never done"
 _RECURRENT = "its text layers are Qwen3.5's, most of them recurrent, and their state has no room for a draft tree"
 
@@ -43,14 +55,25 @@ REFUSED: Mapping[str, str] = MappingProxyType(
 )
 
 
-def model_class(model_type: object) -> str:
+def model_class(model_type: object, *, text: bool = False) -> str:
     """Name of the class in `transformers` that a checkpoint of this `model_type` loads into.
 
+    Args:
+        model_type: as in the checkpoint's configuration.
+        text: the checkpoint holds a causal language model without vision.
+
     Raises:
-        CrossdraftError: the type is not in CLASSES.
+        CrossdraftError: the type is not in CLASSES, or for text models not in TEXT_TYPES.
     """
     if isinstance(model_type, str) and model_type in REFUSED:
         raise CrossdraftError(f"Models of type {model_type!r} cannot be a target: {REFUSED[model_type]}")
+    if text and model_type not in TEXT_TYPES:
+        raise CrossdraftError(
+            f"Text models of type {model_type!r} were not tried, so that they may be wrong; use one of "
+            f"{', '.join(sorted(TEXT_TYPES))}."
+        )
+    if text:
+        return TEXT_CLASS
     if not isinstance(model_type, str) or model_type not in CLASSES:
         known = ", ".join(CLASSES)
         raise CrossdraftError(

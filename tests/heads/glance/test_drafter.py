@@ -79,7 +79,7 @@ def test_features_of_a_frame_do_not_depend_on_the_other_frames(target, question)
     assert torch.allclose(few, every[[0, 3, 7]], atol=1e-12)
 
 
-@pytest.mark.parametrize("features", [{}, {"pixel_values_videos": torch.zeros(4, 8)}])
+@pytest.mark.parametrize("features", [{"pixel_values": torch.zeros(4, 8)}, {"pixel_values_videos": torch.zeros(4, 8)}])
 def test_a_target_that_sees_no_frames_is_refused(features):
     with pytest.raises(CrossdraftError, match="encodes a clip frame by frame"):
         fewer_frames(Prompt(torch.tensor([1]), features), 3)

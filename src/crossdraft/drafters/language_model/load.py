@@ -8,7 +8,6 @@ from crossdraft.drafters.cross_vocab.assistant import CrossVocabDrafter
 from crossdraft.drafters.cross_vocab.drafter import cross_vocab_drafter
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies, read_token_table
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.drafters.language_model.text_model import TextPrompt, text_model
 from crossdraft.load import (
     checked_folder,
     draft_dtype,
@@ -19,6 +18,7 @@ from crossdraft.load import (
     reserved_of,
     token_text,
 )
+from crossdraft.text_model import TextPrompt, text_model
 
 
 def load_model_drafter(

@@ -139,17 +139,11 @@ class DraftServer:
     """
 
     def __init__(self, drafter: Any, policy: str, inbox: Inbox) -> None:
-
         self.inbox = inbox
         self.spans: list[Any] = []
-        unawaited, handled = policy == UNAWAITED, inbox.handled
-        self.drafter = ParallelSpeculator(
-            drafter,
-            POLICIES[BEST if unawaited else policy],
-            self._push,
-            spans=self.spans,
-            ahead=(lambda: handled.ahead) if unawaited else None,
-        )
+        chosen = POLICIES[BEST if policy == UNAWAITED else policy]
+        ahead = (lambda: inbox.handled.ahead) if policy == UNAWAITED else None
+        self.drafter = ParallelSpeculator(drafter, chosen, self._push, spans=self.spans, ahead=ahead)
         self.states: dict[int, ParallelState[Any]] = {}
         self._seen: dict[int, VisualInbox] = {}  # visual features of requests, if the drafter needs them
         self._reads: dict[int, Span] = {}  # spans of reading requests whose hidden draft is still to come

@@ -101,6 +101,8 @@ def fewer_frames(prompt: Prompt, count: int) -> Prompt:
     sources = [item.features for item in prompt.items if PIXELS in item.features] or [prompt.features]
     clips = [features.get(PIXELS) for features in sources]
     frames = [clip.flatten(0, 1) for clip in clips if isinstance(clip, Tensor) and clip.ndim == 5]
+    if not prompt.items and not prompt.features:
+        raise CrossdraftError("The request has no video, of which a glance reads the frames; name another drafter.")
     if not frames or len(frames) < len(clips):
         raise CrossdraftError(
             "A glance needs a target that encodes a clip frame by frame, as Video-LLaVA and LLaVA-NeXT-Video do."

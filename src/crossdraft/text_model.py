@@ -1,7 +1,6 @@
-"""A text-only causal language model behind the adapter that targets use.
+"""Causal language models without vision, as targets and as drafters: their prompts, and what their class must offer.
 
-`Target` asks nothing visual of a model: without pixels it encodes nothing. So a text model needs only a prompt and the
-checks in this module.
+`Target` asks nothing visual of a model: without pixels it encodes nothing.
 """
 
 import inspect
@@ -12,7 +11,8 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from crossdraft.engine.detokenize import TokenText
-from crossdraft.engine.prompt import Prompt
+from crossdraft.engine.generation import GenerationDefaults
+from crossdraft.engine.prompt import Prompt, ready_made
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
@@ -23,14 +23,29 @@ PASSED = ("position_ids", "attention_mask", "past_key_values", "logits_to_keep")
 
 @dataclass(frozen=True)
 class TextPrompt:
-    """Turns a request's question into token ids: by the tokenizer's chat template, if it has one.
+    """Turns a request's text into token ids: by the tokenizer's chat template, if it has one.
 
     A template gets all text of a conversation; without a template only the last question is read.
+
+    Args:
+        tokenizer: tokenizer of the checkpoint.
+        skips_visuals: leave out images and clips, as drafters do, in place of refusing them.
     """
 
     tokenizer: PreTrainedTokenizerBase
+    skips_visuals: bool = True
 
     def __call__(self, request: Request) -> Prompt:
+        """Make the prompt of a request.
+
+        Raises:
+            CrossdraftError: ready-made inputs are no prompt, the chat template fails, or the request shows something
+                and visuals are not skipped.
+        """
+        if request.inputs is not None:
+            return Prompt(ready_made(request.inputs)[0])
+        if request.visuals and not self.skips_visuals:
+            raise CrossdraftError("The target is a text model, and the request shows an image or a clip; leave it out.")
         if not self.tokenizer.chat_template:
             return self._ids(PLAIN.format(prompt=request.question), special=True)
         from jinja2 import TemplateError  # transformers needs it for templates, and for nothing else
@@ -42,9 +57,7 @@ class TextPrompt:
                 add_generation_prompt=True,
             )
         except TemplateError as error:
-            raise CrossdraftError(
-                f"The drafter's chat template cannot be filled in: {error}; remove it, or name another drafter."
-            ) from error
+            raise CrossdraftError(f"The model's chat template cannot be filled in: {error}; correct it.") from error
         return self._ids(str(text), special=False)  # the template writes them itself
 
     def _ids(self, text: str, *, special: bool) -> Prompt:
@@ -58,8 +71,9 @@ def text_model(
     decode: Callable[[Sequence[int]], str] | TokenText,
     eos: Sequence[int],
     reserved: Sequence[int] = (),
+    defaults: GenerationDefaults | None = None,
 ) -> Target:
-    """The adapter over a causal language model.
+    """The adapter over a causal language model; arguments as of `Target`.
 
     Raises:
         CrossdraftError: the model cannot be run on a preallocated cache with given positions.
@@ -68,8 +82,8 @@ def text_model(
     parameters = inspect.signature(inspect.unwrap(model.forward)).parameters
     lacking = next((argument for argument in PASSED if argument not in parameters), None)
     if lacking is not None:
-        raise CrossdraftError(f"{name} cannot draft: its forward takes no {lacking}; give another model.")
+        raise CrossdraftError(f"{name} cannot be used: its forward takes no {lacking}; give another model.")
     for size in ("max_position_embeddings", "num_hidden_layers"):
         if not isinstance(getattr(config, size, None), int):
-            raise CrossdraftError(f"{name} cannot draft: its config.json does not say {size}; give another model.")
-    return Target(model, prepare, decode, eos, reserved)
+            raise CrossdraftError(f"{name} cannot be used: its config.json does not say {size}; give another model.")
+    return Target(model, prepare, decode, eos, reserved, defaults)

@@ -1,0 +1,146 @@
+"""Text models behind the adapter that was made for models that see: as targets, and as drafters."""
+
+import inspect
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+import crossdraft as cd
+from crossdraft.engine.conformance import PARENTS, check_conformance
+from crossdraft.engine.prompt import Prompt
+from crossdraft.engine.request import Request
+from crossdraft.errors import CrossdraftError
+from crossdraft.load import text_folder, text_reader
+from crossdraft.text_model import TextPrompt, text_model
+from crossdraft.video.classes import TEXT_TYPES, model_class
+from tests.drafters.cross_vocab.tokenizers import byte_level
+
+SIZES = {
+    "vocab_size": 99, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "max_position_embeddings": 256, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "n_embd": 32, "n_layer": 2,
+    "n_head": 4, "n_positions": 256, "ffn_dim": 48, "word_embed_proj_dim": 32, "num_layers": 2, "sliding_window": 5,
+    "moe_intermediate_size": 16, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+}  # fmt: skip
+LATENT = ("deepseek_v2", "deepseek_v3", "longcat_flash", "minicpm3", "youtu")  # keys of their own for every head
+OFTEN = ("llama", "qwen2", "qwen3", "qwen3_moe", "gemma3_text", "gpt2", "deepseek_v3", "phi3")
+
+
+def tiny(kind: str):
+    """A random model of a type, small and in float32: experts have no kernels for doubles."""
+    config, sizes = CONFIG_MAPPING[kind], SIZES | {"num_key_value_heads": 4 if kind in LATENT else 2}
+    known = {*inspect.signature(config.__init__).parameters, *config.attribute_map}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config(**{name: sizes[name] for name in sizes if name in known}))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(3)
+    return model.float().eval()
+
+
+TOKENIZER = byte_level(" car", "USER", " ASSISTANT")
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in OFTEN else pytest.param(kind, marks=pytest.mark.slow) for kind in sorted(TEXT_TYPES)]
+)
+def test_trees_are_verified_by_every_type_that_loads(kind):
+    adapter = text_model(tiny(kind), TextPrompt(TOKENIZER), TOKENIZER.decode, [2])
+    prompt = Prompt(torch.tensor([1, 5, 6, 7, 8, 9, 10, 11]))  # longer than a window
+    found = check_conformance(adapter, prompt, range(20, 20 + len(PARENTS)))
+    assert found.passes(1e-5 * max(1.0, found.wrong_mask)), found
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_the_check_sees_what_is_no_decoder_and_such_types_are_refused(kind):
+    adapter = text_model(tiny(kind), TextPrompt(TOKENIZER), TOKENIZER.decode, [2])
+    found = check_conformance(adapter, Prompt(torch.tensor([1, 5, 6, 7])), range(20, 20 + len(PARENTS)))
+    assert not found.passes(1e-5 * max(1.0, found.wrong_mask))
+    with pytest.raises(CrossdraftError, match=f"Text models of type '{kind}' were not tried"):
+        model_class(kind, text=True)
+
+
+def test_a_model_without_a_cache_of_keys_is_refused():
+    with torch.device("meta"):
+        model = MambaForCausalLM(MambaConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1))
+    with pytest.raises(CrossdraftError, match="MambaForCausalLM cannot be used: its forward takes no"):
+        text_model(model, TextPrompt(TOKENIZER), TOKENIZER.decode, [2])
+
+
+def test_a_model_that_does_not_say_its_context_is_refused():
+    with torch.device("meta"):
+        model = tiny("llama")
+    model.config.__dict__["max_position_embeddings"] = None  # as in a config class that has no such field
+    with pytest.raises(CrossdraftError, match="does not say max_position_embeddings"):
+        text_model(model, TextPrompt(TOKENIZER), TOKENIZER.decode, [2])
+
+
+def text_of(prompt: Prompt) -> str:
+    return TOKENIZER.decode(prompt.input_ids)
+
+
+def test_the_plain_prompt():
+    assert text_of(TextPrompt(TOKENIZER)(Request("Which {car}?"))) == "USER: Which {car}? ASSISTANT:"
+
+
+def test_a_chat_template_is_used_where_there_is_one(monkeypatch):
+    monkeypatch.setattr(
+        TOKENIZER,
+        "chat_template",
+        "{{ messages[0].content }}|{% if add_generation_prompt %}A:{% endif %}",
+        raising=False,
+    )
+    prepare = TextPrompt(TOKENIZER)
+    assert text_of(prepare(Request("Which car?"))) == "Which car?|A:"
+    monkeypatch.setattr(TOKENIZER, "chat_template", "{{ raise_exception('no') }}")
+    with pytest.raises(CrossdraftError, match="chat template cannot be filled in: no;"):
+        prepare(Request("Which car?"))
+
+
+FLOAT32 = cd.Options(device="cpu", dtype="float32", placement="inline", adaptive=False)
+
+
+@pytest.fixture(scope="module")
+def folder() -> str:
+    """The reference pair's language model, which may be a target as well."""
+    return str(text_folder("text"))
+
+
+@pytest.fixture(scope="module")
+def generated(folder):
+    """What transformers' own `generate` says, greedily, to a question's ids."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+    def run(ids: torch.Tensor) -> tuple[int, ...]:
+        return tuple(model.generate(ids[None], max_new_tokens=40, do_sample=False)[0, len(ids) :].tolist())
+
+    return run
+
+
+@pytest.mark.parametrize("drafter", [None, "union:memory,ngram", "lookahead", "model:dir={}"])
+def test_a_text_model_is_a_target_and_says_what_generate_says(drafter, folder, generated):
+    questions = "What is ahead?", "What is the car in front doing?"
+    with cd.Engine.load(folder, drafter and drafter.format(folder), FLOAT32) as engine:
+        for question in (*questions, *questions):
+            request = cd.Request(question, max_new_tokens=40)
+            answer = engine.generate(request)
+            assert answer.tokens == generated(engine.target.prepare(request).input_ids)
+        assert bool(answer.stats.accepted) is bool(drafter)
+
+
+def test_a_loaded_text_model_is_a_target_too(folder):
+    model, request = AutoModelForCausalLM.from_pretrained(folder).eval(), cd.Request("What is ahead?", max_new_tokens=8)
+    with cd.Engine.load(folder, None, FLOAT32) as engine, cd.Engine.from_model(model, TOKENIZER, None) as other:
+        given = cd.Request(inputs={"input_ids": engine.target.prepare(request).input_ids[None]}, max_new_tokens=8)
+        assert other.generate(given).tokens == engine.generate(request).tokens
+        assert text_reader(folder, ())(request).result() == tuple(given.inputs["input_ids"][0].tolist())
+
+
+def test_a_text_model_is_shown_nothing(folder, clip):
+    with cd.Engine.load(folder, None, FLOAT32) as engine, pytest.raises(CrossdraftError, match="is a text model, and"):
+        engine.generate(cd.Request("What is ahead?", clip.video))
+    for given in ({"num_frames": 4}, {"fps": 2.0}):
+        with pytest.raises(CrossdraftError, match=f"{next(iter(given))} is about clips, and the target .* is a text"):
+            cd.Engine.load(folder, None, cd.Options(device="cpu", **given))
