@@ -53,7 +53,7 @@ def _keys(path: Path) -> None:
 
 READERS = {
     "recorded answers": ("x.jsonl", read_traces),
-    "conversation": ("x.json", lambda path: ShownOptions(messages=path).read(None)),
+    "conversation": ("x.json", lambda path: ShownOptions(messages=path).read(None, "reference")),
     "rows of annotations": ("x.json", lambda path: list(json_rows(path))),
     "sources of MSR-VTT": ("x.json", _msrvtt_sources),
     "seed of a memory": ("x.jsonl", lambda path: read_seed(path, SeedTarget(), len)),

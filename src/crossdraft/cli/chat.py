@@ -63,7 +63,7 @@ def chat(
     as_json: AsJson = False,
     no_color: NoColour = False,
 ) -> None:
-    """Answer questions, about a clip or in words alone, one a line, until the input ends; /help lists the commands.
+    """Answer questions, about a clip or in words, one a line, until the input ends; /help lists the commands.
 
     Questions may also be piped in; the exit status is then 2 if one of them could not be answered.
     """

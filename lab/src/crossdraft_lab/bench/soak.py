@@ -196,7 +196,6 @@ class Mix:
         self._wrong: tuple[tuple[dict[str, Any], str], ...] = (
             ({"video": str(plan.folder / "missing.mp4")}, "missing.mp4"),
             ({"video": str(broken)}, "broken.mp4"),
-            ({"video": None}, "no video"),
             ({"prompt": "What is <video> here?"}, "placeholder"),
             ({"max_new_tokens": 1_000_000}, "room for"),
         )
