@@ -6,6 +6,7 @@ import pytest
 
 from crossdraft.api import Request
 from crossdraft.errors import CrossdraftError
+from crossdraft.load import text_folder
 from crossdraft.serve.service import load_engine
 from tests.serve.conftest import settings
 
@@ -29,6 +30,11 @@ def test_by_default_clips_are_drafted_for_with_their_events_and_without(media_ro
             answer = engine.generate(request)
             assert answer.tokens == engine.alone(request).tokens
             assert answer.stats.accepted > 0
+
+
+def test_a_text_model_is_warmed_up_in_words():
+    with load_engine(settings(target=str(text_folder("text")), drafter="none", placement="inline")) as engine:
+        assert len(engine.generate(Request("What is ahead?", max_new_tokens=4)).tokens) == 4
 
 
 def test_an_unknown_option_is_named_with_the_nearest():

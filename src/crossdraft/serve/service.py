@@ -235,14 +235,18 @@ def load_engine(settings: ServerSettings) -> Engine:
 
 
 def _warm_up(engine: Engine) -> None:
-    """Answer two requests about a grey clip, so that first-time costs are paid; no drafter learns from them."""
+    """Answer two requests about a grey clip, so that first-time costs are paid; no drafter learns from them.
+
+    A text model is asked in words.
+    """
     from crossdraft.events import Events
 
-    count = 1000
+    count, sees = 1000, bool(engine.target.traits.visual_ids)
     columns = (np.arange(count) % 64, np.arange(count) % 64, np.arange(count) * 1000, np.arange(count) % 2)
     events = Events.checked(*columns, 64, 64)
     frames = np.full((DEFAULT_FRAMES, 64, 64, 3), 128, np.uint8)
     for _ in range(2):
-        request = Request("What is ahead?", frames, events, max_new_tokens=WARM_UP_TOKENS, namespace=None)
+        shown = {"video": frames, "events": events} if sees else {}
+        request = Request("What is ahead?", **shown, max_new_tokens=WARM_UP_TOKENS, namespace=None)
         with refusals_unlogged():  # for example, no edge is connected yet
             engine.generate(request)
