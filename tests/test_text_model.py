@@ -141,6 +141,9 @@ def test_a_loaded_text_model_is_a_target_too(folder):
 def test_a_text_model_is_shown_nothing(folder, clip):
     with cd.Engine.load(folder, None, FLOAT32) as engine, pytest.raises(CrossdraftError, match="is a text model, and"):
         engine.generate(cd.Request("What is ahead?", clip.video))
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
     for given in ({"num_frames": 4}, {"fps": 2.0}):
         with pytest.raises(CrossdraftError, match=f"{next(iter(given))} is about clips, and the target .* is a text"):
             cd.Engine.load(folder, None, cd.Options(device="cpu", **given))
+        with pytest.raises(CrossdraftError, match="LlamaForCausalLM is a text"):
+            cd.Engine.from_model(model, TOKENIZER, None, cd.Options(**given))

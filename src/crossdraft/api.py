@@ -355,9 +355,7 @@ class Engine:
         interrupted = threading.Event()
 
         def answer() -> Answer:
-            decoder = DecodeLoop(
-                self.target, prefill_chunk=self.options.prefill_chunk
-            )  # the same pieces as in the loop
+            decoder = DecodeLoop(self.target, prefill_chunk=self.options.prefill_chunk)  # the pieces of the loop
             request_id = decoder.submit(asked)
             with pinned(cores):
                 while decoder.busy:

@@ -89,9 +89,8 @@ def load_target(
     folder = checked_folder(source, TARGETS)
     kind = _class_of(folder)
     text = kind is AutoModelForCausalLM
-    if text and (num_frames is not None or fps is not None):
-        name = "num_frames" if fps is None else "fps"
-        raise CrossdraftError(f"{name} is about clips, and the target {folder} is a text model; leave it out.")
+    if text:
+        _refuse_frames(folder, num_frames, fps)
     if device_map is not None:
         model = load_mapped(kind, folder, DTYPES[_usual_dtype(dtype)], device_map).eval()
     else:
@@ -105,8 +104,17 @@ def load_target(
     stills = image_spec(model.config, settings, where)
     if packed and device_map is None:
         pass_unread(model)
-    prepare = VideoPrompt(model, tokenizer, spec, sampling.instead(num_frames, fps), stills, source == "reference")
+    prepare = VideoPrompt(
+        model, tokenizer, spec, sampling.instead(num_frames, fps), stills, asks_for_visuals=source == "reference"
+    )
     return _adapter(model, tokenizer, prepare)
+
+
+def _refuse_frames(target: object, num_frames: int | None, fps: float | None) -> None:
+    """Raise CrossdraftError if frames are asked of a text model."""
+    if num_frames is not None or fps is not None:
+        name = "num_frames" if fps is None else "fps"
+        raise CrossdraftError(f"{name} is about clips, and the target {target} is a text model; leave it out.")
 
 
 def _class_of(folder: Path) -> Any:
@@ -198,6 +206,8 @@ def adapt_model(
         pixels: Any = getattr(processor, "image_processor", None)
         stills = image_spec(model.config, None if pixels is None else pixels.to_dict())
         prepare = VideoPrompt(model, tokenizer, spec, sampling.instead(num_frames, fps), stills)
+    else:
+        _refuse_frames(type(model).__name__, num_frames, fps)
     if packed and sees:
         pass_unread(model)
     if packed:

@@ -22,9 +22,8 @@ def check_model(model: object) -> None:
         )
     kind = model.config.model_type
     text = kind not in CLASSES and type(model).__name__ == MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
-    found = model_class(kind, text=text)
-    wanted = type(model).__name__ if text else found
-    if type(model).__name__ != wanted:
+    wanted = model_class(kind, text=text)
+    if not text and type(model).__name__ != wanted:
         raise CrossdraftError(f"The model is a {type(model).__name__}, which cannot answer; load it as {wanted}.")
     if model.training:
         raise CrossdraftError("The model is in training mode; call model.eval() first.")

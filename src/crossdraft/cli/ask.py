@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crossdraft.cli.options import AsJson, Force, NoColour, PairOptions, RecordingOptions, check_models, option_groups
+from crossdraft.cli.options import AsJson, Force, NoColour, PairOptions, RecordingOptions, option_groups
 from crossdraft.cli.outputs import check_outputs, json_text
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import parse_json
@@ -91,8 +91,6 @@ class ShownOptions:
         from crossdraft.video import probe
         from crossdraft.video.image import check_image_file
 
-        check_models(target, shows=bool(self.video or self.image))
-
         for clip in self.video or ():
             probe(clip)
         for image in self.image or ():
@@ -157,9 +155,9 @@ def ask(
     A drafter proposes tokens while the target reads the clip and afterwards; the target verifies them.
     """
     output.check()
-    pair.check(events=recording.events is not None)
+    pair.check(events=recording.events is not None, shows=bool(shown.video or shown.image))
     recording.refuse_unused()
-    request = _request(shown.read(_one(question), pair.target), recording, pair, sampling, output)
+    request = _request(shown.read(_question(question), pair.target), recording, pair, sampling, output)
     from crossdraft.cli.reporting import import_engine
 
     import_engine()
@@ -197,11 +195,11 @@ def ask(
     _write(output, request.question, timed, baseline)
 
 
-def _one(question: list[str] | None) -> str | None:
+def _question(words: list[str] | None) -> str | None:
     """The question, which the shell hands over as one word if it stands in quotes."""
-    if question is not None and len(question) > 1:
-        raise CrossdraftError(f'The question came as {len(question)} words; quote it: "{" ".join(question)}".')
-    return question[0] if question else None
+    if words is not None and len(words) > 1:
+        raise CrossdraftError(f'The question came as {len(words)} words; quote it: "{" ".join(words)}".')
+    return words[0] if words else None
 
 
 def _request(

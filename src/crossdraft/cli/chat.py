@@ -72,7 +72,7 @@ def chat(
             "There is nothing to ask about; name a clip with --video. Images, and conversations in text alone, are for "
             "crossdraft ask."
         )
-    pair.check(events=recording.events is not None)
+    pair.check(events=recording.events is not None, shows=video is not None)
     excerpt = recording.excerpt(video)
 
     from crossdraft.cli.reporting import import_engine

@@ -184,11 +184,12 @@ class PairOptions:
     max_new_tokens: MaxNewTokens = None
     options: Options = field(default_factory=Options)
 
-    def check(self, *, events: bool = True) -> None:
+    def check(self, *, events: bool = True, shows: bool = True) -> None:
         """Refuse bad values, and models that do not exist; see `check_values` and `check_models`.
 
         Args:
             events: true if there is an event recording.
+            shows: true if a clip or an image is shown.
         """
         options = self.options
         check_values(
@@ -197,7 +198,7 @@ class PairOptions:
             device=options.device,
             draft_device=options.draft_device,
         )
-        check_models(self.target, shows=False)
+        check_models(self.target, shows=shows)
         if self.drafter not in (None, "none"):
             spec = read_spec(self.drafter)
             check_drafter_files(spec, self.target)

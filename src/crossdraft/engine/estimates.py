@@ -50,11 +50,10 @@ class LinearFit:
         for name, value in (("w", 1.0), ("x", x), ("y", y), ("xx", x * x), ("xy", x * y)):
             setattr(self, name, getattr(self, name) * self.decay + value)
 
-    def as_prior(self, times: float = 1.0) -> "LinearFit":
-        """A copy for something similar, `times` as large, which weighs little against new measurements."""
+    def as_prior(self) -> "LinearFit":
+        """A copy for something similar, which weighs little against new measurements."""
         share = min(1.0, PRIOR_POINTS / self.w) if self.w else 0.0
-        sums = {name: share * getattr(self, name) for name in ("w", "x", "y", "xx", "xy")}
-        return replace(self, **sums | {name: times * sums[name] for name in ("y", "xy")})
+        return replace(self, **{name: share * getattr(self, name) for name in ("w", "x", "y", "xx", "xy")})
 
     @property
     def slope(self) -> float:

@@ -28,7 +28,8 @@ def calibrate(target: Target, cost: CostModel, rows: int, spare: Callable[[], tu
     """Measure passes for the cost model before the first request, in about a second, or four passes.
 
     Passes over a token, over a token and a draft of `WIDE - 1`, and over a token in each of several rows are measured,
-    also on the drafter's cores if it has some; then the gain of these cores for such a draft and a chunk of a prompt.
+    also on the drafter's cores if it has some; then the gain of these cores for a chunk of a prompt, or for such a
+    draft where a chunk takes too long.
 
     Args:
         target: the target, in the thread that will run its passes.
@@ -52,11 +53,12 @@ def calibrate(target: Target, cost: CostModel, rows: int, spare: Callable[[], tu
     cost.saw_pass(1, 1, one)
     cost.saw_pass(1, WIDE, wide)
     if spare():
-        cost.reading_worth = seconds(1, 1, WIDE - 1) / wide
         if CHUNK / WIDE * wide < LONGEST_S:
             with borrowing(spare):
                 chunk = seconds(1, CHUNK)
             cost.reading_worth = seconds(1, CHUNK) / chunk
+        else:
+            cost.reading_worth = seconds(1, 1, WIDE - 1) / wide
 
 
 def _least_seconds(target: Target, rows: int, tokens: int, nodes: int = 0) -> float:
