@@ -182,8 +182,8 @@ def test_in_its_process_a_drafter_prepares_while_nobody_waits_for_its_drafts(fac
         (state,) = drafter.begin(requests[:1])
         for ahead in (False, True):
             drafter.propose([state], [Budget(4, wait_s=0.0 if ahead else None)])
-            assert until(drafter.spare_cores)  # it has prepared what it can
             drafter.commit([state], [VerifyOutput((), (9,))])
+            assert until(drafter.spare_cores)  # it has prepared what it can
             (draft,) = drafter.propose([state], [Budget(4)])
             assert any(span.name == "ahead" for span in draft.spans) is ahead
     finally:
