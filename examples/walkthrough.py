@@ -13,6 +13,7 @@ It writes into FOLDER, by default a temporary one. It needs the extra `all`, and
 # the drafter.
 
 # %%
+import re
 import statistics
 import subprocess
 import sys
@@ -101,7 +102,7 @@ command = [sys.executable, "-m", "crossdraft", "serve", "--port", "0", "--media-
 with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
     try:
         assert server.stdout is not None
-        address = server.stdout.readline().split()[2]
+        address = re.findall(r"http://\S+", server.stdout.readline())[0]
         client = OpenAI(base_url=f"{address}/v1", api_key="none")
         content = [
             {"type": "video_url", "video_url": {"url": f"file:{clip.video.name}"}},

@@ -131,6 +131,7 @@ def test_sigterm_drains_and_leaves_with_0(process):
     reader.start()
     assert begun.wait(60)
     children = descendants(found.pid)
+    found.stdout.close()  # as whoever wanted the first line alone does
     found.send_signal(signal.SIGTERM)
     time.sleep(0.02)
     try:  # while it drains it still says so; it may have ended already
@@ -150,6 +151,7 @@ def test_sigterm_drains_and_leaves_with_0(process):
     records = [json.loads(line) for line in (folder / "log").read_text().splitlines()]
     assert any(one["message"] == "WEBSOCKET /nosuch 404" for one in records)
     assert [one["message"] for one in records if one["level"] == "error"] == []
+    assert records[-1]["message"] == "ended"
     said = [one["message"] for one in records if "drafter" in one["message"]]
     assert said[0].startswith("Answers are written without the drafter: it was lost (its process ended)")
     assert said[1:] == ["The drafter was restarted."]

@@ -1,6 +1,7 @@
 """`crossdraft serve`: an OpenAI-compatible server on a pair. Its options are made from the settings' schema."""
 
 import inspect
+import logging
 import os
 import signal
 from contextlib import suppress
@@ -175,7 +176,8 @@ def _serve(settings: "ServerSettings") -> None:
             DrainingServer(configured(service), service, started).run([socket])
         finally:
             service.close()
-    typer.echo(f"{settings.model} has ended.")
+    # Not on stdout: whoever read the first line there may have closed it.
+    logging.getLogger("crossdraft.serve").info("ended")
 
 
 @app.command("new-key")
