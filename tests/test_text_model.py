@@ -1,13 +1,12 @@
 """Text models behind the adapter that was made for models that see: as targets, and as drafters."""
 
-import inspect
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, MambaConfig, MambaForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import crossdraft as cd
+from crossdraft.checkpoints.shrunk import shrunk, shrunk_model
 from crossdraft.engine.conformance import PARENTS, check_conformance
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
@@ -17,27 +16,17 @@ from crossdraft.text_model import TextPrompt, text_model
 from crossdraft.video.classes import TEXT_TYPES, model_class
 from tests.drafters.cross_vocab.tokenizers import byte_level
 
-SIZES = {
-    "vocab_size": 99, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "max_position_embeddings": 256, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "n_embd": 32, "n_layer": 2,
-    "n_head": 4, "n_positions": 256, "ffn_dim": 48, "word_embed_proj_dim": 32, "num_layers": 2, "sliding_window": 5,
-    "moe_intermediate_size": 16, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-}  # fmt: skip
-LATENT = ("deepseek_v2", "deepseek_v3", "longcat_flash", "minicpm3", "youtu")  # keys of their own for every head
 OFTEN = ("llama", "qwen2", "qwen3", "qwen3_moe", "gemma3_text", "gpt2", "deepseek_v3", "phi3")
+UNSAID = {  # what a class's own defaults leave out, and its checkpoints say
+    "deepseek_v2": {"num_experts_per_tok": 6},
+    "nemotron": {"num_key_value_heads": 8},
+}
 
 
 def tiny(kind: str):
-    """A random model of a type, small and in float32: experts have no kernels for doubles."""
-    config, sizes = CONFIG_MAPPING[kind], SIZES | {"num_key_value_heads": 4 if kind in LATENT else 2}
-    known = {*inspect.signature(config.__init__).parameters, *config.attribute_map}
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config(**{name: sizes[name] for name in sizes if name in known}))
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.mul_(3)
-    return model.float().eval()
+    """A random model of a type, of its class's own sizes but shrunk."""
+    config = CONFIG_MAPPING[kind](**UNSAID.get(kind, {}))
+    return shrunk_model(AutoModelForCausalLM, config, torch.float64)
 
 
 TOKENIZER = byte_level(" car", "USER", " ASSISTANT")
@@ -71,7 +60,7 @@ def test_a_model_without_a_cache_of_keys_is_refused():
 
 def test_a_model_that_does_not_say_its_context_is_refused():
     with torch.device("meta"):
-        model = tiny("llama")
+        model = AutoModelForCausalLM.from_config(shrunk(CONFIG_MAPPING["llama"]()))
     model.config.__dict__["max_position_embeddings"] = None  # as in a config class that has no such field
     with pytest.raises(CrossdraftError, match="does not say max_position_embeddings"):
         text_model(model, TextPrompt(TOKENIZER), TOKENIZER.decode, [2])
