@@ -133,7 +133,7 @@ def test_its_keys_of_verified_tokens_are_the_target_s_own(target, requests):
     assert state.exact > 5
     whole, part = (one.span(0, 0, one.lengths[0]).layers for one in (cache, state.cache))
     count = len(state.prompt)
-    for (keys, values), (few_keys, few_values) in zip(whole, part, strict=True):
+    for (keys, values), (few_keys, few_values) in zip(whole.values(), part.values(), strict=True):
         own = slice(len(prompt), len(prompt) + state.exact)
         assert torch.allclose(few_keys[:, count : count + state.exact], keys[:, own], atol=1e-9)
         assert torch.allclose(few_values[:, count : count + state.exact], values[:, own], atol=1e-9)

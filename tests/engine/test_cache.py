@@ -249,7 +249,7 @@ def test_each_layer_keeps_its_rows_where_its_keys_are():
     write(slice(0, 2), 3)  # rows of several lengths: written by indexes
     cache.keep(0, [1, 2])  # and compacted by indexes
     span = cache.span(0, 0, 5)
-    assert [keys.device.type for keys, _ in span.layers] == list(where)
+    assert [keys.device.type for keys, _ in span.layers.values()] == list(where)
     cache.drop_row(1)
     row = cache.add_row(200)  # grown
     cache.append(row, KVPrefix(((span, 5),)))

@@ -120,22 +120,23 @@ class KVSpan:
     """Keys and values of consecutive tokens, copied out of a row.
 
     Args:
-        layers: keys and values of each layer, [heads, n, head_dim] each.
+        layers: keys and values, [heads, n, head_dim] each, of each layer that has its own.
     """
 
-    layers: tuple[tuple[Tensor, Tensor], ...]
+    layers: Mapping[int, tuple[Tensor, Tensor]]
 
     def __len__(self) -> int:
-        return self.layers[0][0].shape[1]
+        return next(iter(self.layers.values()))[0].shape[1]
 
     @property
     def nbytes(self) -> int:
         """Bytes of all keys and values."""
-        return sum(keys.nbytes + values.nbytes for keys, values in self.layers)
+        return sum(keys.nbytes + values.nbytes for keys, values in self.layers.values())
 
     def part(self, start: int, stop: int) -> "KVSpan":
         """A copy of these tokens' keys and values."""
-        return KVSpan(tuple((k[:, start:stop].clone(), v[:, start:stop].clone()) for k, v in self.layers))
+        kept = {at: (k[:, start:stop].clone(), v[:, start:stop].clone()) for at, (k, v) in self.layers.items()}
+        return KVSpan(kept)
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,8 @@ class KVCache(Cache):
     `lengths[r]` counts the committed tokens of row r. A pass over n new tokens writes positions
     `lengths[r] … lengths[r]+n-1` and commits none of them: `advance` (a prefill) or `keep` (a tree) does.
     `rope_deltas[r]` is added to positions: M-RoPE models number text after a video from another start than its index.
+
+    Layers that read another layer's keys (Gemma 4's last ones) write none, and never get memory.
     """
 
     def __init__(self, num_layers: int, max_rows: int = 1, capacity: int = 512) -> None:
@@ -185,8 +188,13 @@ class KVCache(Cache):
         self.lengths: list[int] = []
         self.rope_deltas: list[int] = []
         self.window = PassWindow(slice(0, 0), slice(0, 0), 0)
+        self._passed = False  # a pass has ended, so that every layer that keeps keys has memory
         self._stores = [_Layer(self) for _ in range(num_layers)]
         super().__init__(layers=list(self._stores))
+
+    @property
+    def _filled_stores(self) -> list[_Layer]:
+        return [layer for layer in self._stores if layer.is_initialized]
 
     @property
     def rows(self) -> int:
@@ -197,8 +205,7 @@ class KVCache(Cache):
         """Open an empty row that must be able to hold `capacity` tokens; returns its index."""
         if self.rows == self.max_rows:
             raise CrossdraftError(f"All {self.max_rows} cache rows are in use; finish a request before adding one.")
-        if not self.rows and not all(layer.is_initialized for layer in self._stores):
-            # The first pass ran out of memory among the layers, or is still to come.
+        if not self.rows and not self._passed:  # the first pass ran out of memory among the layers, or is to come
             self._forget()
         self.reserve(capacity)
         if (rows := self._rows_with_another()) != self.allocated_rows:
@@ -233,7 +240,7 @@ class KVCache(Cache):
     def _allocate(self, rows: int, positions: int) -> None:
         """Give `rows` rows memory for `positions` positions."""
         filled = max(self.lengths, default=0)
-        layers = [layer for layer in self._stores if layer.is_initialized]
+        layers = self._filled_stores
         # All memory is allocated before anything changes: layers of different sizes could not be used again.
         made = [layer.resized(rows, positions, filled) for layer in layers]
         for layer, (keys, values) in zip(layers, made, strict=True):
@@ -245,6 +252,7 @@ class KVCache(Cache):
         for layer in self._stores:
             layer.forget()
         self.capacity = self.allocated = self._least
+        self._passed = False
 
     def _shrink(self) -> None:
         """Give back unused memory; nothing changes if there is no room for the copy."""
@@ -274,7 +282,7 @@ class KVCache(Cache):
         """
         copy = KVCache(len(self._stores), self.max_rows, self.capacity)
         copy.lengths, copy.rope_deltas, copy.window = [*self.lengths], [*self.rope_deltas], self.window
-        copy._opened = [*self._opened]
+        copy._opened, copy._passed = [*self._opened], self._passed
         copy.allocated_rows, copy.allocated = self.allocated_rows, self._copied
         for own, new in zip(self._stores, copy._stores, strict=True):
             if own.is_initialized:
@@ -284,7 +292,7 @@ class KVCache(Cache):
     @property
     def nbytes(self) -> int:
         """Bytes of all keys and values."""
-        return sum(layer.keys.nbytes + layer.values.nbytes for layer in self._stores if layer.is_initialized)
+        return sum(layer.keys.nbytes + layer.values.nbytes for layer in self._filled_stores)
 
     @property
     def token_bytes(self) -> int:
@@ -318,19 +326,25 @@ class KVCache(Cache):
 
     def span(self, row: int, start: int, stop: int) -> KVSpan:
         """A copy of the keys and values of a row's tokens `start` … `stop` - 1."""
-        found = [(layer.keys[row, :, start:stop], layer.values[row, :, start:stop]) for layer in self._stores]
-        return KVSpan(tuple((keys.clone(), values.clone()) for keys, values in found))
+        return KVSpan(
+            {
+                at: (layer.keys[row, :, start:stop].clone(), layer.values[row, :, start:stop].clone())
+                for at, layer in enumerate(self._stores)
+                if layer.is_initialized
+            }
+        )
 
     def append(self, row: int, prefix: KVPrefix) -> None:
         """Commit the tokens of a prefix after a row's tokens."""
         for span, count in prefix.parts:
             start, end = self.lengths[row], self.lengths[row] + count
-            for layer, (keys, values) in zip(self._stores, span.layers, strict=True):
+            for at, (keys, values) in span.layers.items():
+                layer = self._stores[at]
                 if not layer.is_initialized:
                     layer.lazy_initialization(keys[None], values[None])
                 layer.keys[row, :, start:end] = keys[:, :count]
                 layer.values[row, :, start:end] = values[:, :count]
-            self.lengths[row] = end
+            self.lengths[row], self._passed = end, True
 
     def open_window(self, rows: slice, new_tokens: int) -> PassWindow:
         """Choose the rows, and the number of tokens, that the next pass writes; a pass may open several windows."""
@@ -353,6 +367,7 @@ class KVCache(Cache):
     def advance(self, row: int, count: int) -> None:
         """Commit the next `count` tokens of a row, in the order in which they were written."""
         self.lengths[row] += count
+        self._passed = True
 
     def truncate(self, row: int, length: int) -> None:
         """Forget everything after the first `length` tokens of a row."""
@@ -365,7 +380,7 @@ class KVCache(Cache):
         start, count = self.lengths[row], len(path)
         if list(path) != list(range(count)):  # a chain's prefix already lies where it belongs
             source = self._sent([start + node for node in path])
-            for layer in self._stores:
+            for layer in self._filled_stores:
                 source = source.to(layer.keys.device)
                 for store in (layer.keys, layer.values):
                     store[row, :, start : start + count] = store[row].index_select(1, source)
@@ -379,10 +394,10 @@ class KVCache(Cache):
     def _sent(self, positions: Sequence[int]) -> Tensor:
         """Positions as indexes on the device of the keys."""
         indexes = torch.tensor(positions)
-        return to_device(indexes, self._stores[0].keys.device) if self._stores[0].is_initialized else indexes
+        filled = self._filled_stores
+        return to_device(indexes, filled[0].keys.device) if filled else indexes
 
     def _copy_row(self, source: int, target: int, length: int) -> None:
-        for layer in self._stores:
-            if layer.is_initialized:
-                layer.keys[target, :, :length] = layer.keys[source, :, :length]
-                layer.values[target, :, :length] = layer.values[source, :, :length]
+        for layer in self._filled_stores:
+            layer.keys[target, :, :length] = layer.keys[source, :, :length]
+            layer.values[target, :, :length] = layer.values[source, :, :length]

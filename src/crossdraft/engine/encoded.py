@@ -8,7 +8,8 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils import ModelOutput
 
-UNREAD = ("last_hidden_state", "hidden_states", "attentions")  # fields of an encoder's output that no model reads
+LAST = "last_hidden_state"  # read by models whose encoders have no `pooler_output` (Llama 4)
+UNREAD = (LAST, "hidden_states", "attentions")  # fields of an encoder's output that no model reads
 
 
 def without_unread(features: Any) -> Any:
@@ -35,6 +36,8 @@ def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _joined(outputs: Sequence[Any]) -> Any:
     if len(outputs) == 1:
         return outputs[0]
+    if outputs[0].pooler_output is None:
+        return _with(outputs[0], {LAST: torch.cat([output[LAST] for output in outputs])})
     found = [without_unread(output) for output in outputs]
     first: Any = found[0].pooler_output
     pooled: Any = tuple(row for output in found for row in output.pooler_output)
@@ -67,6 +70,9 @@ def first_features(encoded: Mapping[str, Any], counts: Mapping[str, int]) -> dic
 
 def _rows(output: Any, start: int, stop: int | None) -> Any:
     pooled: Any = output.pooler_output
+    if pooled is None:
+        flat = output[LAST].flatten(0, -2)
+        return _with(output, {LAST: flat[start:stop][None]})
     parts: list[Tensor] = [pooled] if isinstance(pooled, Tensor) else list(pooled)
     found = torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])
     rows: Any = found[start:stop]
@@ -82,6 +88,6 @@ def _rows(output: Any, start: int, stop: int | None) -> Any:
 
 def visual_rows(features: Any) -> Tensor:
     """[n, h] visual features, in the order of their placeholders."""
-    pooled = features.pooler_output
+    pooled = features[LAST] if features.pooler_output is None else features.pooler_output
     parts = [pooled] if isinstance(pooled, Tensor) else list(pooled)
     return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.passes import Masks, Pass, PassBuilder, PassResult, Segment
-
-TOKEN_TYPES = ("mm_token_type_ids", "token_type_ids")
+from crossdraft.engine.traits import TOKEN_TYPES
 
 
 class OwnForward:
@@ -36,6 +36,7 @@ class OwnForward:
             if captured:
                 arguments["output_hidden_states"] = True
             out = self._passes.model(**arguments, past_key_values=cache, use_cache=True, logits_to_keep=kept)
+            kept = out.logits.shape[1]  # some classes give the logits of all tokens, whatever is asked for
             for number, row in enumerate(segment.rows):
                 end = len(row) - (segment.width - kept)
                 scores.append(out.logits[number, end - row.answers : end])
@@ -55,7 +56,11 @@ class OwnForward:
             "position_ids": positions.permute(2, 0, 1) if traits.mrope else positions,
             "attention_mask": self._masks(segment.mask),
         }
-        encoded = segment.rows[0].chunk.encoded
+        chunk = segment.rows[0].chunk
+        encoded = chunk.encoded
+        if encoded and chunk.routes:
+            room = (0, segment.width - len(chunk.tokens))
+            arguments |= {name: pad(types, room)[None].to(one.ids.device) for name, types in chunk.routes.items()}
         if one.embeds is not None and any(row.embeds is not None for row in segment.rows):
             arguments["input_ids"], arguments["inputs_embeds"] = None, segment.padded(one.embeds[tokens])
         if encoded and traits.takes_encoded:

@@ -5,8 +5,8 @@ follow. Rows that attend in one call are a segment: consecutive rows of the cach
 one row with several.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Protocol
@@ -34,10 +34,11 @@ class Chunk:
 
     Args:
         tokens: [m] ids, m ≥ 1.
-        positions: [m] or [3, m] positions; `None` = count on from the row's length.
+        positions: [m] or [axes, m] positions; `None` = count on from the row's length.
         encoded: visual features whose placeholders stand in `tokens`.
         skip_logits: true if no logits are wanted, as another chunk follows.
         images: [m] number of a token's image, -1 = none, for models in which tokens of one image see each other.
+        routes: further inputs [m] of the tokens, by which visual ones get experts of their own.
     """
 
     tokens: Tensor
@@ -45,6 +46,7 @@ class Chunk:
     encoded: Encoded | None = None
     skip_logits: bool = False
     images: Tensor | None = None
+    routes: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ class Pass:
 
     Args:
         ids: [N] token ids of all rows, on the target's device.
-        positions: [N] or [3, N].
+        positions: [N] or [axes, N].
         segments: segments of these tokens, in their order.
         embeds: [N, h] input embeddings with visual features in their places; `None` = the embeddings of the ids.
     """
@@ -273,29 +275,41 @@ class PassBuilder:
         return tree.depths
 
     def _positions(self, cache: KVCache, row: PassRow) -> Tensor:
-        """[n] or [3, n] positions of a row's tokens."""
+        """[n] or [axes, n] positions of a row's tokens."""
         m, start = len(row.chunk.tokens), cache.lengths[row.index] + cache.rope_deltas[row.index]
         nodes = [start + m - 1 + depth for depth in self.depths(row.tree)]
         found = torch.tensor([*range(start, start + m), *nodes])
         if self.traits.mrope:
-            found = found.expand(3, -1).contiguous()
+            found = found.expand(self.traits.mrope, -1).contiguous()
         if row.chunk.positions is not None:
             found[..., :m] = row.chunk.positions
         return found
 
     def masks(self, cache: KVCache, rows: Sequence[PassRow], width: int, keys: int) -> Masks:
-        """The mask of a segment; one for each type of layer where sliding layers see less."""
+        """The mask of a segment; one for each type of layer where some types see less."""
+        traits, blocks = self.traits, self.traits.blocks
+        near = keys > (traits.window or traits.span or keys)
+        shown = blocks is not None and any(row.chunk.images is not None for row in rows)
+        if traits.limited is None or not (near or shown):
+            return self.mask(cache, rows, width, keys)
+        masks = dict.fromkeys(("full_attention", traits.limited), self._explicit(cache, rows, width, keys))
+        if blocks is not None and shown and (causal := masks.keys() - blocks.layers):  # these read images causally
+            plain = [replace(row, chunk=replace(row.chunk, images=None)) for row in rows]
+            masks |= dict.fromkeys(causal, self._explicit(cache, plain, width, keys))
+        if near:
+            seen, own = self.near(cache, rows, width, keys), masks[traits.limited]
+            masks[traits.limited] = seen if own is None else own & seen
+        return masks[traits.limited] if traits.all_slide else masks
+
+    def _explicit(self, cache: KVCache, rows: Sequence[PassRow], width: int, keys: int) -> Tensor | None:
+        """`mask`, with a mask for plain causal attention, too; `None` = a token sees all."""
         mask = self.mask(cache, rows, width, keys)
-        if self.traits.window is None or keys <= self.traits.window:
+        if mask is not None or width == 1:
             return mask
-        near = self.near(cache, rows, width, keys)
-        if mask is None and width > 1:  # plain causal attention
-            mask = torch.ones(width, keys, dtype=torch.bool, device=self.device).tril()[None, None]
-        sliding = near if mask is None else mask & near
-        return sliding if self.traits.all_slide else {"full_attention": mask, "sliding_attention": sliding}
+        return torch.ones(width, keys, dtype=torch.bool, device=self.device).tril()[None, None]
 
     def near(self, cache: KVCache, rows: Sequence[PassRow], width: int, keys: int) -> Tensor:
-        """[B, 1, width, keys], True = within a sliding layer's window, counted along a node's own path."""
+        """[B, 1, width, keys], True = within a layer's window, or its chunk, counted along a node's own path."""
         own, index = [], []
         for row in rows:
             length, m, n = cache.lengths[row.index], len(row.chunk.tokens), len(row.tree)
@@ -304,7 +318,10 @@ class PassBuilder:
             own.append([*range(length, length + m), *nodes, *range(length + m + n, length + width)])
             index.append([*range(length), *own[-1], *range(length + width, keys)])
         queries, seen = (to_device(torch.tensor(table), self.device) for table in (own, index))
-        return seen[:, None, None] > queries[:, None, :, None] - (self.traits.window or keys)
+        seen, queries = seen[:, None, None], queries[:, None, :, None]
+        if (span := self.traits.span) is not None:
+            return seen // span == queries // span
+        return seen > queries - (self.traits.window or keys)
 
     def mask(self, cache: KVCache, rows: Sequence[PassRow], width: int, keys: int) -> Tensor | None:
         """[B, 1, width, keys], True = may attend. `None` where plain causal attention is the same."""

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from crossdraft.engine.drafter import NOTHING, Budget, Drafter, VerifyOutput
 from crossdraft.engine.noise import Noise
-from crossdraft.engine.own_forward import TOKEN_TYPES
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.rules import rule_for
 from crossdraft.engine.sampling import warp_tree
 from crossdraft.engine.target import Target
+from crossdraft.engine.traits import TOKEN_TYPES
 
 
 @torch.inference_mode()
@@ -63,11 +63,12 @@ def generate(
 def full_forward(target: Target, prompt: Prompt, continuation: Sequence[int]) -> Tensor:
     """[V] logits after prompt + continuation, by the model alone: no cache, no pre-encoding, no mask of ours."""
     features = {name: value.to(target.device) for name, value in prompt.features.items()}
-    for name in features.keys() & TOKEN_TYPES:
+    for name in features.keys() & {*TOKEN_TYPES, *target.traits.routed}:
         features[name] = torch.cat([features[name], features[name].new_zeros(1, len(continuation))], 1)
     ids = torch.cat([prompt.input_ids, torch.tensor(continuation, dtype=torch.long)])[None].to(target.device)
     pixels = {
         name: value.to(target.model.dtype) if value.is_floating_point() and name.startswith("pixel") else value
         for name, value in features.items()
     }
-    return target.model(input_ids=ids, **pixels, use_cache=False, logits_to_keep=1).logits[0, -1]
+    whole = torch.ones_like(ids)  # some classes number their positions by the mask alone
+    return target.model(input_ids=ids, attention_mask=whole, **pixels, use_cache=False, logits_to_keep=1).logits[0, -1]

@@ -30,10 +30,13 @@ from crossdraft.engine.own_forward import OwnForward
 from crossdraft.engine.passes import Chunk, Executor, Pass, PassBuilder, PassRow, TargetOut
 from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request
+from crossdraft.engine.traits import rope_positions
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)
+
+PIXELS = ("pixel_values", "image_pixel", "image_patches")  # beginnings of the names of visual inputs
 
 
 @final
@@ -215,8 +218,13 @@ class Target:
         """
         ids = prompt.input_ids.cpu()
         positions, delta = self._positions(prompt) if prompt.positions is None else prompt.positions(encoded)
-        images = self._images(prompt)
+        images, routes = self._images(prompt), [name for name in self.traits.routed if name in prompt.features]
         cut = self._last_visual(ids)
+        if not cut and any(name.startswith(PIXELS) for name in prompt.features):
+            raise CrossdraftError(
+                f"The request shows an image or a clip, but no token of the prompt stands for it: "
+                f"{type(self.model).__name__} reads them in a way not known here; ask in words alone."
+            )
         if prompt.items and encoded and start < cut and self.traits.takes_encoded:
             encoded = last_features(encoded, self._visual_counts(ids[start:cut], encoded))
         # The last token is the root of the tree that rides along. If it is visual, it must be in the piece of the other
@@ -231,6 +239,7 @@ class Target:
                 encoded if a < cut else None,
                 skip_logits=b < len(prompt),
                 images=None if images is None or a >= cut else images[a:b],
+                routes={name: prompt.features[name][0, a:b] for name in routes} if a < cut else {},
             )
             for a, b in spans
         ]
@@ -248,10 +257,11 @@ class Target:
     def split(self, piece: Chunk, size: int) -> tuple[Chunk, Chunk | None]:
         """Split a piece of a prompt after `size` tokens; the second part is `None` if nothing is left.
 
-        A piece with images whose tokens see each other, or features that only the model makes, is not split.
+        A piece is not split if its images' tokens see each other or have experts of their own, or if only the model
+        makes its features.
         """
         cuttable = self.traits.takes_encoded and not self._in_one_piece
-        if len(piece.tokens) <= size or piece.images is not None or (piece.encoded and not cuttable):
+        if len(piece.tokens) <= size or piece.images is not None or piece.routes or (piece.encoded and not cuttable):
             return piece, None
         ids, positions, encoded = piece.tokens, piece.positions, piece.encoded or {}
         before, after = (self._visual_counts(part, encoded) for part in (ids[:size], ids[size:]))
@@ -312,12 +322,10 @@ class Target:
 
     def _images(self, prompt: Prompt) -> Tensor | None:
         """[L] number of each token's image, -1 = none; `None` if the model attends causally within images, too."""
-        if not self.traits.images_whole or "token_type_ids" not in prompt.features:
+        blocks = self.traits.blocks
+        if blocks is None or blocks.name not in prompt.features:
             return None
-        shown = prompt.features["token_type_ids"][0].cpu() == 1
-        begins = shown & ~shown.roll(1)
-        begins[:1] = shown[:1]
-        return torch.where(shown, begins.cumsum(0) - 1, -1)
+        return blocks.of(prompt.features[blocks.name][0].cpu())
 
     def _visual_counts(self, ids: Tensor, encoded: Encoded) -> dict[str, int]:
         """Count the placeholders of each encoded kind; one token may stand for both kinds, but not at once."""
@@ -326,13 +334,10 @@ class Target:
         return {kind: sum(token in own[kind] for token in ids.tolist()) for kind in own}
 
     def _positions(self, prompt: Prompt) -> tuple[Tensor | None, int]:
-        """Explicit [3, L] positions and the offset of later text for M-RoPE models; `None` and 0 if all is text."""
+        """Explicit [axes, L] positions and the offset of later text for M-RoPE models; `None` and 0 if all is text."""
         if not self.traits.mrope or not prompt.features:
             return None, 0
-        function: Callable[..., tuple[Tensor, Tensor]] = getattr(self.model.base_model, "get_rope_index")  # noqa: B009
-        names = inspect.signature(inspect.unwrap(function)).parameters
-        wanted = {name: prompt.features[name] for name in names if name in prompt.features}
-        positions, delta = function(input_ids=prompt.input_ids[None].cpu(), **wanted)
+        positions, delta = rope_positions(self.model, prompt.input_ids[None].cpu(), prompt.features)
         return positions[:, 0], int(delta)
 
 

@@ -1,11 +1,16 @@
 """Differences between `transformers` models, detected, not subclassed: placeholders, positions, masks."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
+import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
+from crossdraft.engine.devices import entry_device
 from crossdraft.errors import CrossdraftError
 
 # Where configurations name the ids that visual features replace; EventGPT's frames are a video to its adapter.
@@ -18,9 +23,34 @@ PLACEHOLDERS = {
 }
 
 
-KNOWN_LAYERS = frozenset(
-    ("full_attention", "sliding_attention")
-)  # `layer_types` of a decoder, as transformers names them
+# `layer_types` of a decoder, as transformers names them, whose caches and masks are known.
+KNOWN_LAYERS = frozenset(("full_attention", "sliding_attention", "chunked_attention"))
+TOKEN_TYPES = ("mm_token_type_ids", "token_type_ids")
+ROUTES = ("moe_mm_token_type_ids",)
+
+
+@dataclass(frozen=True)
+class ImageBlocks:
+    """Visual tokens that see each other, later ones too.
+
+    Args:
+        name: the input that marks them.
+        marks: its values that do.
+        layers: types of layers in which they see each other.
+        joined: all of a prompt are one block; otherwise each run of them is one.
+    """
+
+    name: str
+    marks: frozenset[int]
+    layers: frozenset[str]
+    joined: bool
+
+    def of(self, types: Tensor) -> Tensor:
+        """[L] number of each token's block, -1 = none, from its types [L]."""
+        shown = torch.isin(types, torch.tensor(sorted(self.marks), dtype=types.dtype))
+        begins = shown & ~shown.roll(1)
+        begins[:1] = shown[:1]
+        return torch.where(shown, 0 if self.joined else begins.cumsum(0) - 1, -1)
 
 
 @dataclass(frozen=True)
@@ -28,12 +58,19 @@ class Traits:
     """Properties of a model, as `detect_traits` finds them."""
 
     placeholders: Mapping[str, int]  # kind of feature -> the id that it replaces
-    mrope: bool
+    mrope: int  # axes of M-RoPE positions; 0 = plain positions
     additive_mask: bool
     takes_encoded: bool  # `mm_encoder_outputs`, since transformers 5.18; before, the first piece encodes for itself
     window: int | None = None  # positions up to its own that a token sees in sliding layers; None: there are none
     all_slide: bool = False  # every layer does (Mistral), so that there is one mask
-    images_whole: bool = False  # tokens of one image, marked in `token_type_ids`, see each other, later ones too
+    span: int | None = None  # positions of a chunk, in layers whose tokens see their own chunk alone (Llama 4)
+    blocks: ImageBlocks | None = None  # None: visual tokens attend causally, too
+    routed: tuple[str, ...] = ()  # inputs by which visual tokens get experts of their own (ERNIE 4.5 VL)
+
+    @property
+    def limited(self) -> str | None:
+        """Type of the layers that see only near positions; `None` = there are none."""
+        return "sliding_attention" if self.window else "chunked_attention" if self.span else None
 
     @property
     def visual_ids(self) -> frozenset[int]:
@@ -50,6 +87,7 @@ def detect_traits(model: PreTrainedModel) -> Traits:
     """
     config, text = model.config, model.config.get_text_config()
     layers = getattr(text, "layer_types", None)
+    chunked = layers is not None and "chunked_attention" in layers
     slides = layers is None or "sliding_attention" in layers
     check_layers(type(model).__name__, layers or ())
     kind = text._attn_implementation
@@ -63,13 +101,89 @@ def detect_traits(model: PreTrainedModel) -> Traits:
     parameters = inspect.signature(inspect.unwrap(model.forward)).parameters
     return Traits(
         placeholders,
-        mrope=hasattr(model.base_model, "get_rope_index"),
+        mrope=(axes := _axes(model)),
         additive_mask=kind == "eager",
         takes_encoded="mm_encoder_outputs" in parameters,
         window=getattr(text, "sliding_window", None) if slides else None,
         all_slide=layers is None,
-        images_whole="token_type_ids" in parameters,
+        span=getattr(text, "attention_chunk_size", None) if chunked else None,
+        blocks=None if axes else _blocks(model, placeholders, parameters),
+        routed=tuple(name for name in ROUTES if name in parameters),
     )
+
+
+def _axes(model: PreTrainedModel) -> int:
+    """Number of axes of a model's M-RoPE positions, by its own positions of a text; 0 = it has none."""
+    if not hasattr(model.base_model, "get_rope_index"):
+        return 0
+    ids = torch.zeros(1, 2, dtype=torch.long)
+    try:
+        return len(rope_positions(model, ids, {"mm_token_type_ids": torch.zeros_like(ids, dtype=torch.int)})[0])
+    except (RuntimeError, ValueError, TypeError, LookupError):  # it is only for prompts that show something
+        return 3
+
+
+def rope_positions(model: PreTrainedModel, ids: Tensor, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """M-RoPE positions [axes, 1, L] by a model's own function, and the offset of later text.
+
+    Args:
+        model: a model with `get_rope_index`.
+        ids: [1, L] token ids with placeholders.
+        inputs: further inputs of the prompt, of which the function gets those that it takes.
+    """
+    function: Callable[..., tuple[Tensor, Tensor]] = getattr(model.base_model, "get_rope_index")  # noqa: B009
+    given: dict[str, Tensor] = {**inputs, "attention_mask": torch.ones_like(ids)}
+    if "video_second_per_grid" in inputs:  # Qwen's Omni thinkers name it differently in their forward
+        given["second_per_grids"] = inputs["video_second_per_grid"]
+    names = inspect.signature(inspect.unwrap(function)).parameters
+    return function(input_ids=ids, **{name: given[name] for name in names if name in given})
+
+
+class _SeenError(Exception):
+    """Error that ends a forward once its masks are seen."""
+
+
+def _blocks(model: PreTrainedModel, placeholders: Mapping[str, int], known: Container[str]) -> ImageBlocks | None:
+    """Find the visual tokens that see each other, by the masks that a model makes for its own decoder.
+
+    Its forward is run over ten tokens, two images of two tokens and a clip of two, as far as the decoder.
+
+    Raises:
+        CrossdraftError: text sees later tokens, too.
+    """
+    name = next((one for one in TOKEN_TYPES if one in known), None)
+    if name is None:
+        return None
+    types = torch.tensor([[0, 1, 1, 0, 1, 1, 0, 2, 2, 0]])
+    shown = placeholders.get("image", 0)
+    ids = torch.where(types > 0, shown, 0)
+    masks: dict[str, Tensor | None] = {}
+
+    def look(module: object, arguments: object, named: Mapping[str, Any]) -> None:
+        found = named.get("attention_mask")
+        masks.update(found if isinstance(found, Mapping) else dict.fromkeys(KNOWN_LAYERS, found))
+        raise _SeenError
+
+    decoder: Any = model.get_decoder()
+    device = entry_device(model)
+    hook = decoder.register_forward_pre_hook(look, with_kwargs=True)
+    try:
+        with suppress(_SeenError), torch.inference_mode():
+            model.base_model(input_ids=ids.to(device), **{name: types.to(device)}, use_cache=False)
+    finally:
+        hook.remove()
+    seen = {  # additive masks are 0 where a token sees
+        kind: mask[0, 0].cpu() == (mask.dtype == torch.bool) for kind, mask in masks.items() if mask is not None
+    }
+    if any(mask[0, 1] or mask[3, 4] for mask in seen.values()):
+        name = type(model).__name__
+        raise CrossdraftError(f"{name} lets text see later tokens, which no pass here does; give another model.")
+    layers = frozenset(kind for kind, mask in seen.items() if mask[1, 2] or mask[7, 8])
+    if not layers:
+        return None
+    one = seen[next(iter(layers))]
+    marks = frozenset(mark for mark, at in ((1, 1), (2, 7)) if one[at, at + 1])
+    return ImageBlocks(name, marks, layers, joined=bool(one[1, 4]))
 
 
 def check_layers(name: str, layers: Sequence[str]) -> None:

@@ -102,7 +102,7 @@ def test_logits_features_and_keys_are_those_of_fast(dtype, tree, counted):
     fast, static = outs
     assert static.logits[0].shape == fast.logits[0].shape
     pairs = [*zip(fast.logits, static.logits, strict=True), *zip(fast.hidden[0], static.hidden[0], strict=True)]
-    for mine, its in zip(spans[0].layers, spans[1].layers, strict=True):
+    for mine, its in zip(spans[0].layers.values(), spans[1].layers.values(), strict=True):
         pairs += zip(mine, its, strict=True)
     assert all((one - other).abs().max() < NEAR[dtype] for one, other in pairs)
 
@@ -142,7 +142,7 @@ def test_a_padded_row_leaves_those_of_other_requests_as_they_are():
     target.extend(cache, [PassRow(row, Chunk(torch.tensor([7])), DraftTree.chain([9])) for row in range(3)])
     for row, span in enumerate(before):
         after = cache.span(row, 0, len(span))
-        pairs = zip((*sum(span.layers, ()),), (*sum(after.layers, ()),), strict=True)
+        pairs = zip((*sum(span.layers.values(), ()),), (*sum(after.layers.values(), ()),), strict=True)
         assert all(torch.equal(mine, its) for mine, its in pairs)
     assert cache.lengths[3] == len(before[3])
 
@@ -323,7 +323,7 @@ def test_a_row_that_pads_a_pass_may_reach_behind_all_that_the_pass_attends_to(st
     before, root = cache.span(3, 0, cache.lengths[3]), Chunk(torch.tensor([7]))
     out = static.extend(cache, [PassRow(row, root, DraftTree.chain([9])) for row in range(3)])
     assert counted == [(3, 2)]
-    for mine, its in zip(before.layers, cache.span(3, 0, len(before)).layers, strict=True):
+    for mine, its in zip(before.layers.values(), cache.span(3, 0, len(before)).layers.values(), strict=True):
         assert all(torch.equal(one, other) for one, other in zip(mine, its, strict=True))
     plain = target_of("video_llava", torch.float32)
     expected = plain.extend(read(plain), [PassRow(0, root, DraftTree.chain([9]))])

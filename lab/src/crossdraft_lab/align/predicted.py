@@ -132,7 +132,7 @@ def predicted_target(
 
 def check_readable(target: Target) -> None:
     """Raise CrossdraftError if a target's visual tokens are more than rows in a line of text."""
-    if target.traits.mrope or target.traits.images_whole or not target.traits.takes_encoded:
+    if target.traits.mrope or target.traits.blocks or not target.traits.takes_encoded:
         raise CrossdraftError(
             f"{type(target.model).__name__} gives visual tokens positions or masks of their own, or encodes as it "
             "reads, so that it cannot read predicted ones; name another drafter, such as event."

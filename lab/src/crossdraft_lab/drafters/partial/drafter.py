@@ -112,7 +112,7 @@ class PartialDrafter(IndependentDrafter):
         state.prompt = ids[-count:]
         state.cache = self.model.new_cache(capacity=count + state.spare)
         row = state.cache.add_row(count + state.spare)
-        state.cache.append(row, KVPrefix(((KVSpan(tuple(parts)), count),)))
+        state.cache.append(row, KVPrefix(((KVSpan(dict(enumerate(parts))), count),)))
         state.cache.rope_deltas[row] = len(ids) - count
         state.read = True
 
@@ -127,7 +127,7 @@ class PartialDrafter(IndependentDrafter):
         for layer, block in enumerate(self.decoder.layers):
             layers.append(keys_values(self.decoder, block, hidden[layer][:count], positions))
         state.cache.truncate(0, len(state.prompt) + state.exact)
-        state.cache.append(0, KVPrefix(((KVSpan(tuple(layers)), count),)))
+        state.cache.append(0, KVPrefix(((KVSpan(dict(enumerate(layers))), count),)))
         state.exact += count
         state.fed = state.committed[:-1]
 
