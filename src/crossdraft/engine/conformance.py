@@ -2,8 +2,8 @@
 
 A tree is verified in one pass and every node is compared with a plain full forward over the prompt and that node's
 path; then an accepted path is compacted and the next pass is compared again. Steps of one token are compared with
-Hugging Face's own on its own cache, as a model may read otherwise there. Two planted faults, a causal mask and sequential
-positions, must show in the differences, which proves that the test can fail.
+Hugging Face's own on its own cache, as a model may read otherwise there. Two planted faults, a causal mask and
+sequential positions, must show in the differences, which proves that the test can fail.
 """
 
 from collections.abc import Sequence
@@ -126,8 +126,8 @@ def _stepped(target: Target, prompt: Prompt) -> float:
         hook.remove()
     cache = target.new_cache()
     found = [_prefill(target, cache, prompt, DraftTree.empty())]
-    for token in answer[0, len(prompt) : -1].cpu():
-        found.append(target.extend(cache, [PassRow(0, Chunk(token[None]))]).logits[0])
+    steps = [Chunk(token[None]) for token in answer[0, len(prompt) : -1].cpu()]
+    found += [target.extend(cache, [PassRow(0, step)]).logits[0] for step in steps]
     return _error(torch.cat(found), torch.cat(own))
 
 

@@ -22,7 +22,6 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.rules import rule_for
 from crossdraft.engine.sampling import warp_tree
 from crossdraft.engine.target import Target
-from crossdraft.engine.traits import TOKEN_TYPES
 
 
 @torch.inference_mode()
@@ -63,7 +62,7 @@ def generate(
 def full_forward(target: Target, prompt: Prompt, continuation: Sequence[int]) -> Tensor:
     """[V] logits after prompt + continuation, by the model alone: no cache, no pre-encoding, no mask of ours."""
     features = {name: value.to(target.device) for name, value in prompt.features.items()}
-    for name in features.keys() & {*TOKEN_TYPES, *target.traits.routed}:
+    for name in [name for name in features if name.endswith("token_type_ids")]:
         features[name] = torch.cat([features[name], features[name].new_zeros(1, len(continuation))], 1)
     ids = torch.cat([prompt.input_ids, torch.tensor(continuation, dtype=torch.long)])[None].to(target.device)
     pixels = {
