@@ -138,6 +138,7 @@ def read_prompt(
     cache = model.new_cache(capacity=capacity)
     out = prefill(model, cache, prompt, known.encode(), capacity, capture=capture, prefix=known.prefix)
     known.store(cache, 0, model.visual_end(prompt))
+    cache.mark(0)
     return prompt, cache, out
 
 
@@ -145,7 +146,9 @@ def read_encoded(model: Target, prompt: Prompt, encoded: Encoded, spare: int) ->
     """Prefill a prompt whose visual features are given; returns the cache and the output, as `read_prompt`."""
     capacity = _capacity(model, prompt, spare)
     cache = model.new_cache(capacity=capacity)
-    return cache, prefill(model, cache, prompt, encoded, capacity)
+    out = prefill(model, cache, prompt, encoded, capacity)
+    cache.mark(0)
+    return cache, out
 
 
 def _capacity(model: Target, prompt: Prompt, spare: int) -> int:

@@ -257,6 +257,8 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
             state.features[1 + len(state.fed) :] = layer
         state.logits = self.logits_of(out, state.frame_kv)
         state.fed = written
+        if not state.pending:
+            state.cache.mark(0)
 
     def _candidates(self, state: IndependentState, written: Sequence[int], most: int) -> list[int]:
         """Find at most `most` tokens that may follow all of `written`, of which `state.fed` is in the KV cache."""
@@ -307,7 +309,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         written = [*state.committed, *state.pending]
         kept = common_prefix(state.fed, written)
         if kept < len(state.fed):
-            state.cache.truncate(0, len(state.prompt) + kept)
+            kept = state.cache.truncate(0, len(state.prompt) + kept) - len(state.prompt)
             state.fed = state.fed[:kept]
 
 

@@ -26,6 +26,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, warp_tree
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import ROOT, DraftTree, common_prefix
+from crossdraft.errors import CrossdraftError
 
 SPARE = 192  # tokens of the cache after the answer, for nodes that are fed together
 BuildTree = Callable[[ProbsFn, SelectFn, Budget], BuiltTree]
@@ -58,11 +59,19 @@ class TreeDrafter(PerRequestDrafter[TreeModelState]):
         model: the drafter's network behind the adapter, with its own `prepare`.
         build: how the tree is built: a function of `drafters.trees`, with its settings bound by `functools.partial`.
         banned: ids that must never be drafted; see `IndependentDrafter`.
+
+    Raises:
+        CrossdraftError: the model keeps states.
     """
 
     needs = Needs()
 
     def __init__(self, model: Target, build: BuildTree, banned: Sequence[int] = ()) -> None:
+        if model.traits.mixers:
+            raise CrossdraftError(
+                f"{type(model.model).__name__} keeps states, which cannot go back by one token, as each level of a "
+                "tree asks; let it draft chains: leave out tree."
+            )
         self.model = model
         self.build = build
         self.banned = banned_bias(model, banned)

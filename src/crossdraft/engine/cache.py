@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 GROW = 64  # capacity is rounded up to this, so that joining rows rarely reallocate
 SHRINK = 4  # memory for more than this many times the rows, or positions, in use is given back
+State = tuple[Tensor, ...]  # of a recurrent layer and a row: the last inputs of a convolution, and perhaps a memory
 
 
 def _whole_steps(positions: int) -> int:
@@ -121,22 +122,29 @@ class KVSpan:
 
     Args:
         layers: keys and values, [heads, n, head_dim] each, of each layer that has its own.
+        states: of each recurrent layer, after the last of the tokens; empty = not known; `None` = there are none.
     """
 
     layers: Mapping[int, tuple[Tensor, Tensor]]
+    states: Mapping[int, State] | None = None
 
     def __len__(self) -> int:
         return next(iter(self.layers.values()))[0].shape[1]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all keys and values."""
-        return sum(keys.nbytes + values.nbytes for keys, values in self.layers.values())
+        """Bytes of all keys, values and states."""
+        states = sum(one.nbytes for state in (self.states or {}).values() for one in state)
+        return states + sum(keys.nbytes + values.nbytes for keys, values in self.layers.values())
+
+    def ends_known(self, count: int) -> bool:
+        """True if a row may go on after the first `count` tokens: a state is known at the span's end, if at all."""
+        return self.states is None or (bool(self.states) and count == len(self))
 
     def part(self, start: int, stop: int) -> "KVSpan":
-        """A copy of these tokens' keys and values."""
+        """A copy of these tokens' keys and values, with the states at the span's end alone."""
         kept = {at: (k[:, start:stop].clone(), v[:, start:stop].clone()) for at, (k, v) in self.layers.items()}
-        return KVSpan(kept)
+        return KVSpan(kept, self.states if self.states is None or stop == len(self) else {})
 
 
 @dataclass(frozen=True)
@@ -155,11 +163,13 @@ class KVPrefix:
         return sum(count for _, count in self.parts)
 
     def first(self, length: int) -> "KVPrefix":
-        """The prefix's first `length` tokens."""
+        """The prefix's first `length` tokens; with states, the most of them that end where these are known."""
         parts: list[tuple[KVSpan, int]] = []
         for span, count in self.parts:
             if (taken := min(count, length - sum(n for _, n in parts))) > 0:
                 parts.append((span, taken))
+        while parts and not parts[-1][0].ends_known(parts[-1][1]):
+            parts.pop()
         hidden = zip(self.hidden, parts, strict=False)
         return KVPrefix(tuple(parts), tuple({layer: x[:n] for layer, x in found.items()} for found, (_, n) in hidden))
 
@@ -197,6 +207,16 @@ class KVCache(Cache):
         return [layer for layer in self._stores if layer.is_initialized]
 
     @property
+    def keeps_states(self) -> bool:
+        """True if some layers keep a state: then a row can go back only to where it was marked."""
+        return False
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of one row's states, once the first pass has told their sizes."""
+        return 0
+
+    @property
     def rows(self) -> int:
         """Rows in use."""
         return len(self.lengths)
@@ -225,7 +245,7 @@ class KVCache(Cache):
         return more if self.rows == self.allocated_rows else self.allocated_rows
 
     def nbytes_with(self, capacity: int) -> int:
-        """Bytes of all keys and values once another row of `capacity` tokens is in use; 0 before the first pass."""
+        """Bytes of keys, values and states once another row of `capacity` tokens is in use; 0 before the first pass."""
         positions = max(self.allocated, _whole_steps(capacity))
         return self.token_bytes * self._rows_with_another() * positions
 
@@ -280,29 +300,37 @@ class KVCache(Cache):
 
         The copy may grow as far as this cache, and takes memory only as it grows.
         """
-        copy = KVCache(len(self._stores), self.max_rows, self.capacity)
+        copy = self._new()
         copy.lengths, copy.rope_deltas, copy.window = [*self.lengths], [*self.rope_deltas], self.window
-        copy._opened, copy._passed = [*self._opened], self._passed
+        copy._opened, copy._passed = [*self._opened], self._passed  # noqa: SLF001
         copy.allocated_rows, copy.allocated = self.allocated_rows, self._copied
-        for own, new in zip(self._stores, copy._stores, strict=True):
+        for own, new in zip(self._stores, copy._stores, strict=True):  # noqa: SLF001
             if own.is_initialized:
                 new.put(*own.resized(copy.allocated_rows, copy.allocated, self._filled))
         return copy
 
+    def _new(self) -> "KVCache":
+        return KVCache(len(self._stores), self.max_rows, self.capacity)
+
     @property
     def nbytes(self) -> int:
+        """Bytes of all keys, values and states."""
+        return self.key_bytes
+
+    @property
+    def key_bytes(self) -> int:
         """Bytes of all keys and values."""
         return sum(layer.keys.nbytes + layer.values.nbytes for layer in self._filled_stores)
 
     @property
     def token_bytes(self) -> int:
         """Bytes of one token's keys and values, once the first pass has told their sizes."""
-        return self.nbytes // (self.allocated_rows * self.allocated)
+        return self.key_bytes // (self.allocated_rows * self.allocated)
 
     @property
     def copy_bytes(self) -> int:
-        """Bytes of all keys and values of a copy."""
-        return self.nbytes * self._copied // self.allocated
+        """Bytes of all keys, values and states of a copy."""
+        return self.key_bytes * self._copied // self.allocated + self.nbytes - self.key_bytes
 
     @property
     def _filled(self) -> int:
@@ -369,11 +397,18 @@ class KVCache(Cache):
         self.lengths[row] += count
         self._passed = True
 
-    def truncate(self, row: int, length: int) -> None:
-        """Forget everything after the first `length` tokens of a row."""
+    def settle(self) -> None:
+        """Begin a pass: what the last one left is committed as far as its tokens were, and else dropped."""
+
+    def mark(self, row: int) -> None:
+        """Let a row that keeps states be truncated to its length of now; the first and the last mark of a row count."""
+
+    def truncate(self, row: int, length: int) -> int:
+        """Forget what follows the first `length` tokens of a row; returns its length, less if it keeps states."""
         if length > self.lengths[row]:
             raise CrossdraftError(f"Row {row} holds {self.lengths[row]} tokens and cannot be cut to {length}.")
         self.lengths[row] = length
+        return length
 
     def keep(self, row: int, path: Sequence[int]) -> None:
         """Commit an accepted path: tree nodes (offsets after the row's length) become its next tokens."""

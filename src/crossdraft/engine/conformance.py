@@ -35,7 +35,7 @@ class Conformance:
         compacted: the pass after an accepted path was compacted.
         stepped: the prompt and two greedy tokens, one a pass, against Hugging Face's `generate`.
         wrong_mask: the riding tree under a causal mask.
-        wrong_position: the riding tree at sequential positions; 0 exactly where a model has no positions.
+        wrong_position: the riding tree at sequential positions, against itself; 0 where a model has no positions.
     """
 
     riding: float
@@ -101,7 +101,7 @@ def check_conformance(target: Target, prompt: Prompt, tokens: Sequence[int]) -> 
         stepped=_stepped(target, prompt),
         wrong_mask=_error(_prefill(planted(target, CausalMask), target.new_cache(), prompt, tree), reference),
         wrong_position=_error(
-            _prefill(planted(target, SequentialPositions), target.new_cache(), prompt, tree), reference
+            _prefill(planted(target, SequentialPositions), target.new_cache(), prompt, tree), riding
         ),
     )
 

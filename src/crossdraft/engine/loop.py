@@ -220,6 +220,8 @@ class DecodeLoop:
         """Verify each row's tree, keep its accepted path in the cache, emit, and commit to the drafter."""
         outputs: list[tuple[RequestState, Any]] = []
         for index, (row, draft, logits) in enumerate(zip(rows, drafts, out.logits, strict=True)):
+            if row.pending and self.cache.keeps_states:
+                row.keep_prompt(self.cache)  # the states of where a pass ends are known only now
             if row.pending or row.over:
                 continue  # more of its prompt is to come
             tree, first = draft.tree, not row.tokens

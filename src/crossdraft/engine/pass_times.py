@@ -69,7 +69,8 @@ def _least_seconds(target: Target, rows: int, tokens: int, nodes: int = 0) -> fl
     tree, found, start = DraftTree.chain([TOKEN] * nodes), list[float](), time.perf_counter()
     try:
         for _ in range(rows):
-            cache.advance(cache.add_row(room), before)
+            cache.advance(row := cache.add_row(room), before)
+            cache.mark(row)
         while not found or (len(found) <= SAMPLES and time.perf_counter() - start < CALIBRATION_S):
             found.append(target.extend(cache, [PassRow(row, chunk, tree) for row in range(rows)]).seconds)
             for row in range(rows):

@@ -19,7 +19,9 @@ from crossdraft.engine.cache import KVCache, PassWindow
 from crossdraft.engine.clock import Mark
 from crossdraft.engine.devices import entry_device, to_device
 from crossdraft.engine.prompt import Encoded
-from crossdraft.engine.traits import Traits, detect_traits
+from crossdraft.engine.recurrent.cache import Paths, StateCache
+from crossdraft.engine.recurrent.mixers import width_of
+from crossdraft.engine.traits import KNOWN_LAYERS, STATE_LAYERS, Traits, detect_traits
 from crossdraft.engine.tree import DraftTree
 
 EMPTY = DraftTree.empty()
@@ -256,10 +258,13 @@ class PassBuilder:
         ids: list[int] = []
         positions: list[Tensor] = []
         segments: list[Segment] = []
+        cache.settle()
         for part in segments_of(rows):
             wide = max(width, *map(len, part))
             window = cache.open_window(slice(part[0].index, part[-1].index + 1), wide)
             mask = self.masks(cache, part, wide, max(keys, window.end))
+            if isinstance(cache, StateCache):
+                cache.enter(window, self.paths(part, wide))
             real = real_tokens([len(row) for row in part], wide)
             real = None if real is None else to_device(real, self.device)
             segments.append(Segment(part, len(ids), wide, window, mask, real))
@@ -285,8 +290,22 @@ class PassBuilder:
             found[..., :m] = row.chunk.positions
         return found
 
+    def paths(self, rows: Sequence[PassRow], width: int) -> Paths:
+        """The paths of a segment's tokens, for layers that keep a state."""
+        pending, trees = [len(row.chunk.tokens) for row in rows], [row.tree for row in rows]
+        return Paths.of(pending, trees, width, width_of(self.traits.mixers), self.device)
+
     def masks(self, cache: KVCache, rows: Sequence[PassRow], width: int, keys: int) -> Masks:
-        """The mask of a segment; one for each type of layer where some types see less."""
+        """The mask of a segment; one for each type of layer where some types see less, or keep a state."""
+        masks = self._masks(cache, rows, width, keys)
+        if not self.traits.mixers:
+            return masks
+        if masks is None:  # such a model would make masks of its own
+            masks = self._explicit(cache, rows, width, keys)
+        known: dict[str, Tensor | None] = masks if isinstance(masks, dict) else dict.fromkeys(KNOWN_LAYERS, masks)
+        return {**known, **dict.fromkeys(STATE_LAYERS)}
+
+    def _masks(self, cache: KVCache, rows: Sequence[PassRow], width: int, keys: int) -> Masks:
         traits, blocks = self.traits, self.traits.blocks
         near = keys > (traits.window or traits.span or keys)
         shown = blocks is not None and any(row.chunk.images is not None for row in rows)

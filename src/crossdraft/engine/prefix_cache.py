@@ -288,7 +288,7 @@ class PrefixCache:
     ) -> list[_Edge]:
         """Add an edge for the ids from `at` on; returns a list of that edge, empty if the edge is too large."""
         ids = cached.ids[at:]
-        size = cache.token_bytes * len(ids) + sum(features.nbytes for features in hidden.values())
+        size = cache.token_bytes * len(ids) + cache.state_bytes + sum(features.nbytes for features in hidden.values())
         if not self._fits(size):
             return []
         if above.above is None:
@@ -408,6 +408,8 @@ class CachedPrompt:
             return
         if min(self.ids, default=0) >= 0:  # no drafter asks for features of text alone
             cut, hidden = len(self.ids), {}
+        if cache.keeps_states and cache.lengths[row] != cut:
+            return  # states are known only at the end of what a row holds
         self.prefixes.add(replace(self, ids=self.ids[:cut]), cache, row, hidden, tuple(hidden))
 
     def store_answer(self, cache: KVCache, row: int, tokens: Sequence[int]) -> None:

@@ -29,6 +29,8 @@ from crossdraft.engine.generation import GenerationDefaults
 from crossdraft.engine.own_forward import OwnForward
 from crossdraft.engine.passes import Chunk, Executor, Pass, PassBuilder, PassRow, TargetOut
 from crossdraft.engine.prompt import Encoded, Prompt
+from crossdraft.engine.recurrent.cache import StateCache
+from crossdraft.engine.recurrent.mixers import read_along_paths
 from crossdraft.engine.request import Request
 from crossdraft.engine.traits import rope_positions
 from crossdraft.engine.tree import DraftTree
@@ -64,6 +66,7 @@ class Target:
         self.passes = PassBuilder.of(model.eval())
         self.model, self.device, self.traits = model, self.passes.device, self.passes.traits
         without_cudnn_attention(self.device)
+        read_along_paths(self.traits.mixers)
         self.clock = clock_of(self.device)
         self.prepare = prepare
         self._encoder: Callable[[Prompt], Encoded] | None = None
@@ -76,7 +79,8 @@ class Target:
         self.text_config = model.config.get_text_config()
         self.vocab_size: int = self.text_config.vocab_size
         self.context: int = self.text_config.max_position_embeddings
-        self.fast = None if self.traits.mrope or self.traits.window else find_fast(model)
+        plain = not (self.traits.mrope or self.traits.window or self.traits.mixers)
+        self.fast = find_fast(model) if plain else None
         self._own = OwnForward(self.passes)
         self._static: StaticDecoder | None = None
         self._held: list[PollHook] = []
@@ -141,6 +145,8 @@ class Target:
         layers = self.text_config.num_hidden_layers
         if self._static is not None:  # rows are as long as the context: their memory must not move
             return self._static.new_cache(layers, max_rows, max(self.context, capacity))
+        if self.traits.mixers:
+            return StateCache(layers, self.traits.mixers, max_rows, capacity)
         return KVCache(layers, max_rows, capacity)
 
     @torch.inference_mode()

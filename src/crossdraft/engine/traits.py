@@ -3,14 +3,15 @@
 import inspect
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from crossdraft.engine.devices import entry_device
+from crossdraft.engine.recurrent.mixers import find_mixers
 from crossdraft.errors import CrossdraftError
 
 # Where configurations name the ids that visual features replace; EventGPT's frames are a video to its adapter.
@@ -26,6 +27,8 @@ PLACEHOLDERS = {
 # `layer_types` of a decoder, as transformers names them, whose caches and masks are known.
 KNOWN_LAYERS = frozenset(("full_attention", "sliding_attention", "chunked_attention"))
 TOKEN_TYPES = ("mm_token_type_ids", "token_type_ids")
+STATE_LAYERS = frozenset(("linear_attention", "conv"))  # that keep a state
+FREE_LAYERS = frozenset(("mlp", "moe"))  # that keep nothing (Nemotron-H)
 ROUTES = ("moe_mm_token_type_ids",)
 
 
@@ -65,6 +68,7 @@ class Traits:
     all_slide: bool = False  # every layer does (Mistral), so that there is one mask
     span: int | None = None  # positions of a chunk, in layers whose tokens see their own chunk alone (Llama 4)
     blocks: ImageBlocks | None = None  # None: visual tokens attend causally, too
+    mixers: Mapping[int, nn.Module] = field(default_factory=dict[int, nn.Module])  # of the layers that keep a state
     routed: tuple[str, ...] = ()  # inputs by which visual tokens get experts of their own (ERNIE 4.5 VL)
 
     @property
@@ -82,8 +86,8 @@ def detect_traits(model: PreTrainedModel) -> Traits:
     """Look at the configuration and the methods of a model, never at its class name.
 
     Raises:
-        CrossdraftError: a kind of attention that trees are not built for (flash-attention 2), or that no tree can be
-            verified with (layers that keep a state).
+        CrossdraftError: a kind of attention that trees are not built for (flash-attention 2), or layers of an unknown
+            kind.
     """
     config, text = model.config, model.config.get_text_config()
     layers = getattr(text, "layer_types", None)
@@ -109,6 +113,7 @@ def detect_traits(model: PreTrainedModel) -> Traits:
         span=getattr(text, "attention_chunk_size", None) if chunked else None,
         blocks=None if axes else _blocks(model, placeholders, parameters),
         routed=tuple(name for name in ROUTES if name in parameters),
+        mixers=find_mixers(model, {at: kind for at, kind in enumerate(layers or ()) if kind in STATE_LAYERS}),
     )
 
 
@@ -187,19 +192,15 @@ def _blocks(model: PreTrainedModel, placeholders: Mapping[str, int], known: Cont
 
 
 def check_layers(name: str, layers: Sequence[str]) -> None:
-    """Raise CrossdraftError if no tree can be read by any of a decoder's layers, as by those that keep a state.
+    """Raise CrossdraftError if a decoder has layers whose caches and masks are not known.
 
     Args:
         name: of the model, or where it lies.
         layers: `layer_types` of its configuration.
     """
-    if "linear_attention" in layers:
-        raise CrossdraftError(
-            f"{name} has linear-attention layers: their state sums up every token read, so that the branches of a tree "
-            "cannot be read in one pass, nor rejected tokens taken back; give a model whose layers all attend in full."
-        )
-    if others := sorted({*map(str, layers)} - KNOWN_LAYERS):
+    if others := sorted({*map(str, layers)} - KNOWN_LAYERS - STATE_LAYERS - FREE_LAYERS):
+        known = sorted(KNOWN_LAYERS | STATE_LAYERS)
         raise CrossdraftError(
             f"{name} has layers of the types {', '.join(others)}, whose caches and masks are not known here; give a "
-            f"model with layers of the types {' and '.join(sorted(KNOWN_LAYERS))} alone."
+            f"model with layers of the types {', '.join(known[:-1])} and {known[-1]} alone."
         )

@@ -172,12 +172,14 @@ class CrossVocabDrafter(PerRequestDrafter[AssistantState]):
         if kept == len(ids) == len(state.fed):
             return state.last_logits
         kept = max(0, min(kept, len(ids) - 1))  # the last one is fed again where its logits are gone
-        state.cache.truncate(0, len(state.prompt) + kept)
+        kept = state.cache.truncate(0, len(state.prompt) + kept) - len(state.prompt)
         state.last_logits = state.prompt_logits
         if ids:
             chunk = Chunk(torch.tensor(ids[kept:]))
             out = self.model.extend(state.cache, [PassRow(0, chunk)])
             state.last_logits = out.logits[0][-1]
+            if list(ids) == state.own_ids:
+                state.cache.mark(0)
         state.fed = list(ids)
         return state.last_logits
 

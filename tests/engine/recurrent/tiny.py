@@ -1,0 +1,125 @@
+"""Tiny random models with recurrent layers, and some that attend; prompts of text, an image or a clip."""
+
+from typing import Any
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from crossdraft.engine.prompt import Prompt
+from crossdraft.engine.request import Request
+from crossdraft.engine.target import Target
+
+VOCABULARY, IMAGE, VIDEO = 99, 97, 98
+ROPE = {"rope_type": "default", "rope_theta": 1e4}
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "head_dim": 16,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "bos_token_id": 1,
+    "eos_token_id": None, "pad_token_id": 0,
+}  # fmt: skip
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_routed_experts": 4, "n_group": 1}
+DELTA = {
+    "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+}  # fmt: skip
+CONV = {"layer_types": ["conv", "full_attention", "conv", "full_attention"], "block_auto_adjust_ff_dim": False}
+KIMI = {
+    "linear_num_heads": 4, "linear_head_dim": 16, "kv_lora_rank": 16, "q_lora_rank": None, "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8, "v_head_dim": 8, "num_key_value_heads": 4, "topk_group": 1, "n_shared_experts": 1,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
+}  # fmt: skip
+MAMBA = {
+    "mamba_num_heads": 4, "mamba_head_dim": 8, "ssm_state_size": 8, "n_groups": 2, "chunk_size": 8, "topk_group": 1,
+    "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "linear_attention"],
+    "n_shared_experts": 1, "moe_shared_expert_intermediate_size": 32,
+}  # fmt: skip
+QWEN_ROPE = {"rope_parameters": ROPE | {"mrope_section": [2, 3, 3], "mrope_interleaved": True}}
+VISION = {
+    "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_heads": 2, "num_hidden_layers": 2,
+    "depth": 2, "image_size": 16, "patch_size": 4, "out_hidden_size": 64, "num_position_embeddings": 16,
+}  # fmt: skip
+TEXT = {"qwen3_next": DELTA | EXPERTS, "kimi_linear": KIMI | EXPERTS, "lfm2": CONV, "nemotron_h": MAMBA | EXPERTS}
+SEES = {
+    "qwen3_5": DELTA | QWEN_ROPE,
+    "qwen3_5_moe": DELTA | QWEN_ROPE | EXPERTS | {"shared_expert_intermediate_size": 32},
+    "lfm2_vl": CONV | {"model_type": "lfm2"},
+    "lfm3_vl": CONV | {"layer_types": ["conv", "sliding_attention", "conv", "full_attention"], "sliding_window": 8},
+}
+KINDS = dict.fromkeys(TEXT, ("text",)) | dict.fromkeys(SEES, ("text", "image", "video"))
+KINDS["lfm2_vl"] = ("text", "image")  # it reads no clips
+
+
+WITHOUT_POSITIONS = ("kimi_linear", "nemotron_h")  # their order is the states' alone
+EXACT = ("lfm2", "lfm2_vl", "lfm3_vl")  # the others compute their states in float32, whatever their weights are in
+
+
+def tiny(kind: str, dtype: torch.dtype = torch.float64) -> PreTrainedModel:
+    """A random model of a type, whose tokens depend on one another strongly."""
+    config = CONFIG_MAPPING[kind]
+    if kind in TEXT:
+        sizes = SIZES | TEXT[kind]
+        if kind == "nemotron_h":
+            del sizes["num_hidden_layers"]
+        made: Any = config(**sizes)
+        build: Any = transformers.AutoModelForCausalLM.from_config
+    else:
+        made = config(
+            text_config=SIZES | SEES[kind], vision_config=VISION, image_token_id=IMAGE, video_token_id=VIDEO,
+            vision_start_token_id=95, vision_end_token_id=96,
+        )  # fmt: skip
+        build = transformers.AutoModelForImageTextToText.from_config
+    torch.manual_seed(0)
+    model = build(made).to(dtype).eval()
+    model.set_experts_implementation("eager")  # there are no kernels for doubles
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.mul_(3)
+            if name.endswith(("A_log", "dt_bias")):  # memories of some ten tokens
+                weight.copy_(torch.linspace(-2.5, -1, weight.numel()).view_as(weight))
+    return model
+
+
+def random(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(7))
+
+
+def prompt_of(kind: str, what: str, words: tuple[int, ...] = (11, 12, 13, 14, 15)) -> Prompt:
+    """A prompt of words, behind an image or a clip."""
+    if what == "text":
+        return Prompt(torch.tensor([1, 5, 6, *words, 7, 8, 9]))
+    if kind == "lfm2_vl":
+        sides = {"spatial_shapes": torch.tensor([[4, 4]]), "pixel_attention_mask": torch.ones(1, 16, dtype=torch.long)}
+        return Prompt(torch.tensor([1, 5, 6, *[IMAGE] * 4, *words, 9]), {"pixel_values": random(1, 16, 48), **sides})
+    frames, token = (2, VIDEO) if what == "video" else (1, IMAGE)
+    shown = [part for frame in range(frames) for part in (40 + frame, 95, *[token] * 4, 96)]
+    ids = torch.tensor([1, 5, *shown, *words, 9])
+    names = ("pixel_values_videos", "video_grid_thw") if what == "video" else ("pixel_values", "image_grid_thw")
+    features = {names[0]: random(16 * frames, 3 * 2 * 16), names[1]: torch.tensor([[frames, 4, 4]])}
+    features["mm_token_type_ids"] = (ids == token)[None].int() * (2 if what == "video" else 1)
+    return Prompt(ids, features)
+
+
+def target_of(model: PreTrainedModel) -> Target:
+    """A target of ready-made inputs, whose answers never end by themselves."""
+
+    def prepare(request: Request) -> Prompt:
+        given = dict(request.inputs or {})
+        return Prompt(given.pop("input_ids")[0], given)
+
+    model.generation_config.eos_token_id = None
+    return Target(model, prepare, lambda ids: " ".join(map(str, ids)), [])
+
+
+def ask(prompt: Prompt, length: int = 24, **more: Any) -> Request:
+    """A request for a prompt."""
+    inputs = {"input_ids": prompt.input_ids[None], **prompt.features}
+    return Request("x", inputs=inputs, max_new_tokens=length, **more)
+
+
+def generated(model: PreTrainedModel, request: Request) -> tuple[int, ...]:
+    """The tokens that transformers' own `generate` says, greedily."""
+    inputs = {name: x.to(model.dtype) if x.is_floating_point() else x for name, x in (request.inputs or {}).items()}
+    length, mask = request.max_new_tokens, torch.ones_like(inputs["input_ids"])
+    found = model.generate(**inputs, attention_mask=mask, max_new_tokens=length, do_sample=False, pad_token_id=0)
+    return tuple(found[0, inputs["input_ids"].shape[1] :].tolist())
