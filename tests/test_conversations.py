@@ -326,6 +326,8 @@ PROMPTS = {
     "qwen2_5_vl": QWEN,
     "qwen3_vl": QWEN3,
     "qwen3_vl_moe": QWEN3,
+    "qwen3_5": QWEN3,
+    "qwen3_5_moe": QWEN3,
     "glm4v": GLM,
     "glm4v_moe": GLM,
     "glm46v": GLM,

@@ -165,10 +165,6 @@ def test_the_prompt_is_the_checkpoint_s_own(folders, requests):
         ("llavaonevision1_5", "runs code of its own, which is never done"),
         ("minicpmv", "runs code of its own, which is never done"),
         ("internvl_chat", "name ends with -hf"),
-        ("minicpmv4_6", "recurrent"),
-        ("minicpmv4_7", "recurrent"),
-        ("qwen3_5", "recurrent.*take a qwen3_vl"),
-        ("qwen3_5_moe", "recurrent.*take a qwen3_vl_moe"),
     ],
 )
 def test_what_is_not_supported_says_why(model_type, says):

@@ -24,7 +24,7 @@ SPECIAL = (
     *("<|im_end|>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>", "<start_of_image>"),
     *("<end_of_image>", "<start_of_turn>", "<end_of_turn>", "<|image_pad|>", "<|video_pad|>", "<|vision_start|>"),
     *("<|vision_end|>", "<|image|>", "<|video|>", "<|begin_of_image|>", "<|end_of_image|>", "<|begin_of_video|>"),
-    *("<|end_of_video|>", "<|user|>", "<|assistant|>", "[gMASK]", "<sop>"),
+    *("<|end_of_video|>", "<|user|>", "<|assistant|>", "[gMASK]", "<sop>", "<|endoftext|>"),
 )
 IDS = {token: len(BYTES) + index for index, token in enumerate(SPECIAL)}
 TEXT = {
@@ -60,6 +60,7 @@ CHAT = {  # as the checkpoints' own templates begin and end
     "{% elif c.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ c.text }}{% endif %}"
     "{% endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
     "qwen3_vl_moe": None,
+    "qwen3_5": None,
     "glm4v": "[gMASK]<sop>{% for m in messages %}<|{{ m.role }}|>\n{% for c in m.content %}"
     "{% if c.type == 'video' %}<|begin_of_video|><|video|><|end_of_video|>"
     "{% elif c.type == 'image' %}<|begin_of_image|><|image|><|end_of_image|>{% else %}{{ c.text }}{% endif %}"
@@ -69,6 +70,7 @@ CHAT = {  # as the checkpoints' own templates begin and end
 }
 SPACE_TIME = {"depth": 3, "hidden_size": 16, "intermediate_size": 24, "num_heads": 2, "patch_size": PATCH}
 SPACE_TIME |= {"spatial_merge_size": 2, "temporal_patch_size": 2, "out_hidden_size": 32}
+DELTA = {f"linear_{one}": 4 for one in ("num_value_heads", "num_key_heads", "key_head_dim", "value_head_dim")}
 EXPERTS = {"moe_intermediate_size": 16, "num_experts_per_tok": 2}
 ROPE = {"rope_type": "default", "rope_theta": 1e4}
 CLIP_PIXELS = {"shortest_edge": 64, "longest_edge": 8 * 25 * 25}  # eight frames of a square clip get 24 x 24 each
@@ -131,6 +133,7 @@ def glm4v(kind: str = "Glm4v", **more: object) -> PreTrainedModel:
 PATCHED = {
     "qwen3_vl": qwen3_vl,
     "qwen3_vl_moe": partial(qwen3_vl, "Qwen3VLMoe", num_experts=4, **EXPERTS),
+    "qwen3_5": partial(qwen3_vl, "Qwen3_5", layer_types=["linear_attention", "full_attention"], **DELTA),
     "glm4v": glm4v,
     "glm4v_moe": partial(glm4v, "Glm4vMoe", n_routed_experts=4, first_k_dense_replace=1, **EXPERTS),
     "glm46v": partial(glm4v, "Glm46V"),

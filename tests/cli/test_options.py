@@ -113,7 +113,7 @@ AT_ONCE = [
     ("ask --video=VIDEO --drafter=memory:seed=nowhere ?", "is not there"),
     ("ask --video=VIDEO --target=LANGUAGE ?", "holds a text model, and clips"),
     ("ask --video=VIDEO --target=UNKNOWN ?", "Video models of type 'bert' are not known"),
-    ("ask --video=VIDEO --target=REFUSED ?", "take a qwen3_vl"),
+    ("ask --video=VIDEO --target=REFUSED ?", "runs code of its own"),
     ("ask --video=VIDEO --target=EMPTY ?", "lacks config.json"),
     ("chat --video=VIDEO --target=NO_WEIGHTS", "lacks its weights"),
     ("watch --video=VIDEO --ask=? --device=cuda", "--device is 'cuda'"),
@@ -147,7 +147,7 @@ def named(clip, pair, tmp_path):
     folders = {
         "LANGUAGE": text_checkpoint(tmp_path / "language", pair, **language),
         "UNKNOWN": text_checkpoint(tmp_path / "unknown", pair, model_type="bert"),
-        "REFUSED": text_checkpoint(tmp_path / "refused", pair, model_type="qwen3_5"),
+        "REFUSED": text_checkpoint(tmp_path / "refused", pair, model_type="minicpmv"),
         "NO_WEIGHTS": text_checkpoint(tmp_path / "no-weights", pair, model_type="video_llava"),
     }
     (folders["NO_WEIGHTS"] / "model.safetensors").unlink()

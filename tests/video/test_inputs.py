@@ -124,6 +124,8 @@ CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     "qwen2_5_vl": lambda: qwen_config("Qwen2_5_VL"),
     "qwen3_vl": lambda: patched_config("Qwen3VL"),
     "qwen3_vl_moe": lambda: patched_config("Qwen3VLMoe"),
+    "qwen3_5": lambda: patched_config("Qwen3_5"),
+    "qwen3_5_moe": lambda: patched_config("Qwen3_5Moe"),
     "glm4v": lambda: patched_config("Glm4v"),
     "glm4v_moe": lambda: patched_config("Glm4vMoe"),
     "glm46v": lambda: patched_config("Glm46V"),
@@ -225,7 +227,7 @@ def test_placeholders_and_types_of_qwen(kind: str, tokenizer: PreTrainedTokenize
     assert ("second_per_grid_ts" in inputs) == (kind == "qwen2_5_vl")
 
 
-@pytest.mark.parametrize("kind", ["qwen3_vl", "qwen3_vl_moe", "glm4v", "glm4v_moe", "glm46v"])
+@pytest.mark.parametrize("kind", ["qwen3_vl", "qwen3_vl_moe", "qwen3_5", "glm4v", "glm4v_moe", "glm46v"])
 def test_every_patch_of_frames_has_its_own_run_of_placeholders(
     kind: str, tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor
 ) -> None:

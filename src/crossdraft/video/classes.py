@@ -17,6 +17,8 @@ CLASSES: Mapping[str, str] = MappingProxyType(
         "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
         "qwen3_vl": "Qwen3VLForConditionalGeneration",
         "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
+        "qwen3_5": "Qwen3_5ForConditionalGeneration",
+        "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
         "glm4v": "Glm4vForConditionalGeneration",
         "glm4v_moe": "Glm4vMoeForConditionalGeneration",
         "glm46v": "Glm46VForConditionalGeneration",
@@ -29,27 +31,23 @@ CLASSES: Mapping[str, str] = MappingProxyType(
 TEXT_CLASS = "AutoModelForCausalLM"
 # Types of text models of which trees were verified against plain forwards (`tests/test_text_model.py`).
 _TEXT = (
-    "afmoe apertus arcee aria_text bitnet cohere cohere2 cohere2_moe cwm deepseek_v2 deepseek_v3 diffllama doge "
-    "ernie4_5 ernie4_5_moe exaone4 exaone_moe flex_olmo gemma gemma3_text glm glm4 glm4_moe gpt2 "
+    "afmoe apertus arcee aria_text bitnet cohere cohere2 cohere2_moe cwm deepseek_v2 deepseek_v3 diffllama "
+    "doge ernie4_5 ernie4_5_moe exaone4 exaone_moe flex_olmo gemma gemma3_text glm glm4 glm4_moe gpt2 "
     "gpt_bigcode gpt_neox granite granitemoe granitemoeshared hy_v3 hyperclovax internlm3 iquestcoder jais2 "
-    "jetmoe kolibri1 laguna llama longcat_flash mellum minicpm3 minimax_m2 ministral3 mistral mixtral nanochat "
-    "nemotron olmo olmo2 olmo3 olmoe opt persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss "
-    "smollm3 solar_open stablelm starcoder2 youtu"
+    "jetmoe kimi_linear kolibri1 laguna lfm2 lfm2_moe lfm3 llama longcat_flash mellum minicpm3 minimax_m2 "
+    "ministral3 mistral mixtral nanochat nemotron nemotron_h olmo olmo2 olmo3 olmoe opt persimmon phi phi3 "
+    "phimoe qwen2 qwen2_moe qwen3 qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next seed_oss smollm3 "
+    "solar_open stablelm starcoder2 youtu"
 )
 TEXT_TYPES = frozenset(_TEXT.split())
 
 _REMOTE = "transformers has no class for it, and its checkpoint runs code of its own, which is never done"
-_RECURRENT = "its text layers are Qwen3.5's, most of them recurrent, and their state has no room for a draft tree"
 
 # Model types that users may try, and the reason why they are not in CLASSES.
 REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "llavaonevision1_5": f"{_REMOTE}; take a llava_onevision.",
         "minicpmv": f"{_REMOTE}; take a model of another family.",
-        "minicpmv4_6": f"{_RECURRENT}; take a model of another family.",
-        "minicpmv4_7": f"{_RECURRENT}; take a model of another family.",
-        "qwen3_5": f"{_RECURRENT}; take a qwen3_vl.",
-        "qwen3_5_moe": f"{_RECURRENT}; take a qwen3_vl_moe.",
         "internvl_chat": f"{_REMOTE}; take the repository of the same model whose name ends with -hf.",
     }
 )

@@ -356,6 +356,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "qwen3_vl": _qwen3(),
         "qwen3_vl_moe": _qwen3(),
+        "qwen3_5": _qwen3(),
+        "qwen3_5_moe": _qwen3(),
         "glm4v": _glm(_whole_seconds),
         "glm4v_moe": _glm(_whole_seconds),
         "glm46v": _glm(_tenths),

@@ -54,11 +54,11 @@ WITHOUT_POSITIONS = ("kimi_linear", "nemotron_h")  # their order is the states' 
 EXACT = ("lfm2", "lfm2_vl", "lfm3_vl")  # the others compute their states in float32, whatever their weights are in
 
 
-def tiny(kind: str, dtype: torch.dtype = torch.float64) -> PreTrainedModel:
+def tiny(kind: str, dtype: torch.dtype = torch.float64, **more: Any) -> PreTrainedModel:
     """A random model of a type, whose tokens depend on one another strongly."""
     config = CONFIG_MAPPING[kind]
     if kind in TEXT:
-        sizes = SIZES | TEXT[kind]
+        sizes = SIZES | TEXT[kind] | more
         if kind == "nemotron_h":
             del sizes["num_hidden_layers"]
         made: Any = config(**sizes)
