@@ -41,4 +41,3 @@ def test_answers_are_those_of_generate(kind, drafter, folders):
         assert answer.tokens == tuple(said[0, len(ids) :].tolist())
     assert sum(answer.stats.drafted for answer in found)
     assert drafter != f"model:dir={{{kind}}}" or sum(answer.stats.accepted for answer in found) > 40
-

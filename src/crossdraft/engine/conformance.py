@@ -100,9 +100,7 @@ def check_conformance(target: Target, prompt: Prompt, tokens: Sequence[int]) -> 
         compacted=_error(after, full_forward(target, prompt, accepted)),
         stepped=_stepped(target, prompt),
         wrong_mask=_error(_prefill(planted(target, CausalMask), target.new_cache(), prompt, tree), reference),
-        wrong_position=_error(
-            _prefill(planted(target, SequentialPositions), target.new_cache(), prompt, tree), riding
-        ),
+        wrong_position=_error(_prefill(planted(target, SequentialPositions), target.new_cache(), prompt, tree), riding),
     )
 
 

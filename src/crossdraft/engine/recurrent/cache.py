@@ -12,7 +12,7 @@ a span of it ended.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 from weakref import proxy
 
 import torch
@@ -77,7 +77,7 @@ class _Left:
     tree: Left | None = None
 
     def owned(self) -> "_Left":
-        """The same with a memory of its own."""
+        """A copy with a memory of its own."""
         return self if self.memory is None else replace(self, memory=self.memory.clone())
 
 
@@ -192,7 +192,7 @@ class StateCache(KVCache):
         super().__init__(num_layers, max_rows, capacity)
         self._states = {layer: StateLayer(self) for layer in states}
         for layer, kept in self._states.items():
-            self.layers[layer] = kept  # pyright: ignore[reportArgumentType] transformers has layers of other kinds, too
+            self.layers[layer] = cast("Any", kept)  # transformers knows layers of other kinds, too
         self._segments: dict[int, Paths] = {}  # of the last pass, by their first rows
         self._ends: dict[int, int] = {}  # last committed token of a row, among those of the last pass
         self._pending: dict[int, int] = {}  # number of pending tokens of a row in the last pass
