@@ -5,6 +5,7 @@ answer = engine.generate(Request(video="clip.mp4", events="clip.h5", prompt="Wha
 for piece in engine.stream(request): ...
 """
 
+import logging
 import os
 import threading
 import weakref
@@ -23,6 +24,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixi
 from crossdraft.assembly import assemble, cache_bytes, decided
 from crossdraft.checkpoints import models as checkpoint_models
 from crossdraft.checkpoints.locate import source_text
+from crossdraft.checkpoints.mtp import has_mtp
 from crossdraft.checkpoints.parts import parts
 from crossdraft.checks import core_numbers
 from crossdraft.compressions import CHECK, BudgetStatus, checked_by, compressed, settings_of, shares_prefixes
@@ -50,9 +52,11 @@ from crossdraft.records import DrafterContext
 from crossdraft.specs import Spec
 from crossdraft.streaming import AsyncStream, Stream, awaited
 
+log = logging.getLogger(__name__)
+
 ENCODES_CLIPS = Version("5.18")  # since this transformers a clip is encoded by itself, which `glance` drafts from
 USUAL = "glance"  # the reference target's drafter, where requests have events
-FOR_OTHERS = "union:memory,ngram"  # for every other case: needs neither events nor training
+FOR_OTHERS = "union:memory,ngram"  # for targets without layers for multi-token prediction: needs no training
 
 
 def default_drafter(target: str, *, events: bool | None = True) -> str:
@@ -63,7 +67,7 @@ def default_drafter(target: str, *, events: bool | None = True) -> str:
         events: whether requests come with event recordings; `None` = some do.
     """
     if target != "reference":
-        return FOR_OTHERS
+        return "mtp" if has_mtp(target) else FOR_OTHERS
     usual = USUAL if Version(transformers.__version__) >= ENCODES_CLIPS else "event"
     return usual if events else "eagle2" if events is False else f"fallback:{usual},eagle2"
 
@@ -154,6 +158,7 @@ class Engine:
         source = source_text(target)
         if isinstance(drafter, str) and drafter == "auto":
             drafter = default_drafter(source)
+            log.info("No drafter was named for %s: it is %s.", source, drafter)
         chosen, options = _checked(drafter, options)
         checkpoint_models.check_target(source)
         usable_device(options.device, "device")

@@ -35,6 +35,7 @@ MODULES = (
     "heads.event_medusa",
     "heads.fast",
     "heads.glance",
+    "heads.mtp",
     "heads.pass_",
     "heads.drafting",
 )

@@ -24,6 +24,7 @@ from transformers.utils.loading_report import LoadStateDictInfo
 
 from crossdraft.checkpoints.files import StoredTensor, quantised_error, quantization_method, read_config, stored_tensors
 from crossdraft.checkpoints.memory import check_memory
+from crossdraft.checkpoints.mtp import mtp_names
 from crossdraft.checkpoints.reader import STORED, DeferredWeights
 from crossdraft.errors import CrossdraftError
 
@@ -81,7 +82,7 @@ def load_weights(
         CrossdraftError: configuration and weights do not fit each other, the class, or the free memory.
     """
     settings = _settings(dtype)
-    with _quiet():
+    with quiet():
         stored, method = stored_tensors(folder), quantization_method(read_config(folder))
         if method is not None:
             return _load_quantised(kind, folder, method, settings, device), _nothing
@@ -131,7 +132,7 @@ def load_mapped(kind: Any, folder: Path, dtype: torch.dtype, device_map: DeviceM
     if (method := quantization_method(read_config(folder))) is not None:
         raise CrossdraftError(f"{folder} is quantised ({method}), which device_map does not load; leave it out.")
     settings = _settings(dtype)
-    with _quiet():
+    with quiet():
         refuse_misfit(folder, _compare(kind, folder, stored_tensors(folder)).report)
         try:
             model, report = _from_folder(kind, folder, settings | {"device_map": device_map})
@@ -258,7 +259,8 @@ def refuse_misfit(folder: Path, report: dict[str, Iterable[Any]]) -> None:
         ("lacks", "missing_keys"),
         ("has an unknown", "unexpected_keys"),
     ):
-        found = sorted(report[key], key=str)
+        ours = {name for layer in mtp_names(map(str, report[key]), config) for name in layer.values()}
+        found = sorted(set(report[key]) - ours, key=str)
         if found:
             first = found[0]
             if isinstance(first, tuple):
@@ -277,7 +279,7 @@ def first_line(error: BaseException) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence transformers' bars and reports: our own error says what matters."""
     bars, level = hf_logging.is_progress_bar_enabled(), hf_logging.get_verbosity()
     hf_logging.disable_progress_bar()

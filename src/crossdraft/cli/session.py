@@ -32,7 +32,9 @@ def why_not_usual(pair: PairOptions, *, events: bool) -> str | None:
     if pair.drafter is not None:
         return None
     if pair.target != "reference":
-        return "the target is your own and it needs neither events nor training"
+        own = "the checkpoint brings its layers for multi-token prediction"
+        others = "the target is your own and it needs neither events nor training; it gains little on a first question"
+        return own if default_drafter(pair.target) == "mtp" else others
     if not events:
         return f"there is no event recording (--events), which {default_drafter(pair.target)} reads"
     if default_drafter(pair.target) != USUAL:
@@ -54,8 +56,8 @@ def with_drafter(pair: PairOptions, *, events: bool, quiet: bool = False) -> Pai
         chosen = default_drafter(pair.target, events=events)
         if pair.target != "reference" and not quiet:
             print(
-                f"Drafter: {chosen}, because {why_not_usual(pair, events=events)}; it gains little on a first "
-                "question. `crossdraft drafters` lists the others.",
+                f"Drafter: {chosen}, because {why_not_usual(pair, events=events)}. `crossdraft drafters` lists the "
+                "others.",
                 file=sys.stderr,
             )
         return replace(pair, drafter=chosen)

@@ -183,11 +183,13 @@ class PromptFeatures:
         tokens: [m] ids of the last piece, the text after the last visual token.
         visual_tokens: [N] ids of the piece before it, with placeholders for visual tokens.
         visual: for each visual layer asked for, [N, h] features of that piece.
+        positions: [axes, N + m] or [N + m] positions of both pieces; `None` = 0, 1, 2, …
     """
 
     tokens: tuple[int, ...]
     visual_tokens: tuple[int, ...] = ()
     visual: Mapping[int, Tensor] = field(default_factory=dict)
+    positions: Tensor | None = None
 
 
 @dataclass(frozen=True)

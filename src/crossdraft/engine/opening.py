@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from crossdraft.engine.checks import check_prompt
 from crossdraft.engine.drafter import NO_NEEDS, Needs
@@ -109,7 +110,14 @@ class Opening:
             state.pending = [replace(chunk, skip_logits=True) for chunk in state.pending]
             state.pending.append(Chunk(torch.tensor(state.tokens)))
         else:
-            state.features = PromptReading(target.visual_end(known.prompt), known.prefix)
+            positions = self._positions(known, encoded) if self.needs.visual_layers else None
+            state.features = PromptReading(target.visual_end(known.prompt), known.prefix, positions)
+
+    def _positions(self, known: CachedPrompt, encoded: Encoded) -> Tensor | None:
+        """The positions of a prompt's tokens; `None` = their numbers."""
+        pieces = self._target.chunks(known.prompt, encoded)[0] if len(known.prefix) else self.state.pending
+        given = [piece.positions for piece in pieces if piece.positions is not None]
+        return torch.cat(given, -1) if given else None
 
     def _prepare(self) -> Prompt:
         state, target = self.state, self._target

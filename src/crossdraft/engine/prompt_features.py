@@ -15,10 +15,11 @@ class PromptReading:
     Args:
         cut: number of tokens up to the last visual one; 0 if no token is visual, or no text follows.
         prefix: cached beginning of the prompt, with the features of its part in front of the cut.
+        positions: positions of all its tokens, as in `PromptFeatures`.
     """
 
-    def __init__(self, cut: int, prefix: KVPrefix) -> None:
-        self.cut, self._read = cut, len(prefix)
+    def __init__(self, cut: int, prefix: KVPrefix, positions: Tensor | None = None) -> None:
+        self.cut, self._read, self._positions = cut, len(prefix), positions
         self._front: list[Mapping[int, Tensor]] = [*prefix.hidden]
         self._text: list[Mapping[int, Tensor]] = []
 
@@ -53,6 +54,5 @@ class PromptReading:
     def prompt(self, ids: Sequence[int], layers: Sequence[int]) -> PromptFeatures:
         """A prompt of these ids for its drafter, with these layers in front of the cut."""
         front = self.front() if layers else {}
-        return PromptFeatures(
-            tuple(ids[self.cut :]), tuple(ids[: self.cut]), {one: front[one] for one in layers if one in front}
-        )
+        visual = {one: front[one] for one in layers if one in front}
+        return PromptFeatures(tuple(ids[self.cut :]), tuple(ids[: self.cut]), visual, self._positions)
