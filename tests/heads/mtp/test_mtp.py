@@ -33,6 +33,10 @@ STEP = {
     "mtp_layer_types": ["full_attention", "sliding_attention", "full_attention"],
     "rope_parameters": {kind: {"rope_type": "default", "rope_theta": 1e4} for kind in KINDS},
 }  # fmt: skip
+DELTA = {
+    "layer_types": ["linear_attention", "linear_attention", "full_attention"], "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4,
+}  # fmt: skip
 TOWER = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_hidden_layers": 1, "patch_size": 4}
 
 
@@ -63,11 +67,11 @@ def kimi_k25():
 
 
 def qwen3_5(attention="sdpa"):
-    """A VLM with interleaved M-RoPE and gated attention; all its layers attend in full here."""
+    """A VLM with interleaved M-RoPE, gated delta nets and gated attention."""
     rope = ROPE | {"mrope_interleaved": True, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1]}
     config = transformers.Qwen3_5Config(
         vision_config=SPACE_TIME | {"intermediate_size": 48, "num_position_embeddings": 16},
-        text_config=TEXT | {"rope_parameters": rope, "head_dim": 16, "layer_types": ["full_attention"] * 3},
+        text_config=TEXT | DELTA | {"rope_parameters": rope, "head_dim": 16},
         image_token_id=IMAGE,
         video_token_id=VIDEO,
         vision_start_token_id=95,
@@ -195,7 +199,8 @@ def test_drafts_are_those_of_another_implementation(name, tree, tmp_path):
             path = draft.tree.path_tokens(node)
             if len(path) <= max(3, count):
                 chance = probability(layer, model, count, features, positions, len(tokens) - 1, path)
-                assert draft.path_probs[node] == pytest.approx(chance, rel=1e-6)
+                # gated delta nets compute in float32
+                assert draft.path_probs[node] == pytest.approx(chance, rel=1e-4 if "qwen" in name else 1e-6)
                 compared += 1
     assert compared > 20
 
