@@ -295,14 +295,16 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
 
     def _commit(self, state: IndependentState, output: VerifyOutput) -> None:
         """Resynchronise with the accepted tokens: keep the cache and the drafted tokens as far as they agree."""
-        pending, count = state.pending, len(output.tokens)
-        agreed = common_prefix(pending, output.tokens)
+        # A target of the same tokenizer may have more rows than the drafter, and the last one stands for those.
+        tokens = [min(token, self.model.vocab_size - 1) for token in output.tokens]
+        pending, count = state.pending, len(tokens)
+        agreed = common_prefix(pending, tokens)
         if state.stop is not None and (agreed < count or agreed == len(pending)):  # else the rest is still to come
             state.stop = state.stop.verified(agreed, len(pending) if state.committed else 0)
-        state.committed += output.tokens
+        state.committed += tokens
         if agreed < count:
             # Where all accepted tokens were alternatives, only the last is new: it replaces the drafted token there.
-            known = all(token in one.tokens for token, one in zip(output.tokens[:-1], state.drafted, strict=False))
+            known = all(token in one.tokens for token, one in zip(tokens[:-1], state.drafted, strict=False))
             state.reuse = state.reuse.rejected(pending[count - 1 if known else agreed :])
             agreed = len(pending)
         del state.drafted[:agreed], state.dists[:agreed]

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from tests.tiny_families import IDS, TEXT, byte_tokenizer, save_family
+from tests.tiny_families import IDS, TEXT, byte_tokenizer
 
 EXPERTS = {"moe_intermediate_size": 16, "num_experts_per_tok": 2, "n_shared_experts": 1}
 LATENT = {
@@ -88,8 +88,3 @@ def add_mtp(folder: Path, count: int = 1, *, above: bool = False, leave_out: str
 
 def is_text(name: str) -> bool:
     return "layers." in name and "vis" not in name
-
-
-def save_glm4v(folder: Path) -> Path:
-    """A VLM with experts and positions of three axes, and one MTP layer, as GLM-4.5V."""
-    return add_mtp(save_family("glm4v_moe", folder, noise=0.1))

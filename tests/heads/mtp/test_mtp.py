@@ -20,8 +20,9 @@ from crossdraft.heads.drafting.head_drafter import TREES
 from crossdraft.heads.mtp.drafter import MtpDrafter
 from crossdraft.heads.mtp.load import load_mtp
 from tests.engine.zoo import IMAGE, ROPE, SPACE_TIME, TEXT, VIDEO, as_target, build, patches, stamped_frames
-from tests.heads.mtp.folders import EXPERTS, LATENT, add_mtp, save_glm4v, save_kimi, save_text, text_model
+from tests.heads.mtp.folders import EXPERTS, LATENT, add_mtp, save_kimi, save_text, text_model
 from tests.heads.mtp.oracles import of_qwen3_5, of_transformers, stored_mtp
+from tests.tiny_families import save_family
 
 REQUESTS = [Request("x" * length, max_new_tokens=12) for length in (1, 2, 1, 3)]  # the third is the first again
 KINDS = ["sliding_attention", "full_attention"]
@@ -212,15 +213,13 @@ ALONE = cd.Options(device="cpu", dtype="float32", placement="inline", adaptive=F
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     base = tmp_path_factory.mktemp("mtp")
-    texts = {
-        kind: add_mtp(save_text(kind, base / kind), above=kind != "glm4_moe")
-        for kind in ("glm4_moe", "mellum", "qwen3")
-    }
-    return texts | {"glm4v_moe": save_glm4v(base / "glm4v_moe")}
+    texts = {kind: add_mtp(save_text(kind, base / kind), above=kind != "glm4_moe") for kind in TEXTS}
+    seeing = {kind: save_family(kind, base / kind, noise=0.1) for kind in ("glm4v_moe", "qwen3_5")}
+    return texts | {kind: add_mtp(folder, above=kind == "qwen3_5") for kind, folder in seeing.items()}
 
 
 def asked(name, clip, sampling):
-    shown = [{}, {"video": str(clip.video)}] if name == "glm4v_moe" else [{}, {}]
+    shown = [{}, {"video": str(clip.video)}] if name not in TEXTS else [{}, {}]
     questions = enumerate(("what is the car doing?", "why?", "what is the car doing?", "and then?"))
     return [cd.Request(text, **shown[index % 2], max_new_tokens=16, sampling=sampling) for index, text in questions]
 
@@ -233,7 +232,7 @@ def often(name, *others):
 @pytest.mark.parametrize("batch", often(4, 1))
 @pytest.mark.parametrize("sampling", [cd.Sampling(), cd.Sampling(temperature=0.8, top_p=0.9, seed=3)])
 @pytest.mark.parametrize("spec", often("auto", "mtp:tree=chain", "union:mtp,memory"))
-@pytest.mark.parametrize("name", often("glm4v_moe", *TEXTS))
+@pytest.mark.parametrize("name", often("glm4v_moe", "qwen3_5", *TEXTS))
 def test_answers_are_the_target_s_own(name, spec, sampling, batch, folders, clip):
     requests = asked(name, clip, sampling)
     with cd.Engine.load(folders[name], spec, ALONE) as engine:

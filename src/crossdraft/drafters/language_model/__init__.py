@@ -7,7 +7,7 @@ from crossdraft.checkpoints.files import check_files
 from crossdraft.checkpoints.locate import shipped_or_found
 from crossdraft.errors import CrossdraftError
 from crossdraft.records import DrafterContext, Method
-from crossdraft.specs import Spec
+from crossdraft.specs import Count, Spec
 
 if TYPE_CHECKING:
     from crossdraft.engine.drafter import Drafter
@@ -22,10 +22,12 @@ class TextSettings:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The model's folder, and how its vocabulary is bridged."""
+    """The model's folder, how its vocabulary is bridged, and what it sees: frames of a clip, most pixels of each."""
 
     dir: str | None = None
     how: Literal["slem", "tli", "omni"] | None = None
+    frames: Count | None = None
+    pixels: Count | None = None
 
 
 def check(spec: Spec, settings: ModelSettings, target: str | None) -> None:
@@ -37,22 +39,30 @@ def check(spec: Spec, settings: ModelSettings, target: str | None) -> None:
 
 def build_text(spec: Spec, settings: TextSettings, context: DrafterContext) -> "Drafter[Any]":
     """Build the drafter of the reference pair's text model."""
-    return _loaded("text", settings.how, context)
+    return _loaded("text", ModelSettings(how=settings.how), context)
 
 
 def build_model(spec: Spec, settings: ModelSettings, context: DrafterContext) -> "Drafter[Any]":
     """Build the drafter of a language model or video VLM from a folder."""
     check(spec, settings, context.target)
-    return _loaded(str(settings.dir), settings.how, context)
+    return _loaded(str(settings.dir), settings, context)
 
 
-def _loaded(source: str, how: str | None, context: DrafterContext) -> "Drafter[Any]":
+def _loaded(source: str, settings: ModelSettings, context: DrafterContext) -> "Drafter[Any]":
     from crossdraft.drafters.cross_vocab.vocabulary import target_table
     from crossdraft.drafters.language_model.load import load_model_drafter
 
-    device, dtype, quantize = context.device, context.dtype, context.quantize
-    target = target_table(context)
-    return load_model_drafter(source, target, how, device, dtype, packed=context.packed, quantize=quantize)
+    return load_model_drafter(
+        source,
+        target_table(context),
+        settings.how,
+        context.device,
+        context.dtype,
+        packed=context.packed,
+        quantize=context.quantize,
+        frames=settings.frames,
+        pixels=settings.pixels,
+    )
 
 
 RECORDS = (
@@ -62,7 +72,7 @@ RECORDS = (
         settings=TextSettings, trained=True, model="text", examples=("text", "text:how=tli", "text:how=omni"),
     ),
     Method(
-        "model", "any language model or video VLM from a folder (model:dir=FOLDER,how=slem)",
+        "model", "a language model, or a smaller VLM for a larger one, from a folder (model:dir=FOLDER,how=slem)",
         "SpS: Leviathan, Chen 2023", build_model, check=check,
         settings=ModelSettings, trained=True, senses=("video",), weights={"dir": ""},
         examples=(),  # it needs a folder; it drafts as `text` and `view` do

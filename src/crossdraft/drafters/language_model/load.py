@@ -1,5 +1,8 @@
 """Loads a causal language model or a video VLM as a drafter."""
 
+from dataclasses import replace
+from pathlib import Path
+
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -8,6 +11,7 @@ from crossdraft.drafters.cross_vocab.assistant import CrossVocabDrafter
 from crossdraft.drafters.cross_vocab.drafter import cross_vocab_drafter
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, map_vocabularies, read_token_table
 from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.errors import CrossdraftError
 from crossdraft.load import (
     checked_folder,
     draft_dtype,
@@ -19,6 +23,23 @@ from crossdraft.load import (
     token_text,
 )
 from crossdraft.text_model import TextPrompt, text_model
+from crossdraft.video.spec import FrameSpec, PixelBudget
+from crossdraft.video_prompt import VideoPrompt
+
+
+def _within(prepare: object, pixels: int, folder: Path) -> VideoPrompt:
+    """A VLM's preparation of prompts with at most so many pixels of a frame and of an image."""
+    sizes = [] if not isinstance(prepare, VideoPrompt) else [prepare.spec, prepare.image_spec]
+    made: list[FrameSpec] = []
+    for spec in sizes:
+        if spec is None or not isinstance(size := spec.size, PixelBudget):
+            break
+        # The budget may be a whole clip's: a frame's share of it is capped. HF grows the lower bound by a twentieth.
+        capped = replace(size, low=min(size.low, pixels * 9 // 10), frame_tokens=max(1, pixels // size.multiple**2))
+        made.append(replace(spec, size=capped))
+    if not isinstance(prepare, VideoPrompt) or len(made) < 2:
+        raise CrossdraftError(f"The drafter in {folder} reads frames of one size; leave out pixels={pixels}.")
+    return replace(prepare, spec=made[0], image_spec=made[1])
 
 
 def load_model_drafter(
@@ -30,6 +51,8 @@ def load_model_drafter(
     *,
     packed: bool = True,
     quantize: str | None = None,
+    frames: int | None = None,
+    pixels: int | None = None,
 ) -> IndependentDrafter | CrossVocabDrafter:
     """A causal language model or a video VLM as an independent drafter, of the target's vocabulary or another.
 
@@ -39,15 +62,23 @@ def load_model_drafter(
         how: `slem`, `tli` or `omni`, see `drafters.cross_vocab`; default none where the vocabularies are the same, else
             `slem`.
         device, dtype, packed, quantize: as in `load_drafter`.
+        frames, pixels: frames that a VLM reads of a clip, and most pixels of each and of an image; default: its own.
 
     Raises:
-        CrossdraftError: as `load_target`, or the model cannot draft.
+        CrossdraftError: as `load_target`; the model cannot draft; or it reads no frames, or frames of one size.
     """
     folder, dtype = checked_folder(source, ("text",)), dtype or draft_dtype(device)
-    sees = read_config(folder).get("model_type") not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    tokenizer = load_tokenizer(folder)
+    config, tokenizer = read_config(folder), load_tokenizer(folder)
+    # Types such as Gemma 3 and Qwen3.5 are listed as causal language models, too.
+    sees = "vision_config" in config or config.get("model_type") not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     if sees:
-        model = load_target(str(folder), device, dtype, packed=packed, quantize=quantize)
+        model = load_target(str(folder), device, dtype, packed=packed, quantize=quantize, num_frames=frames)
+        if pixels is not None:
+            model = model.reading(_within(model.prepare, pixels, folder))
+    elif frames is not None or pixels is not None:
+        raise CrossdraftError(
+            f"The drafter in {folder} is a text model, which sees nothing; leave out frames and pixels."
+        )
     else:
         network = load_network(AutoModelForCausalLM, folder, device, dtype, packed=packed, quantize=quantize)
         decode, eos = token_text(tokenizer), ends_of(network, tokenizer)

@@ -1,0 +1,106 @@
+"""A smaller VLM drafts for a larger one: other frames and resolution, heads of other widths, in its own process."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+import crossdraft as cd
+from crossdraft.drafters.cross_vocab.vocabulary import read_token_table
+from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.drafters.language_model.load import load_model_drafter
+from crossdraft.errors import CrossdraftError
+from crossdraft.load import load_tokenizer, text_folder
+from tests.tiny_families import IDS, TEXT, save_family
+
+OPTIONS = cd.Options(device="cpu", dtype="float32", draft_dtype="float32", placement="inline", adaptive=False)
+WIDTH = TEXT["vocab_size"]
+
+
+def padded(folder: Path, rows: int, scale: float) -> Path:
+    """Add rows to the embeddings and to the head of a stored model, rows that no token has."""
+    model = transformers.AutoModelForImageTextToText.from_pretrained(folder)
+    torch.manual_seed(4)
+    model.resize_token_embeddings(WIDTH + rows, mean_resizing=False)
+    with torch.no_grad():
+        head = model.get_output_embeddings().weight
+        head[WIDTH:] = scale * head[5:6]
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A target, the same with a wider head, and a drafter that nearly agrees, with either head.
+
+    The drafter's further rows win wherever they are not masked.
+    """
+    base = tmp_path_factory.mktemp("pair")
+    return {
+        "target": save_family("qwen3_vl", base / "target"),
+        "wide target": padded(save_family("qwen3_vl", base / "wide target"), 16, 0),
+        "drafter": save_family("qwen3_vl", base / "drafter", noise=1e-3),
+        "wide drafter": padded(save_family("qwen3_vl", base / "wide drafter", noise=1e-3), 48, 50),
+        "gemma3": save_family("gemma3", base / "gemma3"),
+        "qwen3_5": save_family("qwen3_5", base / "qwen3_5"),
+    }
+
+
+@pytest.fixture(scope="module")
+def vocabulary(folders):
+    return read_token_table(load_tokenizer(folders["target"]), WIDTH, [IDS["</s>"]])
+
+
+@pytest.mark.parametrize(
+    "sampling", [cd.Sampling(), pytest.param(cd.Sampling(temperature=0.7, seed=5), marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize(("target", "drafter"), [("target", "wide drafter"), ("wide target", "drafter")])
+def test_heads_of_other_widths_draft_and_padded_rows_are_masked(target, drafter, sampling, folders, clip):
+    requests = [cd.Request(text, str(clip.video), max_new_tokens=20, sampling=sampling) for text in ("why?", "and?")]
+    with cd.Engine.load(folders[target], f"model:dir={folders[drafter]}", OPTIONS) as engine:
+        assert isinstance(engine.drafter.drafter, IndependentDrafter)
+        expected = [engine.alone(request).tokens for request in requests]
+        found = engine.generate(requests)
+    assert [answer.tokens for answer in found] == expected
+    assert sum(answer.stats.accepted for answer in found) > 20
+    assert not any(answer.stats.bad_drafts or answer.drafter_error for answer in found)
+
+
+def test_in_its_own_process_it_drafts_hidden_from_fewer_and_smaller_frames(folders, clip):
+    spec = f"(model:dir={folders['drafter']},frames=2,pixels=256)@process"
+    request = cd.Request("why?", str(clip.video), max_new_tokens=20)
+    with cd.Engine.load(folders["target"], spec, OPTIONS) as engine:
+        engine.generate(request)
+        again = cd.Request("what is it?", str(clip.video), max_new_tokens=20)
+        expected, answer = engine.alone(again), engine.generate(again)
+        assert answer.tokens == expected.tokens
+        assert answer.stats.drafted
+        assert engine.drafter.hidden != "off"
+
+
+@pytest.mark.parametrize(
+    ("name", "frames", "pixels", "size"), [("drafter", 2, 144, 6), ("drafter", 4, 100, 6), ("gemma3", 3, None, 9)]
+)
+def test_frames_and_pixels_make_its_prompt_shorter(name, frames, pixels, size, folders, vocabulary, clip):
+    def shown(**more):
+        drafter = load_model_drafter(str(folders[name]), vocabulary, device="cpu", **more)
+        prompt = drafter.model.prepare(cd.Request("why?", str(clip.video)))
+        return int(torch.isin(prompt.input_ids, torch.tensor(sorted(drafter.model.traits.visual_ids))).sum())
+
+    own, fewer = shown(), shown(frames=frames, pixels=pixels)
+    assert 0 < fewer < own
+    assert fewer <= size * frames
+
+
+@pytest.mark.parametrize("name", ["gemma3", "qwen3_5"])
+def test_a_vlm_whose_type_also_writes_text_alone_sees(name, folders, vocabulary):
+    assert load_model_drafter(str(folders[name]), vocabulary, device="cpu").needs.video
+
+
+def test_what_sees_nothing_or_one_size_is_refused(folders, vocabulary):
+    for more in ({"frames": 2}, {"pixels": 256}):
+        with pytest.raises(CrossdraftError, match="is a text model, which sees nothing; leave out frames and pixels"):
+            load_model_drafter(str(text_folder("text")), vocabulary, device="cpu", **more)
+    with pytest.raises(CrossdraftError, match="reads frames of one size; leave out pixels=256"):
+        load_model_drafter(str(folders["gemma3"]), vocabulary, device="cpu", pixels=256)
