@@ -142,7 +142,8 @@ def test_answers_are_those_of_generate(kind, family):
     assert [answer.tokens for answer in one.answers(requests, prefixes)] == expected
     again = one.answers(requests, prefixes)
     assert [answer.tokens for answer in again] == expected
-    assert all(answer.stats.cached_tokens >= answer.stats.prompt_tokens - 1 for answer in again)
+    if not one.target.traits.mixers:  # these go on only from where a state was kept
+        assert all(answer.stats.cached_tokens >= answer.stats.prompt_tokens - 1 for answer in again)
     assert len(set(expected)) > 2
 
 
@@ -194,7 +195,8 @@ def test_the_next_message_reads_what_is_new(kind, family):
         found = one.answers([request], prefixes)[0]
         assert one.encoded == encoded
         assert common >= len(before) - len(first.tokens)
-        assert found.stats.cached_tokens >= min(common, len(before) - 1)  # the last token was not read yet
+        known = len(before) - len(first.tokens) if one.target.traits.mixers else min(common, len(before) - 1)
+        assert found.stats.cached_tokens >= known  # the last token was not read yet
         assert found.tokens == one.answers([request])[0].tokens
 
 

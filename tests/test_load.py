@@ -97,13 +97,13 @@ CASES: dict[str, tuple[Damage, str]] = {
     "lora": (written("adapter_config.json", "{}"), "holds an adapter .*merge_and_unload"),
     "unknown type": (config(model_type="mllama"), r"'mllama' are not known.*docs/adding_a_vlm\.md"),
     "no type": (config(model_type=None), "type None are not known"),
-    "a recurrent state": (
+    "an unknown state": (
         part("text_config", layer_types=["linear_attention", "full_attention"]),
-        r"linear-attention layers: their state sums up every token.*nor rejected tokens taken back",
+        r"Layer 0 of .*, of type linear_attention, keeps a state by a rule that is not known here",
     ),
     "layers of another type": (
-        part("text_config", layer_types=["conv", "chunked_attention", "full_attention"]),
-        r"layers of the types chunked_attention, conv, .*full_attention and sliding_attention alone",
+        part("text_config", layer_types=["hybrid", "full_attention"]),
+        r"layers of the types hybrid, .*linear_attention and sliding_attention alone",
     ),
     "layers as text": (part("text_config", num_hidden_layers="four"), "describes no model .*num_hidden_layers"),
     "no layers": (part("text_config", num_hidden_layers=0), "unknown model.language_model.layers.0"),

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
 from crossdraft.engine.conformance import PARENTS, check_conformance
 from crossdraft.engine.own_forward import TOKEN_TYPES, OwnForward
@@ -144,16 +143,6 @@ def test_attention_that_cannot_express_a_tree_is_refused():
     model.config.get_text_config()._attn_implementation = "flash_attention_2"
     with pytest.raises(CrossdraftError, match="cannot express a tree"):
         as_target(model, prompt)
-
-
-def test_layers_that_keep_a_state_are_refused():
-    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 32}
-    text = {"vocab_size": 99, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4, "head_dim": 16}
-    text |= {"num_attention_heads": 2, "num_key_value_heads": 2, "linear_num_value_heads": 2}
-    text |= {"linear_num_key_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
-    model = Qwen3_5ForConditionalGeneration(Qwen3_5Config(vision_config=vision, text_config=text))
-    with pytest.raises(CrossdraftError, match=r"Qwen3_5ForConditionalGeneration has linear-attention layers.*in full"):
-        Target(model, lambda request: Prompt(torch.tensor([1])), str, [2])
 
 
 @pytest.mark.parametrize("name", ["qwen2_5_vl", "video_llava", "llava_onevision"])

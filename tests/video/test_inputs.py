@@ -106,6 +106,8 @@ def patched_config(kind: str) -> PretrainedConfig:
         vision |= {"num_position_embeddings": 16, "deepstack_visual_indexes": [0]}
         text, tokens = TEXT | {"rope_parameters": ROPE | {"mrope_interleaved": True}, "head_dim": 16}, QWEN_TOKENS
         text |= experts | {"num_experts": 4} if kind.endswith("Moe") else {}
+        if kind.startswith("Qwen3_5"):
+            text["layer_types"] = ["linear_attention", "full_attention"] * (TEXT["num_hidden_layers"] // 2)
     else:
         vision |= {"image_size": 16}
         text = TEXT | {"rope_parameters": ROPE | {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}}

@@ -408,8 +408,10 @@ class CachedPrompt:
             return
         if min(self.ids, default=0) >= 0:  # no drafter asks for features of text alone
             cut, hidden = len(self.ids), {}
-        if cache.keeps_states and cache.lengths[row] != cut:
-            return  # states are known only at the end of what a row holds
+        if cache.keeps_states and cache.lengths[row] != cut:  # states are known only where a pass has ended
+            if cache.lengths[row] < len(self.ids):
+                return
+            cut, hidden = len(self.ids), {}
         self.prefixes.add(replace(self, ids=self.ids[:cut]), cache, row, hidden, tuple(hidden))
 
     def store_answer(self, cache: KVCache, row: int, tokens: Sequence[int]) -> None:
