@@ -9,7 +9,6 @@ from crossdraft.engine.conformance import PARENTS, check_conformance
 from crossdraft.engine.own_forward import TOKEN_TYPES, OwnForward
 from crossdraft.engine.passes import Chunk, PassRow
 from crossdraft.engine.prompt import Prompt, VisualItem
-from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from tests.engine.zoo import IMAGES, KIN, VIDEO, ZOO, as_target
