@@ -71,10 +71,8 @@ def find_mtp(folder: Path) -> tuple[dict[str, str], ...]:
 
 def has_mtp(source: str) -> bool:
     """True if a target's checkpoint is here and has MTP layers that can be read; the fault of others is logged."""
-    folder = None
     try:
-        return bool(find_mtp(folder := shipped_or_found(source, TARGETS)))
-    except CrossdraftError as error:  # what keeps the target itself from being loaded is said when it is
-        if folder is not None:
-            log.warning("%s", error)
+        return bool(find_mtp(shipped_or_found(source, TARGETS)))
+    except CrossdraftError as error:
+        log.info("No multi-token prediction: %s", error)
         return False

@@ -31,10 +31,19 @@ def check(spec: Spec, settings: MtpSettings, target: str | None) -> None:
 
 def build(spec: Spec, settings: MtpSettings, context: DrafterContext) -> "Drafter[Any]":
     """Build the drafter from the folder of the target."""
-    from crossdraft.heads.mtp.load import load_mtp_drafter
+    from crossdraft.engine.fast.packed_linear import prepack
+    from crossdraft.heads.drafting.head_drafter import TREES
+    from crossdraft.heads.mtp.drafter import MtpDrafter
+    from crossdraft.heads.mtp.load import load_mtp
 
     check(spec, settings, context.source)
-    return load_mtp_drafter(context.load_host(), context.source, settings.tree, context.banned, packed=context.packed)
+    if settings.tree not in TREES:
+        raise CrossdraftError(f"Unknown tree '{settings.tree}'; choose one of {', '.join(TREES)}.")
+    host = context.load_host()
+    head = load_mtp(host, context.source)
+    if context.packed and host.device.type == "cpu":
+        prepack(head.mtp)
+    return MtpDrafter(head, TREES[settings.tree], sorted(host.eos), context.banned)
 
 
 RECORDS = (

@@ -15,33 +15,13 @@ from crossdraft.checkpoints.mtp import PARTS, find_mtp
 from crossdraft.checkpoints.reader import read
 from crossdraft.checkpoints.weights import LIBRARY_ERRORS, first_line, quiet
 from crossdraft.engine.cache import KVCache
-from crossdraft.engine.fast.packed_linear import prepack
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.drafting.attention import SLOT, CachedAttention
-from crossdraft.heads.drafting.head_drafter import TREES
-from crossdraft.heads.mtp.drafter import MtpDrafter
 from crossdraft.heads.mtp.network import Mtp, MtpLayer
-from crossdraft.heads.networks.base import HeadConfig
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 Weights = Sequence[Mapping[str, Tensor]]  # of each layer, by the names of `mtp_names`
-
-
-def load_mtp_drafter(
-    host: Target, source: str, tree: str = "dynamic", banned: Sequence[int] = (), *, packed: bool = True
-) -> MtpDrafter:
-    """Load the drafter of a target's MTP layers, which runs in the target's process; arguments as `load_head_drafter`.
-
-    Raises:
-        CrossdraftError: an unknown tree, or as `load_mtp`.
-    """
-    if tree not in TREES:
-        raise CrossdraftError(f"Unknown tree '{tree}'; choose one of {', '.join(TREES)}.")
-    head = load_mtp(host, source)
-    if packed and host.device.type == "cpu":
-        prepack(head.mtp)
-    return MtpDrafter(head, TREES[tree], sorted(host.eos), banned)
 
 
 @torch.inference_mode()
@@ -75,20 +55,17 @@ def _made(host: Target, weights: Weights) -> Mtp:
     """Make the network; whatever the library raises means that it cannot be made."""
     model: Any = host.model
     text: Any = getattr(model.base_model, "language_model", model.base_model)
-    config, size = _config(text.config, model.config, len(weights)), text.config.hidden_size
+    config = _config(text.config, model.config, len(weights))
     kinds: list[str] = getattr(config, "layer_types", None) or [FULL] * len(weights)
     by_kind = "layer_type" in inspect.signature(inspect.unwrap(text.rotary_emb.forward)).parameters
     layers: list[MtpLayer] = []
     for block, kind, own in zip(_blocks(type(text), config, weights, model.dtype), kinds, weights, strict=True):
         window = config.sliding_window if kind == SLIDING else None
-        layer = MtpLayer(text.norm, size, block, kind if by_kind else None, window).to(model.dtype)
+        layer = MtpLayer(text.norm, config.hidden_size, block, kind if by_kind else None, window).to(model.dtype)
         parts = {name: value for name, value in own.items() if name.partition(".")[0] in PARTS}
         layer.load_state_dict(parts | {f"block.{name}": value for name, value in block.state_dict().items()})
         layers.append(layer.to(host.device))
-    ids = tuple(range(host.vocab_size))
-    sizes = HeadConfig(hidden_size=size, vocab_size=len(ids), num_layers=text.config.num_hidden_layers, draft_ids=ids)
-    axes = 3 if host.traits.mrope else 1
-    return Mtp(sizes, layers, model, text.rotary_emb, axes, additive=host.traits.additive_mask).eval()
+    return Mtp(host, layers, text.rotary_emb).eval()
 
 
 def _config(text: Any, whole: Any, count: int) -> Any:

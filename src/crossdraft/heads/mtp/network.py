@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from crossdraft.engine.target import Target
 from crossdraft.heads.drafting.attention import CachedAttention
 from crossdraft.heads.networks.autoregressive import Autoregressive
 from crossdraft.heads.networks.base import HeadConfig
@@ -22,14 +23,9 @@ from crossdraft.heads.networks.layers import Attend
 
 
 class MtpLayer(nn.Module):
-    """One MTP layer.
+    """One MTP layer around a decoder layer, `block`; its norms have the class of `norm`, the target's final one.
 
-    Args:
-        norm: the target's final norm, whose class the three norms here have.
-        width: H, features.
-        block: decoder layer of the target's class.
-        kind: its type, as `layer_types` names it, if the rotary positions depend on that.
-        window: positions up to its own that a row sees; `None` = all.
+    `kind` is its type, if rotary positions depend on that, and `window` the positions up to its own that a row sees.
     """
 
     def __init__(self, norm: nn.Module, width: int, block: nn.Module, kind: str | None, window: int | None) -> None:
@@ -40,36 +36,31 @@ class MtpLayer(nn.Module):
 
     def forward(self, embeds: Tensor, features: Tensor, **arguments: Any) -> Tensor:
         """Embeddings and features [1, n, H] -> [1, n, H]; `arguments` are the decoder layer's."""
-        found = self.block(
-            self.project(torch.cat((self.embed_norm(embeds), self.hidden_norm(features)), -1)), **arguments
-        )
+        rows = self.project(torch.cat((self.embed_norm(embeds), self.hidden_norm(features)), -1))
+        found = self.block(rows, **arguments)
         return self.norm(found[0] if isinstance(found, tuple) else found)
 
 
 class Mtp(Autoregressive):
-    """The K MTP layers of a target. Outputs are [1, n, K·H]: E of a row at its layer, then at each layer above it.
+    """The K MTP layers of the target `host`, with its embeddings, output head and `rotary` positions.
 
-    Args:
-        config: sizes of the target.
-        layers: the layers.
-        model: the target, whose embeddings and output head are used.
-        rotary: its rotary positions.
-        axes: their axes; 1 = plain positions.
-        additive: masks are added to the scores, as eager attention does.
+    Outputs are [1, n, K·H]: E of a row at its layer, then at each layer above it.
     """
 
     owns_head = False
 
-    def __init__(
-        self, config: HeadConfig, layers: Sequence[MtpLayer], model: Any, rotary: Any, axes: int, *, additive: bool
-    ) -> None:
+    def __init__(self, host: Target, layers: Sequence[MtpLayer], rotary: Any) -> None:
         nn.Module.__init__(self)  # no copy of the target's head is made
-        self.config = config  # pyright: ignore[reportAttributeAccessIssue, reportIncompatibleVariableOverride]
+        model: Any = host.model
+        text, ids = model.config.get_text_config(), tuple(range(host.vocab_size))
+        self.config = HeadConfig(  # pyright: ignore[reportAttributeAccessIssue, reportIncompatibleVariableOverride]
+            hidden_size=text.hidden_size, vocab_size=len(ids), num_layers=text.num_hidden_layers, draft_ids=ids
+        )
         self.mtp: Any = nn.ModuleList(layers)
-        self.cache_layers, self.axes, self.additive = len(layers), axes, additive
-        embeddings = model.get_input_embeddings().weight.detach()
-        self.register_buffer("draft_ids", torch.tensor(config.draft_ids, device=embeddings.device), persistent=False)
-        self.register_buffer("embeddings", embeddings, persistent=False)
+        self.cache_layers, self.additive = len(layers), host.traits.additive_mask
+        self.axes = host.traits.mrope or 1
+        self.register_buffer("draft_ids", torch.tensor(ids, device=host.device), persistent=False)
+        self.register_buffer("embeddings", model.get_input_embeddings().weight.detach(), persistent=False)
         self.lm_head, self.rotary = model.get_output_embeddings(), rotary
 
     @property
