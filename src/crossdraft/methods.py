@@ -37,6 +37,7 @@ MODULES = (
     "heads.glance",
     "heads.mtp",
     "heads.pass_",
+    "heads.assistant",
     "heads.drafting",
 )
 """Modules of this package with `RECORDS` of drafters; none of them imports PyTorch."""

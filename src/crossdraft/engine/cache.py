@@ -362,6 +362,11 @@ class KVCache(Cache):
             }
         )
 
+    def views(self, row: int, layers: Sequence[int]) -> dict[int, tuple[Tensor, Tensor]]:
+        """Keys and values [heads, n, head_dim] of some layers at a row's n tokens: views, until the next pass."""
+        length, stores = self.lengths[row], self._stores
+        return {at: (stores[at].keys[row, :, :length], stores[at].values[row, :, :length]) for at in layers}
+
     def append(self, row: int, prefix: KVPrefix) -> None:
         """Commit the tokens of a prefix after a row's tokens."""
         for span, count in prefix.parts:

@@ -27,6 +27,7 @@ class Needs:
         hidden_layers: indexes into `hidden_states` (0 = the embeddings, -1 = after the final norm).
         visual_layers: hidden layers that are wanted for the prompt's first piece too, which ends with its last visual
             token; without any, the target prefills that piece faster.
+        kv_layers: layers of the target whose keys and values are wanted.
         video: the request's video or prepared inputs; without this need they are not sent to another process.
         visual: the target's visual features of the request, before they are prefilled: `Request.visual_features`. The
             drafter waits for them when it is asked to begin.
@@ -43,6 +44,7 @@ class Needs:
 
     hidden_layers: tuple[int, ...] = ()
     visual_layers: tuple[int, ...] = ()
+    kv_layers: tuple[int, ...] = ()
     video: bool = False
     visual: bool = False
     prompt: bool = False
@@ -55,7 +57,7 @@ class Needs:
     @property
     def nothing(self) -> bool:
         """True if the drafter is independent of the target, hence may start before it."""
-        return not (self.hidden_layers or self.visual_layers)
+        return not (self.hidden_layers or self.visual_layers or self.kv_layers)
 
     @property
     def may_hide(self) -> bool:
@@ -67,6 +69,7 @@ class Needs:
         """The union of several drafters' needs."""
         return cls(
             hidden_layers=tuple(sorted({layer for need in needs for layer in need.hidden_layers})),
+            kv_layers=tuple(sorted({layer for need in needs for layer in need.kv_layers})),
             visual_layers=tuple(sorted({layer for need in needs for layer in need.visual_layers})),
             video=any(need.video for need in needs),
             visual=any(need.visual for need in needs),
@@ -204,6 +207,8 @@ class VerifyOutput:
             root.
         prompt: that prompt, at the first commit of a drafter that asked for features.
         probe_top: [m][top] likeliest ids after each probe, the likeliest first; empty if none was fed.
+        kv: keys and values [heads, n, head_dim] of each layer asked for, at all n tokens in front of the new root:
+            views of the target's own, to be copied by who keeps them.
     """
 
     path: tuple[int, ...]
@@ -211,6 +216,7 @@ class VerifyOutput:
     hidden: Mapping[int, Tensor] = field(default_factory=dict)
     prompt: PromptFeatures | None = None
     probe_top: tuple[tuple[int, ...], ...] = ()
+    kv: Mapping[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def of_pass(
         self, needs: Needs, draft: Draft, logits: Tensor, layers: Sequence[Tensor], roots: int

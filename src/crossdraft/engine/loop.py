@@ -235,9 +235,10 @@ class DecodeLoop:
                 emitted = row.emit(tree, accepted, logits, Origin.HIDDEN if first else Origin.DRAFTED, self.target)
                 row.stats.count_round(tree.depth, len(tree), len(path), len(emitted), hidden=first)
                 if row.drafting:  # for a finished answer, too: a drafter may learn from it
-                    outputs.append(
-                        (row, row.output(self.drafter.needs, draft, path, emitted, logits, out.hidden[index]))
-                    )
+                    needs = self.drafter.needs
+                    made = row.output(needs, draft, path, emitted, logits, out.hidden[index])
+                    kept = self.cache.views(row.cache_row, needs.kv_layers)
+                    outputs.append((row, replace(made, kv=kept) if kept else made))
             except Exception as error:
                 if not isinstance(error, CrossdraftError):
                     log.exception("What a pass returned could not become part of an answer.")

@@ -180,7 +180,7 @@ def _blocks(model: PreTrainedModel, placeholders: Mapping[str, int], known: Cont
     seen = {  # additive masks are 0 where a token sees
         kind: mask[0, 0].cpu() == (mask.dtype == torch.bool) for kind, mask in masks.items() if mask is not None
     }
-    if any(mask[0, 1] or mask[3, 4] for mask in seen.values()):
+    if any(mask[0, 1:].any() or mask[3, 4:].any() for mask in seen.values()):
         name = type(model).__name__
         raise CrossdraftError(f"{name} lets text see later tokens, which no pass here does; give another model.")
     layers = frozenset(kind for kind, mask in seen.items() if mask[1, 2] or mask[7, 8])

@@ -1,0 +1,113 @@
+"""Loads a Gemma 4 assistant for its target."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModel
+
+from crossdraft.checkpoints.files import stored_tensors
+from crossdraft.checkpoints.reader import read
+from crossdraft.checkpoints.weights import LIBRARY_ERRORS, first_line
+from crossdraft.engine.passes import Chunk, PassRow
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+from crossdraft.heads.assistant.drafter import AssistantDrafter
+from crossdraft.heads.assistant.network import Assistant, Clusters
+from crossdraft.heads.drafting.head_drafter import TREES
+from crossdraft.heads.networks.base import HeadConfig
+
+TIED = "lm_head.weight"  # the decoder's own embeddings once more
+
+
+@torch.inference_mode()
+def load_assistant(host: Target, folder: Path, tree: str = "dynamic", banned: Sequence[int] = ()) -> AssistantDrafter:
+    """Load an assistant, in the target's dtype and on its device, and run it once on the target's keys.
+
+    Args:
+        host: the target, in whose process it runs.
+        folder: the assistant's checkpoint.
+        tree: one of `TREES`.
+        banned: ids that must never be drafted.
+
+    Raises:
+        CrossdraftError: an unknown tree; weights that do not fit the configuration; or another target's assistant.
+    """
+    if tree not in TREES:
+        raise CrossdraftError(f"Unknown tree '{tree}'; choose one of {', '.join(TREES)}.")
+    try:
+        head = _made(host, folder)
+    except LIBRARY_ERRORS as error:
+        raise CrossdraftError(
+            f"The assistant in {folder} cannot be loaded: {first_line(error)}; take configuration and weights from one "
+            "checkpoint."
+        ) from error
+    drafter = AssistantDrafter(head, TREES[tree], sorted(host.eos), banned)
+    try:
+        _try(host, head)
+    except (RuntimeError, ValueError, LookupError) as error:
+        raise CrossdraftError(
+            f"The assistant in {folder} cannot attend to the keys of {type(host.model).__name__}: {first_line(error)}; "
+            "take the assistant of this checkpoint."
+        ) from error
+    return drafter
+
+
+def _made(host: Target, folder: Path) -> Assistant:
+    """Make the network, with its weights."""
+    whole: Any = AutoConfig.from_pretrained(str(folder), local_files_only=True)
+    config, size = whole.get_text_config(), host.text_config.hidden_size
+    if (whole.backbone_hidden_size, config.vocab_size) != (size, host.vocab_size):
+        raise ValueError(
+            f"it is for a target of {whole.backbone_hidden_size} features and {config.vocab_size} tokens, and this one "
+            f"has {size} and {host.vocab_size}"
+        )
+    kept = _kept_layers(host)
+    kinds = dict.fromkeys(config.layer_types)
+    if lacking := [kind for kind in kinds if kind not in kept]:
+        raise ValueError(f"it attends to layers of the type {lacking[0]}, of which the target has none")
+    clusters = None
+    if whole.use_ordered_embeddings:
+        sizes = config.hidden_size, config.vocab_size, whole.num_centroids, whole.centroid_intermediate_top_k
+        clusters = Clusters(*sizes)
+    ids = tuple(range(host.vocab_size))
+    layers = host.text_config.num_hidden_layers
+    sizes = HeadConfig(hidden_size=size, vocab_size=len(ids), num_layers=layers, draft_ids=ids)
+    embedder: Any = host.model.get_input_embeddings()
+    head = Assistant(sizes, _decoder(config), embedder, {kind: kept[kind] for kind in kinds}, clusters)
+    weights = {name: read(tensor) for name, tensor in stored_tensors(folder).items() if name != TIED}
+    head.load_state_dict(weights)
+    return head.to(host.device, host.model.dtype).eval()
+
+
+def _decoder(config: Any) -> nn.Module:
+    """The decoder of a configuration, all of whose layers borrow their keys.
+
+    transformers 5.23 builds none: `kv_sharing_modes` refuses a model in which no layer keeps keys of its own.
+    """
+    kind: Any = type(config)
+    modes = property(lambda own: ["reuse"] * own.num_hidden_layers)
+    config.__class__ = type(kind.__name__, (kind,), {"kv_sharing_modes": modes})
+    config._attn_implementation = "sdpa"
+    return AutoModel._model_mapping[kind](config)  # noqa: SLF001 - the class of the decoder, by its configuration's
+
+
+def _kept_layers(host: Target) -> dict[str, int]:
+    """The last layer of each type that keeps keys of its own."""
+    text = host.text_config
+    kinds: list[str] = getattr(text, "layer_types", None) or []
+    own = len(kinds) - (getattr(text, "num_kv_shared_layers", 0) or 0)
+    return {kind: layer for layer, kind in enumerate(kinds[:own])}
+
+
+def _try(host: Target, head: Assistant) -> None:
+    """Draft behind two siblings, so that another target's assistant fails now."""
+    cache = host.new_cache()
+    cache.add_row(2)
+    layer = head.config.num_layers
+    out = host.extend(cache, [PassRow(0, Chunk(torch.zeros(2, dtype=torch.long)), capture=(layer,))])
+    kept = cache.views(0, [*head.kv_layers.values()])
+    shared = {kind: (kept[one][0][None], kept[one][1][None]) for kind, one in head.kv_layers.items()}
+    head.step(torch.zeros(1, 2, dtype=torch.long, device=host.device), out.hidden[0][0][None], shared, 2)
