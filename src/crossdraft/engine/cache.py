@@ -362,7 +362,7 @@ class KVCache(Cache):
             }
         )
 
-    def views(self, row: int, layers: Sequence[int]) -> dict[int, tuple[Tensor, Tensor]]:
+    def row_views(self, row: int, layers: Sequence[int]) -> dict[int, tuple[Tensor, Tensor]]:
         """Keys and values [heads, n, head_dim] of some layers at a row's n tokens: views, until the next pass."""
         length, stores = self.lengths[row], self._stores
         return {at: (stores[at].keys[row, :, :length], stores[at].values[row, :, :length]) for at in layers}

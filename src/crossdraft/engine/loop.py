@@ -237,7 +237,7 @@ class DecodeLoop:
                 if row.drafting:  # for a finished answer, too: a drafter may learn from it
                     needs = self.drafter.needs
                     made = row.output(needs, draft, path, emitted, logits, out.hidden[index])
-                    kept = self.cache.views(row.cache_row, needs.kv_layers)
+                    kept = self.cache.row_views(row.cache_row, needs.kv_layers)
                     outputs.append((row, replace(made, kv=kept) if kept else made))
             except Exception as error:
                 if not isinstance(error, CrossdraftError):

@@ -13,16 +13,16 @@ from torch import Tensor
 
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import VerifyOutput
-from crossdraft.heads.assistant.network import Assistant, KeyValues
+from crossdraft.heads.assistant.network import AssistantHead, KeyValues
 from crossdraft.heads.drafting.attention import SLOT, SPARE
 from crossdraft.heads.drafting.head_drafter import HeadDrafter, HeadDrafterState, StepFn
 
 
 @dataclass(eq=False)
-class AssistantState:
+class AssistantHeadState:
     """State of one request: the target's keys of the committed tokens, the root, and the feature in front of it.
 
-    `cache` holds a layer for each type of layer of the assistant, in the order of `Assistant.kv_layers`.
+    `cache` holds a layer for each type of layer of the assistant, in the order of `AssistantHead.kv_layers`.
     """
 
     cache: KVCache
@@ -30,20 +30,22 @@ class AssistantState:
     feature: Tensor | None = None
 
 
-class AssistantDrafter(HeadDrafter[AssistantState]):
+class AssistantDrafter(HeadDrafter[AssistantHeadState]):
     """Drafts with an assistant, one pass a depth; arguments as in `HeadDrafter`."""
 
-    head: Assistant
+    head: AssistantHead
 
-    def __init__(self, head: Assistant, *arguments: Any) -> None:
+    def __init__(self, head: AssistantHead, *arguments: Any) -> None:
         super().__init__(head, *arguments)
         self.needs = replace(self.needs, kv_layers=tuple(sorted({*head.kv_layers.values()})))
 
-    def update(self, state: HeadDrafterState[AssistantState], output: VerifyOutput, hidden: dict[int, Tensor]) -> None:
+    def update(
+        self, state: HeadDrafterState[AssistantHeadState], output: VerifyOutput, hidden: dict[int, Tensor]
+    ) -> None:
         if state.head_state is None:
             cache = KVCache(len(self.head.kv_layers))
             cache.add_row(len(state.tokens) + state.max_tokens + SPARE)
-            state.head_state = AssistantState(cache)
+            state.head_state = AssistantHeadState(cache)
         own = state.head_state
         known = own.cache.lengths[0]
         new = [output.kv[layer] for layer in self.head.kv_layers.values()]
@@ -55,7 +57,7 @@ class AssistantDrafter(HeadDrafter[AssistantState]):
         rows = hidden[self.head.config.num_layers]
         own.root, own.feature = output.tokens[-1], rows[:, -1:]
 
-    def step_fn(self, head_state: AssistantState) -> StepFn:
+    def step_fn(self, head_state: AssistantHeadState) -> StepFn:
         cache = head_state.cache
         cache.open_window(SLOT, 0)
         kinds = enumerate(self.head.kv_layers)
@@ -66,7 +68,7 @@ class AssistantDrafter(HeadDrafter[AssistantState]):
 class AssistantStep:
     """`StepFn` of one draft, which keeps the features of its nodes."""
 
-    def __init__(self, head: Assistant, state: AssistantState, shared: KeyValues) -> None:
+    def __init__(self, head: AssistantHead, state: AssistantHeadState, shared: KeyValues) -> None:
         self.head, self.state, self.shared = head, state, shared
         self.features: dict[int, Tensor] = {}  # node -> [1, 1, H], for its children
 

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from crossdraft.checkpoints.files import stored_tensors
 from crossdraft.checkpoints.reader import read
@@ -15,7 +14,7 @@ from crossdraft.engine.passes import Chunk, PassRow
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.assistant.drafter import AssistantDrafter
-from crossdraft.heads.assistant.network import Assistant, Clusters
+from crossdraft.heads.assistant.network import AssistantHead, Clusters
 from crossdraft.heads.drafting.head_drafter import TREES
 from crossdraft.heads.networks.base import HeadConfig
 
@@ -55,7 +54,7 @@ def load_assistant(host: Target, folder: Path, tree: str = "dynamic", banned: Se
     return drafter
 
 
-def _made(host: Target, folder: Path) -> Assistant:
+def _made(host: Target, folder: Path) -> AssistantHead:
     """Make the network, with its weights."""
     whole: Any = AutoConfig.from_pretrained(str(folder), local_files_only=True)
     config, size = whole.get_text_config(), host.text_config.hidden_size
@@ -76,13 +75,13 @@ def _made(host: Target, folder: Path) -> Assistant:
     layers = host.text_config.num_hidden_layers
     sizes = HeadConfig(hidden_size=size, vocab_size=len(ids), num_layers=layers, draft_ids=ids)
     embedder: Any = host.model.get_input_embeddings()
-    head = Assistant(sizes, _decoder(config), embedder, {kind: kept[kind] for kind in kinds}, clusters)
+    head = AssistantHead(sizes, _decoder(config), embedder, {kind: kept[kind] for kind in kinds}, clusters)
     weights = {name: read(tensor) for name, tensor in stored_tensors(folder).items() if name != TIED}
     head.load_state_dict(weights)
     return head.to(host.device, host.model.dtype).eval()
 
 
-def _decoder(config: Any) -> nn.Module:
+def _decoder(config: Any) -> PreTrainedModel:
     """The decoder of a configuration, all of whose layers borrow their keys.
 
     transformers 5.23 builds none: `kv_sharing_modes` refuses a model in which no layer keeps keys of its own.
@@ -91,7 +90,8 @@ def _decoder(config: Any) -> nn.Module:
     modes = property(lambda own: ["reuse"] * own.num_hidden_layers)
     config.__class__ = type(kind.__name__, (kind,), {"kv_sharing_modes": modes})
     config._attn_implementation = "sdpa"
-    return AutoModel._model_mapping[kind](config)  # noqa: SLF001 - the class of the decoder, by its configuration's
+    classes: Any = AutoModel._model_mapping  # noqa: SLF001 - the class of the decoder, by its configuration's
+    return classes[kind](config)
 
 
 def _kept_layers(host: Target) -> dict[str, int]:
@@ -102,12 +102,12 @@ def _kept_layers(host: Target) -> dict[str, int]:
     return {kind: layer for layer, kind in enumerate(kinds[:own])}
 
 
-def _try(host: Target, head: Assistant) -> None:
+def _try(host: Target, head: AssistantHead) -> None:
     """Draft behind two siblings, so that another target's assistant fails now."""
     cache = host.new_cache()
     cache.add_row(2)
     layer = head.config.num_layers
     out = host.extend(cache, [PassRow(0, Chunk(torch.zeros(2, dtype=torch.long)), capture=(layer,))])
-    kept = cache.views(0, [*head.kv_layers.values()])
+    kept = cache.row_views(0, [*head.kv_layers.values()])
     shared = {kind: (kept[one][0][None], kept[one][1][None]) for kind, one in head.kv_layers.items()}
     head.step(torch.zeros(1, 2, dtype=torch.long, device=host.device), out.hidden[0][0][None], shared, 2)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from crossdraft.heads.networks.base import Head, HeadConfig
 
@@ -46,7 +47,7 @@ class Clusters(nn.Module):
         return states.new_full((len(states), len(rows)), float("-inf")).scatter_(1, tokens, found)
 
 
-class Assistant(Head):
+class AssistantHead(Head):
     """A Gemma 4 assistant, as a head on its target.
 
     Args:
@@ -62,7 +63,7 @@ class Assistant(Head):
     def __init__(
         self,
         config: HeadConfig,
-        decoder: nn.Module,
+        decoder: PreTrainedModel,
         embedder: nn.Module,
         kv_layers: Mapping[str, int],
         clusters: Clusters | None,
@@ -73,8 +74,9 @@ class Assistant(Head):
         table: Any = embedder.weight
         self.register_buffer("embeddings", table.detach(), persistent=False)
         self.model: Any = decoder
-        self.kv_layers, self.window = dict(kv_layers), decoder.config.sliding_window
-        size, own = config.hidden_size, decoder.config.hidden_size
+        sizes: Any = decoder.config
+        self.kv_layers, self.window = dict(kv_layers), int(sizes.sliding_window)
+        size, own = config.hidden_size, sizes.hidden_size
         self.pre_projection = nn.Linear(2 * size, own, bias=False)
         self.post_projection = nn.Linear(own, size, bias=False)
         self.masked_embedding = clusters
