@@ -10,6 +10,7 @@ import crossdraft as cd
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.loop import DecodeLoop
+from crossdraft.engine.opening import Opening
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
@@ -19,6 +20,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.drafting.head_drafter import TREES
 from crossdraft.heads.mtp.drafter import MtpDrafter
 from crossdraft.heads.mtp.load import load_mtp
+from crossdraft_lab.bench.identity import choose_configs
 from tests.engine.zoo import IMAGE, ROPE, SPACE_TIME, TEXT, VIDEO, as_target, build, patches, stamped_frames
 from tests.heads.mtp.folders import EXPERTS, LATENT, add_mtp, save_kimi, save_text, text_model
 from tests.heads.mtp.oracles import of_qwen3_5, of_transformers, stored_mtp
@@ -172,8 +174,28 @@ QUICK = {("step3p7", "dynamic"), ("qwen3_5", "dynamic"), ("deepseek_v3", "chain"
         for tree in ("chain", "dynamic")
     ],
 )
-@torch.inference_mode()
 def test_drafts_are_those_of_another_implementation(name, tree, tmp_path):
+    compare(name, tree, tmp_path)
+
+
+def test_drafts_without_visual_features_would_be_noticed(tmp_path, monkeypatch):
+    """The planted bug: placeholders stand where visual features belong, as in transformers."""
+    read = MtpDrafter._read
+    monkeypatch.setattr(MtpDrafter, "_read", lambda self, own: read(self, setattr(own, "shown", None) or own))
+    with pytest.raises(AssertionError, match="comparison failed"):
+        compare("qwen3_5", "dynamic", tmp_path)
+
+
+def test_wrong_positions_would_be_noticed(tmp_path, monkeypatch):
+    """The planted bug: plain positions for a model of M-RoPE."""
+    plain = Opening._positions
+    monkeypatch.setattr(Opening, "_positions", lambda *known: plain(*known).amin(0))
+    with pytest.raises(AssertionError, match="comparison failed"):
+        compare("qwen3_5", "dynamic", tmp_path)
+
+
+@torch.inference_mode()
+def compare(name, tree, tmp_path):
     make, count, above = MODELS[name]
     model, prompt = make()
     model.lm_head.weight[[IMAGE, VIDEO]] = 0  # no answer shows something
@@ -268,3 +290,7 @@ def test_a_target_without_such_layers_or_with_others_is_refused(folders, tmp_pat
         cd.Engine.load("reference", "mtp", ALONE)
     with pytest.raises(CrossdraftError, match="Unknown tree 'static'; choose one of dynamic"):
         cd.Engine.load(folders["qwen3"], "mtp:tree=static", ALONE)
+
+
+def test_identity_of_all_drafters_holds_those_of_the_checkpoint(folders):
+    assert [group[0].spec for group in choose_configs(["all"], str(folders["qwen3"]))][-2:] == ["mtp", "mtp:tree=chain"]

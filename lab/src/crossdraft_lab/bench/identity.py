@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from crossdraft.assembly import assemble
+from crossdraft.checkpoints.mtp import has_mtp
 from crossdraft.cli.cores import Cores
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.pinning import pinned
@@ -32,6 +33,7 @@ from crossdraft_lab.bench.workload import Item
 WAVE = 12  # requests in a queue at a time
 PROCESS = "process"  # every other placement is inline, and names its hidden mode
 ALL = "all"
+MTP = ("mtp", "mtp:tree=chain")
 # What `all` stands for: every example of every drafter of ours, and every policy of parallel drafting.
 ALL_SPECS = (*(spec for method in METHODS.values() for spec in method.examples or ()), *POLICIES)
 
@@ -87,11 +89,14 @@ def configs_of(spec: str) -> tuple[RunConfig, ...]:
     )
 
 
-def choose_configs(drafters: Sequence[str], *, cached: bool = False) -> list[tuple[RunConfig, ...]]:
+def choose_configs(
+    drafters: Sequence[str], target: str = "reference", *, cached: bool = False
+) -> list[tuple[RunConfig, ...]]:
     """Groups of ways that are open together: one for each drafter named, or the event drafter's if none is.
 
     Args:
         drafters: specs, or `all`.
+        target: its source; `all` holds the MTP layers that its checkpoint brings.
         cached: those with prefix caches.
 
     Raises:
@@ -103,7 +108,8 @@ def choose_configs(drafters: Sequence[str], *, cached: bool = False) -> list[tup
         return [CACHED_CONFIGS]
     if not drafters:
         return [EVENT_CONFIGS]
-    specs = [spec for name in drafters for spec in (ALL_SPECS if name == ALL else (name,))]
+    every = (*ALL_SPECS, *(MTP if ALL in drafters and has_mtp(target) else ()))
+    specs = [spec for name in drafters for spec in (every if name == ALL else (name,))]
     for spec in specs:
         spec_of(spec)
         if specs.count(spec) > 1:

@@ -200,7 +200,7 @@ def identity(
     from crossdraft_lab.bench.workload import Workload, describe, items
 
     work = Workload(pairs, "any", listed(kinds), max_new_tokens, questions=each)
-    groups = choose_configs(drafters or (), cached=each > 1)
+    groups = choose_configs(drafters or (), models.target, cached=each > 1)
     chosen, pair = cores.cores(models.device), models.models(blind, quantize=quantize)
     if pair.quantize is not None:
         pair = replace(pair, dtype=None)
