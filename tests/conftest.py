@@ -55,6 +55,14 @@ def _forks() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Notes on classes that were tried go where no other run reads them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _one_tls_context() -> Iterator[None]:
     """Every httpx client shares one TLS context: each would read all certificates anew, which takes 20 to 60 ms."""
     with pytest.MonkeyPatch.context() as patch:

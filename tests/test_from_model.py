@@ -99,8 +99,7 @@ def test_what_does_not_fit_is_one_sentence(pair, model, tokenizer):
         make(str(pair.target), tokenizer)
     with pytest.raises(cd.CrossdraftError, match="load it as VideoLlavaForConditionalGeneration"):
         make(model.model, tokenizer)
-    kind = CLIPVisionConfig.model_type
-    with pytest.raises(cd.CrossdraftError, match=rf"'{kind}' are not known.*adding_a_vlm"):
+    with pytest.raises(cd.CrossdraftError, match="CLIPVisionModel, which cannot answer"):
         make(CLIPVisionModel(CLIPVisionConfig(hidden_size=8, intermediate_size=8, num_attention_heads=1)), tokenizer)
     with pytest.raises(cd.CrossdraftError, match=r"training mode; call model\.eval"):
         make(model.train(), tokenizer)

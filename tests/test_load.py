@@ -95,8 +95,8 @@ CASES: dict[str, tuple[Damage, str]] = {
     "compressed": (config(compression_config={"quant_method": "compressed-tensors"}), "is quantised"),
     "old gptq": (written("quantize_config.json", "{}"), "is quantised .quantize_config.json"),
     "lora": (written("adapter_config.json", "{}"), "holds an adapter .*merge_and_unload"),
-    "unknown type": (config(model_type="mllama"), r"'mllama' are not known.*docs/adding_a_vlm\.md"),
-    "no type": (config(model_type=None), "type None are not known"),
+    "unknown type": (config(model_type="bert"), "'bert' cannot be a target: transformers .* has no class"),
+    "no type": (config(model_type=None), "type is None; take config.json"),
     "an unknown state": (
         part("text_config", layer_types=["linear_attention", "full_attention"]),
         r"Layer 0 of .*, of type linear_attention, keeps a state by a rule that is not known here",

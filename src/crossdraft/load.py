@@ -10,10 +10,12 @@ import torch
 import transformers
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+from transformers.models.auto.modeling_auto import MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES
 
 from crossdraft.checkpoints.files import check_files, quantization_method, read_config, target_class
 from crossdraft.checkpoints.locate import EVENT_MODELS, TARGETS, repair_hint, shipped_or_found
-from crossdraft.checkpoints.parts import check_model, check_tokenizer, frame_settings, parts
+from crossdraft.checkpoints.parts import check_model, check_tokenizer, frame_settings, is_text_model, parts
+from crossdraft.checkpoints.processor import MissingPackageError, load_processor
 from crossdraft.checkpoints.weights import LIBRARY_ERRORS, DeviceMap, Fill, first_line, load_mapped, load_weights
 from crossdraft.dtypes import DTYPES, dtype_name
 from crossdraft.engine.detokenize import TokenText
@@ -28,9 +30,11 @@ from crossdraft.engine.target import Target
 from crossdraft.engine.traits import check_layers
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
+from crossdraft.processor_prompt import ProcessorPrompt, sample_prompts
 from crossdraft.text_model import TextPrompt, text_model
 from crossdraft.token_bytes import token_speller
-from crossdraft.video.classes import CLASSES
+from crossdraft.trial import check_class
+from crossdraft.video.classes import ANY_CLASS, CLASSES
 from crossdraft.video.clip import FrameSampling
 from crossdraft.video.inputs import image_spec
 from crossdraft.video.spec import image_settings, video_settings
@@ -98,7 +102,9 @@ def load_target(
     tokenizer = load_tokenizer(folder)
     check_tokenizer(tokenizer, model)
     if text:
-        return _adapter(model, tokenizer, TextPrompt(tokenizer, skips_visuals=False))
+        return _tried(_adapter(model, tokenizer, TextPrompt(tokenizer, skips_visuals=False)))
+    if model.config.model_type not in CLASSES:
+        return _tried(_adapter(model, tokenizer, _by_processor(model, tokenizer, folder, num_frames, fps)))
     spec, sampling = frame_settings(*video_settings(folder))
     where, settings = image_settings(folder) or (folder, None)
     stills = image_spec(model.config, settings, where)
@@ -108,6 +114,33 @@ def load_target(
         model, tokenizer, spec, sampling.instead(num_frames, fps), stills, asks_for_visuals=source == "reference"
     )
     return _adapter(model, tokenizer, prepare)
+
+
+def _by_processor(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, given: Any, num_frames: int | None, fps: float | None
+) -> ProcessorPrompt:
+    """Make what writes the prompts of a class that is not in the table of families.
+
+    Args:
+        given: the checkpoint's folder, its processor, or its tokenizer alone.
+    """
+    words, lacking = TextPrompt(tokenizer, skips_visuals=False), "only its tokenizer is here; give its processor."
+    processor: Any = given if isinstance(given, ProcessorMixin) else None
+    if isinstance(given, Path):
+        try:
+            processor = load_processor(given)
+        except MissingPackageError as error:
+            lacking = str(error)
+    settings = vars(getattr(processor, "video_processor", None) or words)
+    sampling = FrameSampling.from_settings(settings).instead(num_frames, fps)
+    return ProcessorPrompt(model, processor, words, sampling, lacking)
+
+
+def _tried(target: Target) -> Target:
+    """Return a target whose class was tried; CrossdraftError if it is not right."""
+    prepare = target.prepare
+    check_class(target, sample_prompts(prepare) if isinstance(prepare, ProcessorPrompt) else {})
+    return target
 
 
 def _refuse_frames(target: object, num_frames: int | None, fps: float | None) -> None:
@@ -120,6 +153,14 @@ def _refuse_frames(target: object, num_frames: int | None, fps: float | None) ->
 def _class_of(folder: Path) -> Any:
     """Return the class of a checkpoint that can be a target."""
     kind = target_class(folder)
+    if kind == ANY_CLASS:
+        named = read_config(folder)["model_type"]
+        kind = MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES.get(named)
+        if kind is None:
+            raise CrossdraftError(
+                f"Models of type {named!r} cannot be a target: transformers {transformers.__version__} has no class of "
+                "that type that reads images and writes text, and a checkpoint's own code is never run."
+            )
     read_defaults(read_file(folder), str(folder))  # refused before gigabytes are read
     return getattr(transformers, kind)
 
@@ -200,22 +241,28 @@ def adapt_model(
     check_model(model)
     tokenizer, settings = parts(processor)
     check_tokenizer(tokenizer, model)
-    prepare: VideoPrompt | TextPrompt = TextPrompt(tokenizer, skips_visuals=False)
-    if sees := model.config.model_type in CLASSES:
+    sees, known = not is_text_model(model), model.config.model_type in CLASSES
+    prepare: VideoPrompt | TextPrompt | ProcessorPrompt = TextPrompt(tokenizer, skips_visuals=False)
+    if sees and not known:
+        prepare = _by_processor(model, tokenizer, processor, num_frames, fps)
+    elif sees:
         spec, sampling = frame_settings("The processor", settings) if settings else (None, FrameSampling())
         pixels: Any = getattr(processor, "image_processor", None)
         stills = image_spec(model.config, None if pixels is None else pixels.to_dict())
         prepare = VideoPrompt(model, tokenizer, spec, sampling.instead(num_frames, fps), stills)
     else:
         _refuse_frames(type(model).__name__, num_frames, fps)
-    if packed and sees:
+    if packed and known:
         pass_unread(model)
     if packed:
         prepack(model, rows=VERIFIED)
-    return _adapter(model, tokenizer, prepare)
+    target = _adapter(model, tokenizer, prepare)
+    return target if known else _tried(target)
 
 
-def _adapter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prepare: VideoPrompt | TextPrompt) -> Target:
+def _adapter(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prepare: VideoPrompt | TextPrompt | ProcessorPrompt
+) -> Target:
     where = model.name_or_path or type(model).__name__
     defaults = read_defaults(vars(model.generation_config), where, model.config.get_text_config().vocab_size)
     eos, reserved = ends_of(model, tokenizer), reserved_of(model, tokenizer)
@@ -272,7 +319,7 @@ def text_reader(source: str, reserved: Collection[int]) -> Callable[[Request], P
     """
     folder = checked_folder(source, TARGETS)
     kind, tokenizer = _class_of(folder), load_tokenizer(folder)
-    if kind is AutoModelForCausalLM:
+    if kind.__name__ not in CLASSES.values():
         return lambda request: known_ids(text_ids(TextPrompt(tokenizer)(request).input_ids, reserved))
     config = kind.config_class.from_pretrained(folder)
     return lambda request: known_ids(text_of(config, tokenizer, reserved, request))

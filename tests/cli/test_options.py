@@ -112,7 +112,6 @@ AT_ONCE = [
     ("ask --video=VIDEO --drafter=memory:folder=TEXT ?", "which is no folder"),
     ("ask --video=VIDEO --drafter=memory:seed=nowhere ?", "is not there"),
     ("ask --video=VIDEO --target=LANGUAGE ?", "holds a text model, and clips"),
-    ("ask --video=VIDEO --target=UNKNOWN ?", "Video models of type 'bert' are not known"),
     ("ask --video=VIDEO --target=REFUSED ?", "runs code of its own"),
     ("ask --video=VIDEO --target=EMPTY ?", "lacks config.json"),
     ("chat --video=VIDEO --target=NO_WEIGHTS", "lacks its weights"),
@@ -146,7 +145,6 @@ def named(clip, pair, tmp_path):
     language = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
     folders = {
         "LANGUAGE": text_checkpoint(tmp_path / "language", pair, **language),
-        "UNKNOWN": text_checkpoint(tmp_path / "unknown", pair, model_type="bert"),
         "REFUSED": text_checkpoint(tmp_path / "refused", pair, model_type="minicpmv"),
         "NO_WEIGHTS": text_checkpoint(tmp_path / "no-weights", pair, model_type="video_llava"),
     }

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.video.classes import CLASSES, model_class
+from crossdraft.video.classes import ANY_CLASS, CLASSES, model_class
 from crossdraft.video.clip import FrameSampling
 from crossdraft.video.spec import FrameSpec
 
@@ -20,13 +20,17 @@ def check_model(model: object) -> None:
             f"The model is a {type(model).__name__}; give a loaded Hugging Face model, or load one "
             "from its folder with Engine.load."
         )
-    kind = model.config.model_type
-    text = kind not in CLASSES and type(model).__name__ == MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
-    wanted = model_class(kind, text=text)
-    if not text and type(model).__name__ != wanted:
+    wanted = model_class(model.config.model_type)
+    if not model.can_generate() or wanted not in (type(model).__name__, ANY_CLASS):
         raise CrossdraftError(f"The model is a {type(model).__name__}, which cannot answer; load it as {wanted}.")
     if model.training:
         raise CrossdraftError("The model is in training mode; call model.eval() first.")
+
+
+def is_text_model(model: PreTrainedModel) -> bool:
+    """True if a model is a causal language model without vision."""
+    kind = model.config.model_type
+    return kind not in CLASSES and type(model).__name__ == MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
 
 
 def parts(processor: Any) -> tuple[PreTrainedTokenizerBase, dict[str, Any]]:

@@ -81,14 +81,19 @@ def built(kind: Any, config: PretrainedConfig) -> PreTrainedModel:
 
 
 def shrunk_model(kind: Any, config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
-    """Make a random model of a class, or of an auto class, and of the shrunk configuration.
+    """Make a random model of a class, or of an auto class, and of the shrunk configuration; see `random_model`."""
+    return random_model(kind, shrunk(config), dtype)
+
+
+def random_model(kind: Any, config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    """Make a random model of a class, or of an auto class.
 
     Its weights are three times as large as usual, and none is zero, so that what it reads decides what it says. The
     seed is fixed, and the caller's random numbers stay as they are.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model: Any = built(kind, shrunk(config)).eval()
+        model: Any = built(kind, config).eval()
         model.to(dtype)
         model.set_experts_implementation("eager")  # the others have no kernels for doubles
         with torch.no_grad():

@@ -26,6 +26,7 @@ from crossdraft.checkpoints.files import StoredTensor, quantised_error, quantiza
 from crossdraft.checkpoints.memory import check_memory
 from crossdraft.checkpoints.mtp import mtp_names
 from crossdraft.checkpoints.reader import STORED, DeferredWeights
+from crossdraft.checkpoints.shrunk import built
 from crossdraft.errors import CrossdraftError
 
 # What transformers may raise on a checkpoint that is damaged, or needs a package that is not there.
@@ -81,12 +82,13 @@ def load_weights(
     Raises:
         CrossdraftError: configuration and weights do not fit each other, the class, or the free memory.
     """
-    settings = _settings(dtype)
     with quiet():
         stored, method = stored_tensors(folder), quantization_method(read_config(folder))
         if method is not None:
+            settings = _settings(dtype, _build(kind, folder, len(stored)))
             return _load_quantised(kind, folder, method, settings, device), _nothing
         found = _compare(kind, folder, stored)
+        settings = _settings(dtype, found.model)
         refuse_misfit(folder, found.report)
         numbers = sum(parameter.numel() for parameter in found.model.parameters())
         check_memory(folder, numbers, saved(found.model), device, dtype)
@@ -109,9 +111,12 @@ def load_weights(
     return model, fill
 
 
-def _settings(dtype: torch.dtype) -> Settings:
-    """Arguments with which every model is loaded: misfits are reported, and refused here."""
-    return {"dtype": dtype, "output_loading_info": True, "attn_implementation": "sdpa", "ignore_mismatched_sizes": True}
+def _settings(dtype: torch.dtype, model: PreTrainedModel) -> Settings:
+    """Arguments with which a model is loaded that was built without weights: misfits are reported, and refused here."""
+    attention = model.config._attn_implementation
+    return {
+        "dtype": dtype, "output_loading_info": True, "attn_implementation": attention, "ignore_mismatched_sizes": True,
+    }  # fmt: skip
 
 
 def load_mapped(kind: Any, folder: Path, dtype: torch.dtype, device_map: DeviceMap) -> PreTrainedModel:
@@ -131,9 +136,10 @@ def load_mapped(kind: Any, folder: Path, dtype: torch.dtype, device_map: DeviceM
         raise CrossdraftError("device_map needs the package accelerate: pip install -e '.[gpus]' in the checkout.")
     if (method := quantization_method(read_config(folder))) is not None:
         raise CrossdraftError(f"{folder} is quantised ({method}), which device_map does not load; leave it out.")
-    settings = _settings(dtype)
     with quiet():
-        refuse_misfit(folder, _compare(kind, folder, stored_tensors(folder)).report)
+        found = _compare(kind, folder, stored_tensors(folder))
+        refuse_misfit(folder, found.report)
+        settings = _settings(dtype, found.model)
         try:
             model, report = _from_folder(kind, folder, settings | {"device_map": device_map})
         except LIBRARY_ERRORS as error:
@@ -240,9 +246,7 @@ def _build(kind: Any, folder: Path, stored: int) -> PreTrainedModel:
                     "checkpoint."
                 )
         with torch.device("meta"):
-            if hasattr(kind, "from_config"):
-                return kind.from_config(config, attn_implementation="sdpa")
-            return kind._from_config(config, attn_implementation="sdpa")  # noqa: SLF001 - what from_pretrained calls
+            return built(kind, config)
     except LIBRARY_ERRORS as error:
         raise CrossdraftError(
             f"{where} describes no model that can be built: {first_line(error)}; take it from the checkpoint again."

@@ -98,7 +98,7 @@ def check_conformance(target: Target, prompt: Prompt, tokens: Sequence[int]) -> 
         riding=_error(riding, reference),
         batched=_error(shared, inner),
         compacted=_error(after, full_forward(target, prompt, accepted)),
-        stepped=_stepped(target, prompt),
+        stepped=stepped_error(target, prompt),
         wrong_mask=_error(_prefill(planted(target, CausalMask), target.new_cache(), prompt, tree), reference),
         wrong_position=_error(_prefill(planted(target, SequentialPositions), target.new_cache(), prompt, tree), riding),
     )
@@ -110,7 +110,7 @@ def _prefill(target: Target, cache: KVCache, prompt: Prompt, tree: DraftTree) ->
     return prefill(target, cache, prompt, target.encode(prompt), capacity, tree).logits[0]
 
 
-def _stepped(target: Target, prompt: Prompt) -> float:
+def stepped_error(target: Target, prompt: Prompt) -> float:
     """Largest difference from Hugging Face's logits, of the prompt and of two greedy tokens in passes of their own."""
     model: Any = target.model
     ids = prompt.input_ids[None].to(target.device)

@@ -286,7 +286,11 @@ def placeholder_of(config: PretrainedConfig, kind: str) -> str:
 
 
 def _family(model_type: str) -> Family:
-    model_class(model_type)  # refuses unknown types
+    if model_type not in FAMILIES:
+        raise CrossdraftError(
+            f"Models of type {model_type!r} are not in the table of families: the checkpoint's own processor writes "
+            "their inputs; add the type as docs/adding_a_vlm.md shows."
+        )
     return FAMILIES[model_type]
 
 

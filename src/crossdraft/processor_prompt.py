@@ -1,0 +1,141 @@
+"""A request as the inputs of any vision-language model: its own Hugging Face processor writes ids and pixels."""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.video_utils import VideoMetadata
+
+from crossdraft.checkpoints.processor import reads_clips
+from crossdraft.checkpoints.weights import LIBRARY_ERRORS, first_line, quiet
+from crossdraft.engine.prompt import Prompt, ready_made
+from crossdraft.engine.request import Request
+from crossdraft.errors import CrossdraftError
+from crossdraft.messages import Message, Part
+from crossdraft.text_model import TextPrompt
+from crossdraft.video.clip import FrameSampling, read_clip
+from crossdraft.video.clip_frames import ClipFrames
+from crossdraft.video.image import image_frames
+
+MILLI = 1000  # a clip's frames are numbered in milliseconds, so that their times are exact
+
+
+@dataclass(frozen=True)
+class ProcessorPrompt:
+    """Turns a request into the inputs of a vision-language model by the checkpoint's own processor.
+
+    Args:
+        model: model of the checkpoint.
+        processor: its processor, with a chat template; `None` = only words and ready-made inputs are read.
+        words: writes prompts of words alone where there is no processor.
+        sampling: sampling of a file's frames.
+        lacking: why images cannot be read, if there is no processor.
+    """
+
+    model: PreTrainedModel
+    processor: Any
+    words: TextPrompt
+    sampling: FrameSampling = field(default_factory=FrameSampling)
+    lacking: str = ""
+
+    def __call__(self, request: Request) -> Prompt:
+        """Make the prompt of a request.
+
+        Raises:
+            CrossdraftError: ready-made inputs are no prompt, an image or a clip cannot be read, the processor lacks a
+                package for it, or fails.
+        """
+        if request.inputs is not None:
+            return Prompt(*ready_made(request.inputs))
+        if request.visuals and self.processor is None:
+            raise CrossdraftError(f"Images and clips cannot be shown to this target: {self.lacking}")
+        if self.processor is None:
+            return self.words(request)
+        images = [image_frames(part.value) for part in request.visuals if part.kind == "image"]
+        clips = [self._clip(part) for part in request.visuals if part.kind == "video"]
+        try:
+            with quiet():
+                found = self._processed(request.conversation, images, clips)
+        except LIBRARY_ERRORS as error:
+            raise CrossdraftError(
+                f"The model's own processor, a {type(self.processor).__name__}, fails on this request: "
+                f"{first_line(error)}; ask otherwise, or give the model's inputs (Request.inputs)."
+            ) from error
+        known = inspect.signature(inspect.unwrap(self.model.forward)).parameters
+        features = {name: value for name, value in found.items() if name in known and isinstance(value, Tensor)}
+        ids = features.pop("input_ids")[0]
+        features.pop("attention_mask", None)
+        return Prompt(
+            ids, features if request.visuals else {}, tuple(n for one in (*images, *clips) for n in one.notes)
+        )
+
+    def _clip(self, part: Part) -> ClipFrames:
+        if not reads_clips(self.processor):
+            raise CrossdraftError(
+                f"Clips are read for a {type(self.model).__name__} by Hugging Face's video processor, "
+                "which this model has not or which needs the package torchvision; install the torchvision of your "
+                "PyTorch's build, or give the clip's frames as images."
+            )
+        return read_clip(part.value, self.sampling)
+
+    def _processed(
+        self, messages: Sequence[Message], images: Sequence[ClipFrames], clips: Sequence[ClipFrames]
+    ) -> dict[str, Any]:
+        """Run the processor over the conversation, a batch of one."""
+        from PIL import Image
+
+        text = self._rendered(messages)
+        given: dict[str, Any] = {"text": [text], "return_tensors": "pt"}
+        if images:
+            given["images"] = [[Image.fromarray(one.frames[0].numpy()) for one in images]]
+        if clips:
+            given["videos"] = [[one.frames.movedim(-1, 1).numpy() for one in clips]]
+            given |= {"video_metadata": [[_metadata(one) for one in clips]], "do_sample_frames": False}
+        tokenizer = getattr(self.processor, "tokenizer", None)
+        if (bos := getattr(tokenizer, "bos_token", None)) is not None and text.startswith(bos):
+            given["add_special_tokens"] = False  # the template has written it
+        if "mm_token_type_ids" in inspect.signature(inspect.unwrap(self.model.forward)).parameters:
+            given["return_mm_token_type_ids"] = True
+        return dict(self.processor(**given))
+
+    def _rendered(self, messages: Sequence[Message]) -> str:
+        """The conversation by the chat template: in parts, or where it takes words alone, as plain text."""
+        for plain in (False, True):
+            given = [_as_dict(message, plain=plain) for message in messages]
+            text = self.processor.apply_chat_template(given, tokenize=False, add_generation_prompt=True)
+            if all(part.value.strip() in text for one in messages for part in one.parts if part.kind == "text"):
+                return text
+        raise ValueError("its chat template leaves out a message's text")
+
+
+def _as_dict(message: Message, *, plain: bool) -> dict[str, Any]:
+    """Message in the form of chat templates; with `plain`, a message of text alone holds a string."""
+    if plain and all(part.kind == "text" for part in message.parts):
+        return {"role": message.role, "content": message.text}
+    parts = [{"type": one.kind} | ({"text": one.value} if one.kind == "text" else {}) for one in message.parts]
+    return {"role": message.role, "content": parts}
+
+
+def _metadata(clip: ClipFrames) -> VideoMetadata:
+    """The times of a clip's frames, as numbers of a clip of a thousand frames a second."""
+    numbers = np.round(clip.times_s * MILLI).astype(int)
+    count = len(numbers)
+    step = (numbers[-1] - numbers[0]) // max(count - 1, 1) or MILLI
+    total = int(numbers[-1] + step)
+    return VideoMetadata(
+        total_num_frames=total, fps=MILLI, duration=total / MILLI, frames_indices=numbers.tolist(),
+        height=clip.frames.shape[1], width=clip.frames.shape[2],
+    )  # fmt: skip
+
+
+def sample_prompts(prepare: ProcessorPrompt) -> dict[str, Prompt]:
+    """Prompts about a small image and a small clip, by what they show, as far as the processor reads them."""
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 56, 84, 3), dtype=np.uint8)
+    asked = {} if prepare.processor is None else {"image": Request("What is it?", image=pixels[0])}
+    if reads_clips(prepare.processor):
+        asked["clip"] = Request("What is it?", pixels)
+    return {name: prepare(request) for name, request in asked.items()}

@@ -1,0 +1,146 @@
+"""Trial of a class that crossdraft does not know: is what the adapter reads right for it?
+
+First on a small random model of the class and configuration (`checkpoints.shrunk`), by the conformance test, in
+float64; then on the weights themselves, by three steps beside Hugging Face's own. A trial that was passed is noted on
+the disk, by configuration and versions, and not made again.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+from crossdraft.checkpoints.shrunk import shrunk_ids, shrunk_model
+from crossdraft.checkpoints.weights import LIBRARY_ERRORS, first_line, quiet
+from crossdraft.engine.conformance import PARENTS, check_conformance, stepped_error
+from crossdraft.engine.prompt import Prompt
+from crossdraft.engine.reference import full_forward
+from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
+
+WORDS = Prompt(torch.arange(40, 53))  # more tokens than a shrunk window holds
+TOKENS = range(20, 20 + len(PARENTS))
+SINGLE = 1e-5  # error of logits of size 1, by which classes that compute in float32 differ; others by 1e-14
+OWN = {torch.float64: 1e-5, torch.float32: 1e-2}  # error allowed on the weights themselves, in standard deviations
+HALF = 0.25  # of the logits, and for dtypes of 16 bits
+SLOW_S = 0.25  # a forward of a small model that takes longer is compared in steps, not node by node
+
+
+@dataclass(frozen=True)
+class Test:
+    """Result of one comparison.
+
+    Args:
+        name: what was compared.
+        error: largest difference of logits; `None` = it could not be tried.
+        passes: it is right, and planted faults show.
+        why: what went wrong, or why it could not be tried.
+    """
+
+    name: str
+    error: float | None
+    passes: bool
+    why: str = ""
+
+
+def try_class(model: PreTrainedModel, prompts: Mapping[str, Prompt]) -> list[Test]:
+    """Try the adapter on a small random model of a model's class and configuration.
+
+    Args:
+        model: the model; its weights are not used.
+        prompts: prompts of the checkpoint by what they show; words are tried in any case.
+    """
+    try:
+        with quiet():
+            small = shrunk_model(type(model), model.config, torch.float64)
+            target = Target(small, lambda request: WORDS, str, ())
+    except (CrossdraftError, *LIBRARY_ERRORS) as error:
+        return [Test("small model", None, False, f"none can be made of its configuration: {first_line(error)}")]
+    shown = {name: _small(model, prompt) for name, prompt in prompts.items()}
+    return [_conforms(target, name, prompt) for name, prompt in ({"text": WORDS} | shown).items()]
+
+
+def _small(model: PreTrainedModel, prompt: Prompt) -> Prompt:
+    return Prompt(shrunk_ids(model.config, prompt.input_ids), prompt.features)
+
+
+def _conforms(target: Target, name: str, prompt: Prompt) -> Test:
+    """Compare every node of a tree with a forward of its own, and steps with Hugging Face's."""
+    name = f"conformance, {name}"
+    try:
+        with torch.inference_mode():
+            start = time.perf_counter()
+            scale = max(1.0, full_forward(target, prompt, ()).abs().max().item())
+            slow = time.perf_counter() - start > SLOW_S
+        if slow and prompt.features:
+            error = stepped_error(target, prompt)
+            return Test(f"{name}, in steps", error, error <= SINGLE * scale)
+        found = check_conformance(target, prompt, TOKENS)
+    except (CrossdraftError, *LIBRARY_ERRORS) as error:
+        return Test(name, None, False, f"it fails: {first_line(error)}")
+    error = max(found.riding, found.batched, found.compacted, found.stepped)
+    why = "" if error <= SINGLE * scale else "logits differ from the model's own"
+    return Test(name, error, found.passes(SINGLE * scale), why or "a planted fault does not show")
+
+
+def try_weights(target: Target, name: str, prompt: Prompt) -> Test:
+    """Compare a prompt and two tokens, one a pass, with Hugging Face's own cache, on the weights themselves."""
+    name = f"steps, {name}"
+    try:
+        with torch.inference_mode(), quiet():
+            spread = full_forward(target, prompt, ()).double().std().item()
+            error = stepped_error(target, prompt)
+    except (CrossdraftError, *LIBRARY_ERRORS) as error:
+        return Test(name, None, False, f"it fails: {first_line(error)}")
+    passes = error <= OWN.get(target.model.dtype, HALF) * spread
+    return Test(name, error, passes, "" if passes else "logits differ from Hugging Face's own cached steps")
+
+
+def check_class(target: Target, prompts: Mapping[str, Prompt]) -> None:
+    """Try a class once for each configuration and version, and its weights each time.
+
+    Args:
+        target: the target as it was loaded.
+        prompts: prompts of the checkpoint by what they show.
+
+    Raises:
+        CrossdraftError: it is not right, with what was wrong.
+    """
+    note = _cache() / f"{_key(target.model, prompts)}.json"
+    tests: list[Test] = []
+    if not note.is_file():
+        tests = try_class(target.model, prompts)
+        if all(test.passes for test in tests):
+            with suppress(OSError):  # a home that cannot be written to costs a trial each time
+                note.parent.mkdir(parents=True, exist_ok=True)
+                note.write_text(json.dumps([asdict(test) for test in tests]), encoding="utf-8")
+    tests += [try_weights(target, name, prompt) for name, prompt in (prompts or {"text": WORDS}).items()]
+    wrong = next((test for test in tests if not test.passes), None)
+    if wrong is not None:
+        by = "" if wrong.error is None else f" by {wrong.error:.1e}"
+        raise CrossdraftError(
+            f"{target.source or type(target.model).__name__} cannot be a target: its class "
+            f"{type(target.model).__name__} is not in the table of families, so it was tried, and {wrong.name}: "
+            f"{wrong.why}{by}; take another model, and see `crossdraft check`."
+        )
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "crossdraft" / "trials"
+
+
+def _key(model: PreTrainedModel, prompts: Mapping[str, Prompt]) -> str:
+    """A digest of what a trial depends on."""
+    config: Any = {**model.config.to_dict(), "_name_or_path": ""}
+    facts = [type(model).__name__, sorted(prompts), torch.__version__, transformers.__version__, version("crossdraft")]
+    return hashlib.sha256(json.dumps([facts, config], sort_keys=True, default=str).encode()).hexdigest()[:32]
