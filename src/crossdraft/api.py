@@ -59,15 +59,17 @@ USUAL = "glance"  # the reference target's drafter, where requests have events
 FOR_OTHERS = "union:memory,ngram"  # for targets without layers for multi-token prediction: needs no training
 
 
-def default_drafter(target: str, *, events: bool | None = True) -> str:
+def default_drafter(target: str, options: Options | None = None, *, events: bool | None = True) -> str:
     """The drafter of a target for which none is named.
 
     Args:
         target: its source, as in `Engine.load`.
+        options: the engine's; MTP layers run on one device.
         events: whether requests come with event recordings; `None` = some do.
     """
     if target != "reference":
-        return "mtp" if has_mtp(target) else FOR_OTHERS
+        mapped = options is not None and options.device_map is not None
+        return "mtp" if not mapped and has_mtp(target) else FOR_OTHERS
     usual = USUAL if Version(transformers.__version__) >= ENCODES_CLIPS else "event"
     return usual if events else "eagle2" if events is False else f"fallback:{usual},eagle2"
 
@@ -157,7 +159,7 @@ class Engine:
         """
         source = source_text(target)
         if isinstance(drafter, str) and drafter == "auto":
-            drafter = default_drafter(source)
+            drafter = default_drafter(source, options)
             log.info("No drafter was named for %s: it is %s.", source, drafter)
         chosen, options = _checked(drafter, options)
         checkpoint_models.check_target(source)

@@ -34,7 +34,7 @@ def why_not_usual(pair: PairOptions, *, events: bool) -> str | None:
     if pair.target != "reference":
         own = "the checkpoint brings its layers for multi-token prediction"
         others = "the target is your own and it needs neither events nor training; it gains little on a first question"
-        return own if default_drafter(pair.target) == "mtp" else others
+        return own if default_drafter(pair.target, pair.options) == "mtp" else others
     if not events:
         return f"there is no event recording (--events), which {default_drafter(pair.target)} reads"
     if default_drafter(pair.target) != USUAL:
@@ -53,7 +53,7 @@ def with_drafter(pair: PairOptions, *, events: bool, quiet: bool = False) -> Pai
         CrossdraftError: the named drafter is unknown, or reads events and there is no recording.
     """
     if pair.drafter is None:
-        chosen = default_drafter(pair.target, events=events)
+        chosen = default_drafter(pair.target, pair.options, events=events)
         if pair.target != "reference" and not quiet:
             print(
                 f"Drafter: {chosen}, because {why_not_usual(pair, events=events)}. `crossdraft drafters` lists the "

@@ -222,7 +222,9 @@ def load_engine(settings: ServerSettings) -> Engine:
     Raises:
         CrossdraftError: as `Engine.load`.
     """
-    drafter = default_drafter(settings.target, events=None) if settings.drafter == "auto" else settings.drafter
+    drafter = settings.drafter
+    if drafter == "auto":
+        drafter = default_drafter(settings.target, settings.engine, events=None)
     log.info("loading the models")
     engine = Engine.load(settings.target, drafter, settings.engine)
     try:

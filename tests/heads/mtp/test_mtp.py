@@ -7,6 +7,7 @@ import torch
 import transformers
 
 import crossdraft as cd
+from crossdraft.api import default_drafter
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.loop import DecodeLoop
@@ -290,6 +291,11 @@ def test_a_target_without_such_layers_or_with_others_is_refused(folders, tmp_pat
         cd.Engine.load("reference", "mtp", ALONE)
     with pytest.raises(CrossdraftError, match="Unknown tree 'static'; choose one of dynamic"):
         cd.Engine.load(folders["qwen3"], "mtp:tree=static", ALONE)
+
+
+def test_by_itself_it_is_taken_where_the_target_lies_on_one_device(folders):
+    found = [default_drafter(str(folders["qwen3"]), cd.Options(device_map=given)) for given in (None, "auto")]
+    assert found == ["mtp", "union:memory,ngram"]
 
 
 def test_identity_of_all_drafters_holds_those_of_the_checkpoint(folders):
