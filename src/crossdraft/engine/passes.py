@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,7 +20,6 @@ from crossdraft.engine.clock import Mark
 from crossdraft.engine.devices import entry_device, to_device
 from crossdraft.engine.prompt import Encoded
 from crossdraft.engine.recurrent.cache import Paths, StateCache
-from crossdraft.engine.recurrent.mixers import width_of
 from crossdraft.engine.traits import KNOWN_LAYERS, STATE_LAYERS, Traits, detect_traits
 from crossdraft.engine.tree import DraftTree
 
@@ -293,7 +292,8 @@ class PassBuilder:
     def paths(self, rows: Sequence[PassRow], width: int) -> Paths:
         """The paths of a segment's tokens, for layers that keep a state."""
         pending, trees = [len(row.chunk.tokens) for row in rows], [row.tree for row in rows]
-        return Paths.of(pending, trees, width, width_of(self.traits.mixers), self.device)
+        mixer: Any = next(iter(self.traits.mixers.values()))
+        return Paths.of(pending, trees, width, mixer.conv_kernel_size, self.device)
 
     def masks(self, cache: KVCache, rows: Sequence[PassRow], width: int, keys: int) -> Masks:
         """The mask of a segment; one for each type of layer where some types see less, or keep a state."""

@@ -96,7 +96,8 @@ def prompt_of(kind: str, what: str, words: tuple[int, ...] = (11, 12, 13, 14, 15
     ids = torch.tensor([1, 5, *shown, *words, 9])
     names = ("pixel_values_videos", "video_grid_thw") if what == "video" else ("pixel_values", "image_grid_thw")
     features = {names[0]: random(16 * frames, 3 * 2 * 16), names[1]: torch.tensor([[frames, 4, 4]])}
-    features["mm_token_type_ids"] = (ids == token)[None].int() * (2 if what == "video" else 1)
+    if kind.startswith("qwen"):
+        features["mm_token_type_ids"] = (ids == token)[None].int() * (2 if what == "video" else 1)
     return Prompt(ids, features)
 
 

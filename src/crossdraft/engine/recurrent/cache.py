@@ -76,10 +76,6 @@ class _Left:
     memory: Tensor | None = None
     tree: Left | None = None
 
-    def owned(self) -> "_Left":
-        """A copy with a memory of its own."""
-        return self if self.memory is None else replace(self, memory=self.memory.clone())
-
 
 class StateLayer:
     """States of one layer: the last inputs of its convolution [rows, K - 1, C], and its memory [rows, H, dk, dv]."""
@@ -318,8 +314,8 @@ class StateCache(KVCache):
         made._ends, made._pending = {**self._ends}, {**self._pending}  # noqa: SLF001
         for own, new in zip(self._states.values(), made._states.values(), strict=True):  # noqa: SLF001
             new.inputs, new.memory = own.resized(self.allocated_rows)
-            # Memories before a pass are views, which this cache will write.
-            new.left = {at: left.owned() for at, left in own.left.items()}
+            for at, left in own.left.items():  # its memory is a view, which this cache will write
+                new.left[at] = replace(left, memory=None if left.memory is None else left.memory.clone())
         return made
 
     @property

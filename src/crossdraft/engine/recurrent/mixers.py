@@ -116,8 +116,8 @@ def find_mixers(model: PreTrainedModel, layers: Mapping[int, str]) -> dict[int, 
             f"Layer {unknown[0]} of {type(model).__name__}, of type {layers[unknown[0]]}, keeps a state by a rule that "
             "is not known here; give a model with gated delta nets, Mamba-2, or short convolutions as in LFM2."
         )
-    found = {index: known[index] for index in layers}
-    if len({_width(part) for part in found.values()}) > 1:
+    found: dict[int, Any] = {index: known[index] for index in layers}
+    if len({part.conv_kernel_size for part in found.values()}) > 1:
         raise CrossdraftError(f"{type(model).__name__} has convolutions of several widths, which is not known here.")
     return found
 
@@ -126,26 +126,25 @@ def _rule(module: nn.Module) -> Read | None:
     return next((read for names, read in KINDS if all(hasattr(module, name) for name in names.split())), None)
 
 
-def width_of(mixers: Mapping[int, nn.Module]) -> int:
-    """Number of inputs that a convolution of these modules sees."""
-    return max(map(_width, mixers.values()))
-
-
-def _width(module: Any) -> int:
-    return module.conv_kernel_size
-
-
 def read_along_paths(mixers: Mapping[int, nn.Module]) -> None:
     """Let these modules read passes over a `StateCache` along the paths of trees."""
     for index, module in mixers.items():
-        read = _rule(module)
-        if read is not None and "forward" not in vars(module):
-            module.forward = partial(_forward, module, index, read)  # pyright: ignore[reportAttributeAccessIssue]
+        name = "_old_forward" if hasattr(module, "_old_forward") else "forward"  # what accelerate's hooks call
+        own, read = getattr(module, name), _rule(module)
+        if read is not None and not (isinstance(own, partial) and own.func is _forward):
+            setattr(module, name, partial(_forward, own, partial(read, module), index))
 
 
-def _forward(module: nn.Module, index: int, read: Read, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Stand for a module's forward; over any other cache it is the module's own."""
+def _forward(
+    own: Callable[..., Tensor],
+    read: Callable[[Tensor, StateLayer], Tensor],
+    index: int,
+    hidden_states: Tensor,
+    *args: Any,
+    **kwargs: Any,
+) -> Tensor:
+    """Stand for a module's forward; over any other cache it is the module's `own`."""
     cache = kwargs.get("cache_params", kwargs.get("past_key_values"))
     if not isinstance(cache, StateCache):
-        return type(module).forward(module, hidden_states, *args, **kwargs)
-    return read(module, hidden_states, cache.state_layer(index))
+        return own(hidden_states, *args, **kwargs)
+    return read(hidden_states, cache.state_layer(index))
