@@ -187,6 +187,9 @@ def test_an_unknown_key_is_refused_whatever_its_value(layout):
         ("eagle", "rms_norm_eps", 0.01),
         ("eagle", "max_position_embeddings", 4096),
         ("eagle", LEVELS, [1, 2, 3]),
+        ("eagle", "norm_output", True),
+        ("eagle", "norm_before_residual", True),
+        ("speculators", "norm_before_residual", True),
         ("eagle", "aux_hidden_states_layer_ids", [0, 1, 2]),
         ("eagle", "eagle_config", {LEVELS: [0, 1, 2], "use_aux_hidden_state": True}),
         ("eagle", "tie_word_embeddings", True),
@@ -206,9 +209,6 @@ def test_a_followed_key_is_followed(layout, key, value):
 @pytest.mark.parametrize(
     ("layout", "table", "key", "value"),
     [
-        ("eagle", eagle.EAGLE3_KEYS, "norm_output", True),
-        ("eagle", eagle.EAGLE3_KEYS, "fc_norm", True),
-        ("eagle", eagle.EAGLE3_KEYS, "norm_before_residual", True),
         ("eagle", eagle.EAGLE3_KEYS, "attention_bias", True),
         ("eagle", eagle.EAGLE3_KEYS, "mlp_bias", True),
         ("eagle", eagle.EAGLE3_KEYS, "hidden_act", "gelu"),
@@ -224,6 +224,24 @@ def test_a_key_that_is_wrongly_called_harmless_would_be_noticed(layout, table, k
     monkeypatch.setitem(table, key, Harmless("names"))
     with pytest.raises(AssertionError, match="changes the publisher's network"):
         check_key(layout, key, value)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("layout", ["eagle", "speculators"])
+@pytest.mark.parametrize("flag", ["fc_norm", "norm_before_fc"])
+def test_norms_before_the_projection_are_read_as_their_publishers_do(layout, flag):
+    """EAGLE-3.1's norms of each level, and gpt-oss's of all; another norm's weight is noticed."""
+    foreign, levels = of_layout(layout), 3 if flag == "fc_norm" else 1
+    names = [f"fc_norm.{level}.weight" for level in range(3)] if levels == 3 else ["input_norm.weight"]
+    size = 3 // levels * host().hidden_size
+    draws = torch.rand(levels, size, generator=torch.Generator().manual_seed(5)) + 0.5
+    tensors = {**foreign.tensors, **dict(zip(names, draws, strict=True))}
+    config = {**foreign.config, flag: True}
+    found = ours(ForeignHead(config, tensors), layout)
+    theirs = PUBLISHERS[layout](config, tensors, batch_of(foreign, layout))
+    assert torch.allclose(found, theirs[: len(found)], atol=1e-3, rtol=1e-4)
+    wrong = PUBLISHERS[layout](config, {**tensors, names[0]: torch.ones(size)}, batch_of(foreign, layout))
+    assert not torch.allclose(found, wrong[: len(found)], atol=1e-2, rtol=1e-2)
 
 
 def test_a_head_of_speculators_without_the_residuals_key_is_refused():

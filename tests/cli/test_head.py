@@ -41,6 +41,12 @@ def test_a_head_is_exported_and_imported(pair, head, tmp_path, capsys):
     assert main(["head", "import", str(theirs), str(back), *target]) == 0
     assert json.loads(capsys.readouterr().out)["out"] == str(back)
     assert json.loads((back / "config.json").read_text()) == json.loads((head / "config.json").read_text())
+    corrected = ["--rope-theta", "500", "--levels", "0,1,2"]
+    assert main(["head", "import", str(theirs), str(tmp_path / "corrected"), *target, *corrected]) == 0
+    config = json.loads((tmp_path / "corrected" / "config.json").read_text())["config"]
+    assert (config["rope_theta"], config["levels"]) == (500.0, [0, 1, 2])
+    assert main(["head", "import", str(theirs), str(tmp_path / "bad"), *target, "--levels", "high"]) == 2
+    assert "--levels is 'high'; give numbers of layers" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("method", "network"), [("eagle1", "eagle"), ("eagle2", "eagle"), ("medusa", "medusa")])

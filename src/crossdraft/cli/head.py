@@ -1,8 +1,9 @@
 """`crossdraft head`: shows, imports and exports heads."""
 
+import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -41,12 +42,23 @@ def import_(
     head: Annotated[Path, typer.Argument(help="Folder of another project's head: config.json and weights.")],
     out: Annotated[Path, typer.Argument(help="New folder, written whole or not at all.")],
     target: LocalTarget = "reference",
+    rope_theta: Annotated[
+        float | None, typer.Option(help="Base of the rotary positions that it was trained with, if its file is wrong.")
+    ] = None,
+    levels: Annotated[
+        str | None, typer.Option(help="Hidden states that it was trained on, as 2,14,25; 0 = the embeddings.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a head of ours from a folder in the layout of EAGLE, speculators, Medusa or DFlash."""
     from crossdraft.heads.convert.convert import import_head
 
-    done = import_head(head, out, host_of(target))
+    corrections: dict[str, Any] = {} if rope_theta is None else {"rope_theta": rope_theta}
+    if levels is not None:
+        if not re.fullmatch(r"\d+(,\d+)*", levels):
+            raise CrossdraftError(f"--levels is '{levels}'; give numbers of layers, as --levels 2,14,25.")
+        corrections["levels"] = tuple(map(int, levels.split(",")))
+    done = import_head(head, out, host_of(target), corrections)
     _report(done, out, f"{done.network}, from the layout of {done.layout}", as_json=as_json)
 
 

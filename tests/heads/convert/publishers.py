@@ -78,8 +78,10 @@ def eagle3(config: Config, t: Mapping[str, Tensor], batch: TrainBatch) -> Tensor
 
     captured = [batch.hidden[level][:1, : POSITION + 1] for level in levels(config)]
     if config.get("fc_norm"):
-        captured = [x / x.norm(dim=-1, keepdim=True) for x in captured]
-    features, found = torch.cat(captured, -1) @ t["fc.weight"].T, []
+        captured = [norm(t[f"fc_norm.{level}.weight"], x) for level, x in enumerate(captured)]
+    joined = torch.cat(captured, -1)
+    joined = norm(t["input_norm.weight"], joined) if config.get("norm_before_fc") else joined
+    features, found = joined @ t["fc.weight"].T, []
     for _ in range(2):
         n = features.shape[1]
         normed = norm(parts["hidden_norm.weight"], features)

@@ -68,8 +68,15 @@ def export_head(source: Path, out: Path, layout: str, host: TargetInfo) -> Conve
     return ConversionReport(ours.network, layout, len(foreign.tensors), _count(foreign.tensors), error, foreign.notes)
 
 
-def import_head(source: Path, out: Path, host: TargetInfo) -> ConversionReport:
+def import_head(
+    source: Path, out: Path, host: TargetInfo, corrections: Mapping[str, Any] | None = None
+) -> ConversionReport:
     """Write another project's head to `out` as ours, for the target `host`, in its dtype. `out` is whole or absent.
+
+    Args:
+        source, out: folder of the head, and the new folder.
+        host: the target.
+        corrections: settings that the head was trained with and its files state wrongly, by our names.
 
     Raises:
         CrossdraftError: the folder has an unknown layout, is incomplete, or is for another target; or `out` exists.
@@ -77,6 +84,10 @@ def import_head(source: Path, out: Path, host: TargetInfo) -> ConversionReport:
     foreign = read_foreign(source)
     layout = layout_of(foreign.config, str(source / CONFIG))
     ours = CONVERTERS[layout].read(foreign, host)
+    for name in corrections or {}:
+        if not hasattr(ours.config, name):
+            raise CrossdraftError(f"A head of the network {ours.network} has no {name}; leave it out.")
+    ours = replace(ours, config=replace(ours.config, **(corrections or {})))
     head = _made(ours, host)
     with _new_folder(out) as folder:
         save_head(folder, head, ours.network, host.sha256, ours.dtype)

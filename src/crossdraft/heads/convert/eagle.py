@@ -6,9 +6,11 @@ loads `midlayer` only and leaves a layer that it does not find random; vLLM and 
 `midlayer` is written, and both are read.
 
 **speculators** (EAGLE-3): the layer's settings are nested, and the layer is `layers.0`. Hidden states are numbered by
-the layer that they enter. `norm_before_residual` is written, though false is its default: with true the residual would
-be the feature *after* `hidden_norm`, and ours is the feature before it, as in EAGLE's own code. A file without the key
-is refused: vLLM takes true for it.
+the layer that they enter. With `norm_before_residual` the residual is the feature *after* `hidden_norm`; EAGLE's own
+code takes the feature before it. A file without the key is refused: vLLM takes true for it.
+
+**EAGLE-3.1** adds `fc_norm`, a norm of each level, and `norm_output`: the next feature is the normed output. AngelSlim
+and SpecForge write both.
 """
 
 from collections.abc import Mapping
@@ -39,7 +41,9 @@ from crossdraft.heads.networks.eagle3 import Eagle3Config, levels_of
 from crossdraft.heads.networks.layers import DecoderConfig
 
 ARCHITECTURES = ("LlamaForCausalLM", "LlamaForCausalLMEagle", "EagleLlamaForCausalLM")
-ARCHITECTURES_3 = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
+ARCHITECTURES_3 = (
+    "LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Qwen2_5vlForCausalLM", "Eagle3Qwen3vlForCausalLM",
+)  # fmt: skip
 STEPS, STEPS_3 = 1, 7  # training steps as in the papers, as the files do not state them
 LAYER = (
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
@@ -50,7 +54,7 @@ LAYER_3 = (*LAYER, "input_layernorm", "hidden_norm")
 EAGLE3_NAMES = ("fc.weight", "norm.weight", "lm_head.weight", *(f"midlayer.{part}.weight" for part in LAYER_3))
 MAPS = ("d2t", "t2d")
 SPECULATORS_VERSION = "0.9.0"  # version of the package that writes such files
-FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "embed_requires_grad")
+FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 LEVELS = "eagle_aux_hidden_state_layer_ids"
 LAYER_KEYS: Table = {**DECODER, "model_type": Only(("llama",)), "num_hidden_layers": Only((1,))}
 EAGLE_KEYS: Table = {
@@ -62,8 +66,7 @@ NETWORK_3: Table = {
     "draft_vocab_size": Followed("draft_ids"),
     "target_hidden_size": OfTarget("hidden_size"),
     LEVELS: Followed("levels"),
-    # EAGLE-3.1's norms, and a residual after the norm, are other networks.
-    **dict.fromkeys(FLAGS[:-1], Only((False, None))),
+    **{flag: Followed(flag) for flag in FLAGS},
     "embed_requires_grad": Harmless("tensors"),
 }
 EAGLE3_KEYS: Table = {
@@ -93,7 +96,7 @@ SPECULATORS_KEYS: Table = {
     "speculators_model_type": Only(("eagle3",)),
     "speculators_version": Harmless("names"),
     "enable_sp_ulysses": Harmless("training"),
-    "norm_before_residual": Only((False,), absent=True),
+    "norm_before_residual": Only((False, True), absent=True),
     "transformer_layer_config": Nested({**LAYER_KEYS, "architectures": Harmless("names")}),
     "speculators_config": Nested(
         {
@@ -135,7 +138,7 @@ def _write_eagle3(ours: NativeHead, host: TargetInfo) -> ForeignHead:
         "model_type": "llama",
         **llama_config(config),
         "draft_vocab_size": len(config.draft_ids),
-        "norm_before_residual": False,  # the residual is the feature before its norm
+        **{flag: getattr(config, flag) for flag in FLAGS},
         "torch_dtype": dtype_name(ours.dtype),
         "eagle_aux_hidden_state_layer_ids": list(levels),  # vLLM's numbers
     }
@@ -190,14 +193,25 @@ def read_eagle3(
         raise CrossdraftError("The checkpoint spells its layer both 'midlayer' and 'layers.0'; export it anew.")
     rest = without_embeddings(spelled, host)
     maps = {name: rest.pop(name) for name in MAPS if name in rest}
-    weights = renamed(rest, {name: name for name in EAGLE3_NAMES})
+    flags = {flag: _flag(theirs, flag) for flag in FLAGS}
+    norms = [f"fc_norm.{level}.weight" for level in range(3 if flags["fc_norm"] else 0)]
+    if flags["norm_before_fc"]:
+        norms.append(name := "input_norm.weight")
+        if name not in rest:
+            raise CrossdraftError(f"The checkpoint's config.json has norm_before_fc = True, but no '{name}' is there.")
+    weights = renamed(rest, {name: name for name in (*EAGLE3_NAMES, *norms)})
     rows = len(weights["lm_head.weight"])
     if rows != drafted:
         raise CrossdraftError(f"The checkpoint's 'lm_head.weight' has {rows} rows, its config.json says {drafted}.")
     ids = draft_ids_of(maps, rows, host.vocab_size)
-    return NativeHead(
-        "eagle3", Eagle3Config(**decoder_settings(theirs, host), draft_ids=ids, steps=steps, levels=levels), weights
-    )
+    settings: dict[str, Any] = decoder_settings(theirs, host) | flags
+    return NativeHead("eagle3", Eagle3Config(**settings, draft_ids=ids, steps=steps, levels=levels), weights)
+
+
+def _flag(theirs: Mapping[str, Any], key: str) -> bool:
+    if (value := theirs.get(key)) not in (True, False, None):
+        raise CrossdraftError(f"The checkpoint's config.json has {value!r} as '{key}', which must be true or false.")
+    return bool(value)
 
 
 def _levels(theirs: Mapping[str, Any], host: TargetInfo) -> tuple[int, ...] | None:
@@ -219,7 +233,8 @@ def write_speculators(ours: NativeHead, host: TargetInfo) -> ForeignHead:
         "speculators_version": SPECULATORS_VERSION,
         "draft_vocab_size": len(config.draft_ids),
         "target_hidden_size": config.hidden_size,
-        **dict.fromkeys(FLAGS, False),
+        **{flag: getattr(config, flag) for flag in FLAGS},
+        "embed_requires_grad": False,
         "eagle_aux_hidden_state_layer_ids": list(levels),
         "tie_word_embeddings": False,
         "torch_dtype": dtype_name(ours.dtype),
@@ -259,7 +274,7 @@ def read_speculators(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     layer = theirs.get("transformer_layer_config")
     if not isinstance(layer, Mapping):
         raise CrossdraftError("The checkpoint's config.json lacks 'transformer_layer_config'; is it whole?")
-    flat = {**layer, LEVELS: theirs.get(LEVELS)}
+    flat = {**layer, **{key: theirs.get(key) for key in (LEVELS, *FLAGS)}}
     return read_eagle3(flat, foreign.tensors, host, number(theirs, "draft_vocab_size"), _steps(theirs))
 
 

@@ -29,6 +29,9 @@ class Eagle3Config(DecoderConfig):
         levels: low, middle and high level: numbers of the target's hidden states that are read; `None` = 2, L/2 and
             L - 3, as in EAGLE, vLLM and speculators. In a shallow target L - 3 is not high.
         level_scales: scales of the levels, see `concat_layers`.
+        norm_before_residual: the residual is the feature after its norm, as speculators train by default.
+        norm_before_fc: the three levels together are normed before `fc`.
+        fc_norm, norm_output: each level is normed before `fc`, and the next feature is the normed output (EAGLE-3.1).
 
     Raises:
         CrossdraftError: a level is outside the target, or there are not three levels and scales, all positive.
@@ -36,6 +39,10 @@ class Eagle3Config(DecoderConfig):
 
     levels: tuple[int, ...] | None = None
     level_scales: tuple[float, ...] = (1.0, 1.0, 1.0)
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,8 +62,9 @@ class Eagle3Config(DecoderConfig):
 class MidLayer(nn.Module):
     """A decoder layer whose queries, keys and values read [norm(embedding); norm(feature)], 2H wide."""
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DecoderConfig, *, norm_before_residual: bool = False) -> None:
         super().__init__()
+        self.norm_before_residual = norm_before_residual
         self.input_layernorm = RMSNorm(config.hidden_size, config.eps)
         self.hidden_norm = RMSNorm(config.hidden_size, config.eps)
         self.self_attn = Attention(config, 2 * config.hidden_size)
@@ -64,14 +72,15 @@ class MidLayer(nn.Module):
         self.mlp = GatedMLP(config.hidden_size, config.intermediate_size)
 
     def forward(self, embeds: Tensor, features: Tensor, attend: Attend) -> Tensor:
-        """Pairs [B, n, H] -> [B, n, H]; the residual is the feature before its norm."""
-        pair = torch.cat((self.input_layernorm(embeds), self.hidden_norm(features)), -1)
-        stream = features + self.self_attn(pair, attend)
+        """Pairs [B, n, H] -> [B, n, H]; the residual is the feature, before its norm or after it."""
+        normed = self.hidden_norm(features)
+        pair = torch.cat((self.input_layernorm(embeds), normed), -1)
+        stream = (normed if self.norm_before_residual else features) + self.self_attn(pair, attend)
         return stream + self.mlp(self.post_attention_layernorm(stream))
 
 
 class Eagle3(Autoregressive):
-    """fc([low; mid; high]) -> one layer; its output, not yet normed, is the next feature.
+    """fc([low; mid; high]) -> one layer; its output, not yet normed (EAGLE-3.1: normed), is the next feature.
 
     At initialisation it reads the high level alone.
     """
@@ -82,8 +91,11 @@ class Eagle3(Autoregressive):
     def __init__(self, config: Eagle3Config, shared: SharedWeights) -> None:
         super().__init__(config, shared)
         self.fc = nn.Linear(3 * config.hidden_size, config.hidden_size, bias=False)
-        self.midlayer = MidLayer(config)
+        self.midlayer = MidLayer(config, norm_before_residual=config.norm_before_residual)
         self.norm = RMSNorm(config.hidden_size, config.eps)
+        size, levels = config.hidden_size, range(3 if config.fc_norm else 0)
+        self.input_norm = RMSNorm(3 * size, config.eps) if config.norm_before_fc else nn.Identity()
+        self.fc_norm = nn.ModuleList([RMSNorm(size, config.eps) for _ in levels])
         with torch.no_grad():
             self.fc.weight.zero_()[:, 2 * config.hidden_size :].fill_diagonal_(1)
 
@@ -92,7 +104,14 @@ class Eagle3(Autoregressive):
         return tuple(sorted(set(self.config.read)))
 
     def fuse(self, hidden: Mapping[int, Tensor]) -> Tensor:
-        return self.fc(concat_layers(hidden, self.config.read, self.config.level_scales))
+        levels = self.input_norm(concat_layers(hidden, self.config.read, self.config.level_scales))
+        if self.config.fc_norm:
+            parts = zip(self.fc_norm, levels.chunk(3, -1), strict=True)
+            levels = torch.cat([norm(level) for norm, level in parts], -1)
+        return self.fc(levels)
+
+    def fed_back(self, outputs: Tensor) -> Tensor:
+        return self.norm(outputs) if self.config.norm_output else outputs
 
     def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
         return self.midlayer(embeds, features, attend)
