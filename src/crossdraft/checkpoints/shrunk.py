@@ -48,6 +48,10 @@ def shrunk(config: PretrainedConfig) -> PretrainedConfig:
             one.pop(name, None)
     ids = _small_ids(values, text.vocab_size)
     decoder = _part_of(values, config)
+    if not _depth(decoder)[1]:  # Nemotron-H counts its layers by their types
+        decoder["num_hidden_layers"] = text.num_hidden_layers
+    if "n_groups" in decoder:  # of Mamba-2's heads, of which few are left
+        decoder["n_groups"] = min(decoder["n_groups"], 2)
     parts = [_Part(one, *widths) for one in _parts(values) if (widths := _widths(one, one is decoder))]
     parts.sort(key=lambda part: part.values is not decoder)
     for part in parts:
