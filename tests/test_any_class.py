@@ -8,7 +8,8 @@ import pytest
 
 import crossdraft as cd
 from crossdraft import trial
-from crossdraft.load import load_target
+from crossdraft.cli.main import main
+from crossdraft.load import load_target, text_folder
 from tests.any_class import save_class
 
 OPTIONS = cd.Options(device="cpu", placement="inline", adaptive=False)
@@ -80,6 +81,30 @@ def test_a_class_that_is_wrong_is_refused_with_what_was_wrong(llava, monkeypatch
         cd.CrossdraftError, match=r"LlavaForConditionalGeneration .* conformance, text: logits differ .* by [0-9]"
     ):
         load_target(str(llava), "cpu")
+
+
+@pytest.mark.parametrize(
+    "target", ["llava", *(pytest.param(name, marks=pytest.mark.slow) for name in ("reference", "text"))]
+)
+def test_check_lists_each_comparison(target, llava, capsys):
+    folder = {"llava": str(llava), "text": str(text_folder("text"))}.get(target, target)
+    assert main(["check", folder, "--drafter", "union:memory,ngram", "--device", "cpu", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    names = [test["name"] for test in found["tests"]]
+    assert found["passes"]
+    assert {"conformance, text", "steps, text", "greedy chains, text", "greedy trees, text"} < {*names}
+    assert ("greedy trees, image" in names) is (target != "text")
+    assert found["untried"] == {"llava": ["clip"], "reference": [], "text": ["image", "clip"]}[target]
+    assert names[-1] == "drafter union:memory,ngram"
+    assert {*found["seconds"]} == {"V(1)", "V(16)"}
+
+
+def test_check_says_what_is_wrong(llava, monkeypatch, capsys):
+    monkeypatch.setattr("crossdraft.engine.passes.PassBuilder.depths", lambda self, tree: range(1, len(tree) + 1))
+    assert main(["check", str(llava), "--device", "cpu"]) == 1
+    shown = capsys.readouterr().out
+    assert "LlavaForConditionalGeneration does not pass" in shown
+    assert "conformance, text  logits differ from the model's own" in shown
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ def load_target(
     quantize: str | None = None,
     device_map: DeviceMap | None = None,
     rows: int = VERIFIED,
+    tried: bool = True,
 ) -> Target:
     """Load a video VLM or a text model as a target.
 
@@ -85,6 +86,7 @@ def load_target(
         device_map: instead of `device`: the device of each layer, as in `from_pretrained`, by accelerate. Layers are
             not packed then.
         rows: rows of a usual pass, for which the layout is chosen; without a drafter, the requests that share a pass.
+        tried: try a class that is not in the table of families, and refuse it if it is not right (`trial`).
 
     Raises:
         CrossdraftError: the folder lacks a file, a key or a shape differs, the class is not supported, the device
@@ -101,10 +103,10 @@ def load_target(
         model = load_network(kind, folder, device, dtype, packed=packed, quantize=quantize, rows=rows)
     tokenizer = load_tokenizer(folder)
     check_tokenizer(tokenizer, model)
-    if text:
-        return _tried(_adapter(model, tokenizer, TextPrompt(tokenizer, skips_visuals=False)))
-    if model.config.model_type not in CLASSES:
-        return _tried(_adapter(model, tokenizer, _by_processor(model, tokenizer, folder, num_frames, fps)))
+    if text or model.config.model_type not in CLASSES:
+        words = TextPrompt(tokenizer, skips_visuals=False)
+        target = _adapter(model, tokenizer, words if text else _by_processor(words, model, folder, num_frames, fps))
+        return _tried(target) if tried else target
     spec, sampling = frame_settings(*video_settings(folder))
     where, settings = image_settings(folder) or (folder, None)
     stills = image_spec(model.config, settings, where)
@@ -117,14 +119,14 @@ def load_target(
 
 
 def _by_processor(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, given: Any, num_frames: int | None, fps: float | None
+    words: TextPrompt, model: PreTrainedModel, given: Any, num_frames: int | None, fps: float | None
 ) -> ProcessorPrompt:
     """Make what writes the prompts of a class that is not in the table of families.
 
     Args:
         given: the checkpoint's folder, its processor, or its tokenizer alone.
     """
-    words, lacking = TextPrompt(tokenizer, skips_visuals=False), "only its tokenizer is here; give its processor."
+    lacking = "only its tokenizer is here; give its processor."
     processor: Any = given if isinstance(given, ProcessorMixin) else None
     if isinstance(given, Path):
         try:
@@ -138,8 +140,7 @@ def _by_processor(
 
 def _tried(target: Target) -> Target:
     """Return a target whose class was tried; CrossdraftError if it is not right."""
-    prepare = target.prepare
-    check_class(target, sample_prompts(prepare) if isinstance(prepare, ProcessorPrompt) else {})
+    check_class(target, sample_prompts(target.prepare))
     return target
 
 
@@ -244,7 +245,7 @@ def adapt_model(
     sees, known = not is_text_model(model), model.config.model_type in CLASSES
     prepare: VideoPrompt | TextPrompt | ProcessorPrompt = TextPrompt(tokenizer, skips_visuals=False)
     if sees and not known:
-        prepare = _by_processor(model, tokenizer, processor, num_frames, fps)
+        prepare = _by_processor(prepare, model, processor, num_frames, fps)
     elif sees:
         spec, sampling = frame_settings("The processor", settings) if settings else (None, FrameSampling())
         pixels: Any = getattr(processor, "image_processor", None)

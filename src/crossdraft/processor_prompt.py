@@ -1,7 +1,7 @@
 """A request as the inputs of any vision-language model: its own Hugging Face processor writes ids and pixels."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,10 +132,12 @@ def _metadata(clip: ClipFrames) -> VideoMetadata:
     )  # fmt: skip
 
 
-def sample_prompts(prepare: ProcessorPrompt) -> dict[str, Prompt]:
-    """Prompts about a small image and a small clip, by what they show, as far as the processor reads them."""
+def sample_prompts(prepare: Callable[[Request], Prompt]) -> dict[str, Prompt]:
+    """Prompts about a small image and a small clip, by what they show, as far as they can be made."""
     pixels = np.random.default_rng(0).integers(0, 256, (4, 56, 84, 3), dtype=np.uint8)
-    asked = {} if prepare.processor is None else {"image": Request("What is it?", image=pixels[0])}
-    if reads_clips(prepare.processor):
-        asked["clip"] = Request("What is it?", pixels)
+    asked = {"image": Request("What is it?", image=pixels[0]), "clip": Request("What is it?", pixels)}
+    if isinstance(prepare, TextPrompt) or (isinstance(prepare, ProcessorPrompt) and prepare.processor is None):
+        asked = {}
+    elif isinstance(prepare, ProcessorPrompt) and not reads_clips(prepare.processor):
+        del asked["clip"]
     return {name: prepare(request) for name, request in asked.items()}

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -23,9 +23,12 @@ from transformers import PreTrainedModel
 from crossdraft.checkpoints.shrunk import shrunk_ids, shrunk_model
 from crossdraft.checkpoints.weights import LIBRARY_ERRORS, first_line, quiet
 from crossdraft.engine.conformance import PARENTS, check_conformance, stepped_error
+from crossdraft.engine.passes import Chunk, PassRow
+from crossdraft.engine.prefill import prefill
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.reference import full_forward
-from crossdraft.engine.target import Target
+from crossdraft.engine.target import Target, as_input
+from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
 WORDS = Prompt(torch.arange(40, 53))  # more tokens than a shrunk window holds
@@ -33,6 +36,7 @@ TOKENS = range(20, 20 + len(PARENTS))
 SINGLE = 1e-5  # error of logits of size 1, by which classes that compute in float32 differ; others by 1e-14
 OWN = {torch.float64: 1e-5, torch.float32: 1e-2}  # error allowed on the weights themselves, in standard deviations
 HALF = 0.25  # of the logits, and for dtypes of 16 bits
+GREEDY = 24  # tokens of a greedy answer
 SLOW_S = 0.25  # a forward of a small model that takes longer is compared in steps, not node by node
 
 
@@ -89,8 +93,9 @@ def _conforms(target: Target, name: str, prompt: Prompt) -> Test:
     except (CrossdraftError, *LIBRARY_ERRORS) as error:
         return Test(name, None, False, f"it fails: {first_line(error)}")
     error = max(found.riding, found.batched, found.compacted, found.stepped)
-    why = "" if error <= SINGLE * scale else "logits differ from the model's own"
-    return Test(name, error, found.passes(SINGLE * scale), why or "a planted fault does not show")
+    passes = found.passes(SINGLE * scale)
+    why = "a planted fault does not show" if error <= SINGLE * scale else "logits differ from the model's own"
+    return Test(name, error, passes, "" if passes else why)
 
 
 def try_weights(target: Target, name: str, prompt: Prompt) -> Test:
@@ -104,6 +109,48 @@ def try_weights(target: Target, name: str, prompt: Prompt) -> Test:
         return Test(name, None, False, f"it fails: {first_line(error)}")
     passes = error <= OWN.get(target.model.dtype, HALF) * spread
     return Test(name, error, passes, "" if passes else "logits differ from Hugging Face's own cached steps")
+
+
+def try_greedy(target: Target, name: str, prompt: Prompt, *, chains: bool) -> Test:
+    """Compare a greedy answer, by drafts that are right in part, with the one of Hugging Face's `generate`."""
+    name = f"greedy {'chains' if chains else 'trees'}, {name}"
+    ids = prompt.input_ids[None].to(target.device)
+    features = {key: as_input(target.model, target.device, value) for key, value in prompt.features.items()}
+    settings = {"max_new_tokens": GREEDY, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    model: Any = target.model
+    try:
+        with torch.inference_mode(), quiet():
+            answer = model.generate(ids, attention_mask=torch.ones_like(ids), **features, **settings)
+            wanted = answer[0, len(prompt) :].tolist()
+            found = _answered(target, prompt, wanted, chains=chains)
+            if found == wanted:
+                return Test(name, 0.0, passes=True)
+            at = next(at for at, pair in enumerate(zip(found, wanted, strict=True)) if len({*pair}) > 1)
+            first, second = full_forward(target, prompt, wanted[:at]).double().topk(2).values.tolist()
+    except (CrossdraftError, *LIBRARY_ERRORS) as error:
+        return Test(name, None, passes=False, why=f"it fails: {first_line(error)}")
+    why = f"token {at} differs from generate's, where the first two logits are {first - second:.1e} apart"
+    return Test(name, first - second, passes=False, why=why)
+
+
+def _answered(target: Target, prompt: Prompt, wanted: Sequence[int], *, chains: bool) -> list[int]:
+    """The greedy answer of a target whose drafts hold one to three tokens of the wanted one, and wrong ones."""
+    cache, found = target.new_cache(), list[int]()
+    while len(found) < len(wanted):
+        right = [*wanted[len(found) : len(found) + 1 + len(found) % 3], TOKENS[0]]
+        tree = DraftTree.chain(right) if chains else DraftTree.from_paths([list(TOKENS[1:3]), right, [right[0], 7, 8]])
+        if not found:
+            logits = prefill(target, cache, prompt, target.encode(prompt), len(prompt) + 2 * GREEDY, tree).logits[0]
+        else:
+            logits = target.extend(cache, [PassRow(0, Chunk(torch.tensor(found[-1:])), tree)]).logits[0]
+        best = logits.argmax(-1).tolist()
+        path, node = list[int](), -1
+        while following := [child for child in tree.children(node) if tree.tokens[child] == best[node + 1]]:
+            node = following[0]
+            path.append(node)
+        cache.keep(0, path)
+        found += [*(tree.tokens[one] for one in path), best[node + 1]]
+    return found[: len(wanted)]
 
 
 def check_class(target: Target, prompts: Mapping[str, Prompt]) -> None:

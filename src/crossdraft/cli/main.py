@@ -1,7 +1,7 @@
 """`crossdraft`: finds the command, and turns an error into one sentence and an exit status.
 
-Exit status: 0 done, 1 answers differ from the target's own (`bench identity`), 2 bad input or a broken environment,
-130 interrupted with Ctrl-C.
+Exit status: 0 done, 1 answers differ from the target's own (`bench identity`, `check`), 2 bad input or a broken
+environment, 130 interrupted with Ctrl-C.
 """
 
 import logging
@@ -34,6 +34,8 @@ COMMANDS = {
     "serve": "Serve a pair over HTTP, as OpenAI's API.",
     "edge": "Ask a server about a clip, and draft here from what an event camera saw: what is drafted is on its way at "
     "once.",
+    "check": "Try a model's class on a small random model, then its weights, beside Hugging Face's own; exit status 0 "
+    "or 1.",
     "drafters": "List every drafter: what it drafts from, whether it needs training, drafts trees and sees the clip.",
     "bench": "Measure the speed against other methods, and check that the text is the same.",
     "experiment": "Run experiments: raw runs, a table, a figure and a summary each, in OUT/NAME; after 'all' the "

@@ -39,7 +39,7 @@ def calibrate(target: Target, cost: CostModel, rows: int, spare: Callable[[], tu
     """
     if target.context <= CHUNK:
         return
-    seconds, rows = partial(_least_seconds, target), min(rows, ROWS)
+    seconds, rows = partial(least_seconds, target), min(rows, ROWS)
     if rows > 1 and rows not in cost.shared:
         try:
             with borrowing(spare):
@@ -61,7 +61,7 @@ def calibrate(target: Target, cost: CostModel, rows: int, spare: Callable[[], tu
             cost.reading_worth = seconds(1, 1, WIDE - 1) / wide
 
 
-def _least_seconds(target: Target, rows: int, tokens: int, nodes: int = 0) -> float:
+def least_seconds(target: Target, rows: int, tokens: int, nodes: int = 0) -> float:
     """Least seconds of some passes over `rows` rows, each with a chunk and a draft, after at most `BEFORE` tokens."""
     before = min(BEFORE, target.context - CHUNK)
     room = before + tokens + nodes
