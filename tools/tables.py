@@ -3,6 +3,7 @@
 A list stands between `<!-- table: NAME -->` and `<!-- end -->`; NAME is one of `TABLES`.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -68,6 +69,20 @@ def datasets() -> Iterator[Entry]:
         yield name, _joined(one.title, f"folder with `{one.layout}`", one.licence, one.paper)
 
 
+def models() -> Iterator[Entry]:
+    """Every class that was tried by inputs made by hand: words, an image, a clip."""
+    found = json.loads((PAGES / "results" / "models.json").read_text(encoding="utf-8"))
+    for name, tried in found["classes"].items():
+        said = [f"{what} {_error(tried[what])}" for what in ("text", "image", "clip") if what in tried]
+        yield name, _joined(*said)
+
+
+def _error(result: Mapping[str, object]) -> str:
+    if result.get("error") is None or not result["passes"]:
+        return f"not tried: {result.get('why')}" if result.get("error") is None else f"wrong: {result.get('why')}"
+    return f"{result['error']:.0e}"
+
+
 def _joined(*parts: str) -> str:
     return " · ".join(part for part in parts if part)
 
@@ -79,6 +94,7 @@ TABLES: Mapping[str, Callable[[], Iterator[Entry]]] = {
     "options": options,
     "settings": settings,
     "datasets": datasets,
+    "models": models,
 }
 
 
