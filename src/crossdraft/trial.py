@@ -71,14 +71,14 @@ def try_class(model: PreTrainedModel, prompts: Mapping[str, Prompt]) -> list[Tes
     except (CrossdraftError, *LIBRARY_ERRORS) as error:
         return [Test("small model", None, False, f"none can be made of its configuration: {first_line(error)}")]
     shown = {name: _small(model, prompt) for name, prompt in prompts.items()}
-    return [_conforms(target, name, prompt) for name, prompt in ({"text": WORDS} | shown).items()]
+    return [conforms(target, name, prompt) for name, prompt in ({"text": WORDS} | shown).items()]
 
 
 def _small(model: PreTrainedModel, prompt: Prompt) -> Prompt:
     return Prompt(shrunk_ids(model.config, prompt.input_ids), prompt.features)
 
 
-def _conforms(target: Target, name: str, prompt: Prompt) -> Test:
+def conforms(target: Target, name: str, prompt: Prompt) -> Test:
     """Compare every node of a tree with a forward of its own, and steps with Hugging Face's."""
     name = f"conformance, {name}"
     try:

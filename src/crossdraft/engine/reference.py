@@ -66,7 +66,7 @@ def full_forward(target: Target, prompt: Prompt, continuation: Sequence[int]) ->
         features[name] = torch.cat([features[name], features[name].new_zeros(1, len(continuation))], 1)
     ids = torch.cat([prompt.input_ids, torch.tensor(continuation, dtype=torch.long)])[None].to(target.device)
     pixels = {
-        name: value.to(target.model.dtype) if value.is_floating_point() and name.startswith("pixel") else value
+        name: value.to(target.model.dtype) if value.is_floating_point() and "pixel" in name else value
         for name, value in features.items()
     }
     whole = torch.ones_like(ids)  # some classes number their positions by the mask alone
