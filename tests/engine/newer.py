@@ -191,6 +191,14 @@ def mllama(kind: str) -> tuple[PreTrainedModel, Prompt]:
     return model, Prompt(torch.tensor([1, 5, 6, 7, 8, 9]), {"pixel_values": noise(1, 1, 2, 3, 16, 16)})
 
 
+def paligemma() -> PreTrainedModel:
+    tower = TOWER | {"image_size": 16, "vision_use_head": False, "projection_dim": 64}
+    config = transformers.PaliGemmaConfig(
+        text_config=DECODER | {"model_type": "gemma"}, vision_config=tower, image_token_index=IMAGE, projection_dim=64
+    )
+    return build(transformers.PaliGemmaForConditionalGeneration, config, "sdpa")
+
+
 NEWER: dict[str, Callable[[str], tuple[PreTrainedModel, Prompt]]] = {
     "gemma4": gemma4,
     "gemma4_E4B": lambda kind: gemma4(kind, num_kv_shared_layers=2, hidden_size_per_layer_input=8),

@@ -11,7 +11,7 @@ from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.target import Target
 from crossdraft.engine.traits import ImageBlocks, Traits
 from crossdraft.errors import CrossdraftError
-from tests.engine.newer import CLIPS, NEWER, SINGLE, mllama
+from tests.engine.newer import CLIPS, NEWER, SINGLE, mllama, paligemma
 from tests.engine.zoo import as_target
 
 TOKENS = range(20, 20 + len(PARENTS))
@@ -38,6 +38,12 @@ def test_mllama_reads_words_and_refuses_images():
     assert found.passes(1e-10), found
     with pytest.raises(CrossdraftError, match="no token of the prompt stands for it: MllamaForConditionalGeneration"):
         as_target(model, shown).chunks(shown, None)
+
+
+def test_text_that_sees_later_text_is_refused():
+    """PaliGemma: the prompt sees itself both ways."""
+    with pytest.raises(CrossdraftError, match="PaliGemmaForConditionalGeneration lets text see later tokens"):
+        as_target(paligemma(), WORDS)
 
 
 @pytest.mark.parametrize(
