@@ -178,7 +178,7 @@ def check_class(target: Target, prompts: Mapping[str, Prompt]) -> None:
         raise CrossdraftError(
             f"{target.source or type(target.model).__name__} cannot be a target: its class "
             f"{type(target.model).__name__} is not in the table of families, so it was tried, and {wrong.name}: "
-            f"{wrong.why}{by}; take another model, and see `crossdraft check`."
+            f"{wrong.why}{by}; take another model; `crossdraft check` lists all comparisons."
         )
 
 

@@ -47,6 +47,8 @@ def test_a_head_is_exported_and_imported(pair, head, tmp_path, capsys):
     assert (config["rope_theta"], config["levels"]) == (500.0, [0, 1, 2])
     assert main(["head", "import", str(theirs), str(tmp_path / "bad"), *target, "--levels", "high"]) == 2
     assert "--levels is 'high'; give numbers of layers" in capsys.readouterr().err
+    assert main(["head", "import", str(theirs), str(tmp_path / "bad"), *target, "--rope-theta", "nan"]) == 2
+    assert "--rope-theta is nan; give a positive number" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("method", "network"), [("eagle1", "eagle"), ("eagle2", "eagle"), ("medusa", "medusa")])

@@ -3,7 +3,8 @@
 import pytest
 
 from crossdraft.engine.cost_model import CostModel
-from crossdraft.engine.pass_times import WIDE, calibrate
+from crossdraft.engine.pass_times import WIDE, calibrate, least_seconds
+from tests.engine.recurrent.tiny import target_of, tiny
 from tests.engine.zoo import ZOO, as_target
 
 
@@ -28,3 +29,8 @@ def test_what_a_drafters_cores_are_worth_is_measured():
     calibrate(target, cost, 1, lambda: (0,))
     assert cost.reading_worth > 0
     assert cost.reading_worth > 0
+
+
+def test_passes_of_a_recurrent_target_are_timed_by_whoever_asks():
+    """As `crossdraft check` does, outside inference mode: its states are taken back after each pass."""
+    assert least_seconds(target_of(tiny("lfm2")), 1, 1, 3) > 0

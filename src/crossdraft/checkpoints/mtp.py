@@ -70,9 +70,22 @@ def find_mtp(folder: Path) -> tuple[dict[str, str], ...]:
 
 
 def has_mtp(source: str) -> bool:
-    """True if a target's checkpoint is here and has MTP layers that can be read; the fault of others is logged."""
+    """True if a target's checkpoint is here and has MTP layers, whole; the fault of others is logged as a warning."""
     try:
-        return bool(find_mtp(shipped_or_found(source, TARGETS)))
-    except CrossdraftError as error:
-        log.info("No multi-token prediction: %s", error)
+        stored = stored_tensors(folder := shipped_or_found(source, TARGETS))
+    except CrossdraftError:  # it is said when the target itself is loaded
         return False
+    try:
+        found = find_mtp(folder)
+    except CrossdraftError as error:
+        log.warning("%s", error)
+        return False
+    layers: dict[str, set[str]] = {}
+    for name in stored:
+        if not name.startswith("mtp.") and (layer := LAYER.fullmatch(name)) is not None:
+            layers.setdefault(name.removesuffix(layer[2]), set()).add(layer[2])
+    blocks = [{name.removeprefix("block.") for name in one if name.startswith("block.")} for one in found]
+    if any(block not in layers.values() for block in blocks):
+        log.warning("A multi-token-prediction layer in %s is not like any other layer: not drafting with it.", folder)
+        return False
+    return bool(found)

@@ -54,6 +54,8 @@ def import_(
     from crossdraft.heads.convert.convert import import_head
 
     corrections: dict[str, Any] = {} if rope_theta is None else {"rope_theta": rope_theta}
+    if rope_theta is not None and not 0 < rope_theta < float("inf"):
+        raise CrossdraftError(f"--rope-theta is {rope_theta}; give a positive number, as --rope-theta 10000.")
     if levels is not None:
         if not re.fullmatch(r"\d+(,\d+)*", levels):
             raise CrossdraftError(f"--levels is '{levels}'; give numbers of layers, as --levels 2,14,25.")

@@ -61,6 +61,7 @@ def calibrate(target: Target, cost: CostModel, rows: int, spare: Callable[[], tu
             cost.reading_worth = seconds(1, 1, WIDE - 1) / wide
 
 
+@torch.inference_mode()
 def least_seconds(target: Target, rows: int, tokens: int, nodes: int = 0) -> float:
     """Least seconds of some passes over `rows` rows, each with a chunk and a draft, after at most `BEFORE` tokens."""
     before = min(BEFORE, target.context - CHUNK)

@@ -174,6 +174,8 @@ def test_bad_folders_are_one_sentence(borrowing, tmp_path):
     target = as_target(model, prompt)
     with pytest.raises(CrossdraftError, match="name its folder"):
         folder_of(AssistantSettings())
+    with pytest.raises(CrossdraftError, match="There is no folder"):
+        folder_of(AssistantSettings(tmp_path / "nosuch"))
     model.save_pretrained(tmp_path / "target")
     with pytest.raises(CrossdraftError, match="model of type 'gemma4', no Gemma 4 assistant"):
         folder_of(AssistantSettings(tmp_path / "target"))

@@ -31,6 +31,8 @@ def folder_of(settings: AssistantSettings) -> Path:
     """
     if settings.dir is None:
         raise CrossdraftError("An assistant is a checkpoint of its own; name its folder, as assistant:dir=FOLDER.")
+    if not settings.dir.is_dir():
+        raise CrossdraftError(f"There is no folder {settings.dir}; give the folder of an assistant's checkpoint.")
     stored_tensors(settings.dir)
     if (found := read_config(settings.dir).get("model_type")) not in TYPES:
         raise CrossdraftError(
