@@ -78,9 +78,9 @@ def models() -> Iterator[Entry]:
 
 
 def _error(result: Mapping[str, object]) -> str:
-    if result.get("error") is None or not result["passes"]:
-        return f"not tried: {result.get('why')}" if result.get("error") is None else f"wrong: {result.get('why')}"
-    return f"{result['error']:.0e}"
+    if result["passes"]:
+        return f"{result['error']:.0e}"
+    return f"{'not tried' if result['error'] is None else 'wrong'}: {result['why']}"
 
 
 def _joined(*parts: str) -> str:

@@ -69,8 +69,8 @@ def _made(host: Target, folder: Path) -> AssistantHead:
         raise ValueError(f"it attends to layers of the type {lacking[0]}, of which the target has none")
     clusters = None
     if whole.use_ordered_embeddings:
-        sizes = config.hidden_size, config.vocab_size, whole.num_centroids, whole.centroid_intermediate_top_k
-        clusters = Clusters(*sizes)
+        count, top = whole.num_centroids, whole.centroid_intermediate_top_k
+        clusters = Clusters(config.hidden_size, config.vocab_size, count, top)
     ids = tuple(range(host.vocab_size))
     layers = host.text_config.num_hidden_layers
     sizes = HeadConfig(hidden_size=size, vocab_size=len(ids), num_layers=layers, draft_ids=ids)
