@@ -199,6 +199,7 @@ def test_an_unknown_key_is_refused_whatever_its_value(layout):
         ("speculators", LEVELS, [1, 2, 3]),
         ("dflash", "block_size", 3),
         ("dflash", "rms_norm_eps", 0.01),
+        ("dflash", "is_causal", True),
         ("dflash", "dflash_config", {"mask_token_id": 2, "target_layer_ids": [0, 1, 2, 3, 4]}),
     ],
 )
@@ -215,7 +216,7 @@ def test_a_followed_key_is_followed(layout, key, value):
         ("eagle", eagle.EAGLE3_KEYS, "layer_types", ["sliding_attention"]),
         ("eagle1", eagle.EAGLE_KEYS, "use_sliding_window", True),
         ("dflash", dflash.KEYS, "attention_bias", True),
-        ("dflash", dflash.KEYS, "is_causal", True),
+        ("dflash", dflash.KEYS, "output_multiplier", 0.5),
         ("dflash", dflash.KEYS, "input_embedding_scale", 2.0),
     ],
 )

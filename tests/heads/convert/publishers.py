@@ -104,7 +104,7 @@ def speculators(config: Config, t: Mapping[str, Tensor], batch: TrainBatch) -> T
 
 
 def dflash(config: Config, t: Mapping[str, Tensor], batch: TrainBatch) -> Tensor:
-    """DFlash, as z-lab's model.py reads its config, with Qwen3's modules."""
+    """DFlash, as z-lab's model.py and vLLM read its config, with Qwen3's modules."""
     block = {**config, **(config.get("dflash_config") or {})}
     settings = Qwen3Config(
         **{key: value for key, value in config.items() if key != "architectures"}, attn_implementation="eager"
@@ -115,7 +115,10 @@ def dflash(config: Config, t: Mapping[str, Tensor], batch: TrainBatch) -> Tensor
         made.load_state_dict({"weight": t[f"{name}.weight"]})
         return made(x)
 
-    states = [batch.hidden[k + 1][:1, : POSITION + 1] for k in block["target_layer_ids"]]
+    front = batch.visual if block.get("whole_prompt", True) else {k: x[:, :0] for k, x in batch.visual.items()}
+    states = [
+        torch.cat((front[k + 1], batch.hidden[k + 1][:, : POSITION + 1]), 1)[:1] for k in block["target_layer_ids"]
+    ]
     known = norm("hidden_norm", torch.cat(states, -1) @ t["fc.weight"].T)
     size = block.get("block_size", 16)
     ids = torch.tensor([[int(batch.tokens[0, POSITION + 1]), *[block["mask_token_id"]] * (size - 1)]])
@@ -134,9 +137,10 @@ def dflash(config: Config, t: Mapping[str, Tensor], batch: TrainBatch) -> Tensor
         places = torch.arange(start + size)
         distance = places[start:, None] - places
         seen = torch.ones_like(distance, dtype=torch.bool)
-        if settings.layer_types[index] == "sliding_attention":
-            seen &= distance.abs() < 3
-        if block.get("is_causal"):
+        slides = settings.layer_types[index] == "sliding_attention"
+        if slides:
+            seen &= distance.abs() < settings.sliding_window
+        if next((one for one in (block.get("is_causal"), block.get("causal")) if one is not None), slides):
             seen &= distance >= 0
         mixed = nn.functional.scaled_dot_product_attention(q, k, v, seen[None, None], enable_gqa=True)
         x = x + a.o_proj(mixed.transpose(1, 2).flatten(2))

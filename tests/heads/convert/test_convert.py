@@ -179,7 +179,13 @@ def test_tensors_that_are_missing_or_unknown_are_named(tmp_path, network, layout
         ("eagle3", "speculators", {"transformer_layer_config": None}, "lacks 'transformer_layer_config'"),
         ("medusa", "medusa", {"medusa_num_heads": "four"}, "has 'four' as 'medusa_num_heads'"),
         ("medusa", "medusa", {"medusa_num_heads": 3}, r"has '3\.0\.linear\.\w+', which we do not know"),
-        ("dflash", "dflash", {"layer_types": ["sliding_attention"] * 2}, "layer_types = "),
+        (
+            "dflash",
+            "dflash",
+            {"layer_types": ["sliding_attention"] * 2},
+            "layer_types that slide, but no sliding_window",
+        ),
+        ("dflash", "dflash", {"layer_types": ["full_attention"]}, "has 1 layer_types and num_hidden_layers = 2"),
         ("dflash", "dflash", {"architectures": ["DFlash2DraftModel"]}, "architectures"),
         ("dflash", "dflash", {"dflash_config": {"mask_token_id": 1}}, "lacks 'target_layer_ids'"),
         ("dflash", "dflash", {"dflash_config": {"mask_token_id": 1, "target_layer_ids": [9]}}, "cannot read layer 10"),
@@ -246,7 +252,9 @@ def test_a_layout_that_cannot_hold_the_head_is_refused(tmp_path, network, layout
         carried(tmp_path, network, layout)
 
 
-def test_a_learned_mask_cannot_be_exported_to_dflash(tmp_path):
+def test_a_learned_mask_and_two_windows_cannot_be_exported_to_dflash(tmp_path):
+    with pytest.raises(CrossdraftError, match="files hold one window"):
+        carried(tmp_path / "two", "dflash", "dflash", windows=(2, 3))
     with pytest.raises(CrossdraftError, match="train it with a mask_token"):
         carried(tmp_path, "dflash", "dflash", mask_token=None)
 

@@ -1,11 +1,15 @@
 """Exported tensors through the papers' formulas, against our networks."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from crossdraft.heads.convert import eagle
-from crossdraft.heads.convert.convert import random_batch
-from tests.heads.convert import by_hand
+from crossdraft.heads.convert.convert import LONG, TOLERANCE, export_head, import_head, random_batch, write_foreign
+from crossdraft.heads.convert.converter import ForeignHead
+from crossdraft.heads.files import load_head, revived
+from tests.heads.convert import by_hand, publishers
 from tests.heads.convert.folders import DEEP, exported, host
 
 POSITION = 9
@@ -119,3 +123,41 @@ def test_dflash_through_the_papers_formulas():
             assert torch.allclose(every[head.draft_ids], prediction.logits[0, position], **CLOSE)
             compared += 1
     assert compared > 20
+
+
+PUBLISHED = {  # the keys and the words of z-lab/Qwen3.6-27B-DFlash's config.json, in small numbers
+    "architectures": ["DFlashDraftModel"], "attention_bias": False, "attention_dropout": 0.0,
+    "auto_map": {"AutoModel": "dflash.DFlashDraftModel"}, "block_size": 5, "bos_token_id": None,
+    "dflash_config": {"mask_token_id": 2, "target_layer_ids": [0, 2, 4]}, "dtype": "bfloat16", "eos_token_id": 1,
+    "head_dim": 8, "hidden_act": "silu", "hidden_size": 32, "initializer_range": 0.02, "intermediate_size": 48,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "max_position_embeddings": 512,
+    "max_window_layers": 3, "model_type": "qwen3", "num_attention_heads": 4, "num_hidden_layers": 3,
+    "num_key_value_heads": 2, "num_target_layers": DEEP, "pad_token_id": 1, "rms_norm_eps": 1e-06,
+    "rope_parameters": {"rope_theta": 10000000, "rope_type": "default"}, "sliding_window": 4,
+    "tie_word_embeddings": False, "transformers_version": "5.15.0", "use_cache": True, "use_sliding_window": True,
+    "vocab_size": 60,
+}  # fmt: skip
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("more", [{}, {"is_causal": False}, {"is_causal": True}, {"sliding_window": 2}])
+def test_sliding_dflash_is_imported_as_published(more, tmp_path):
+    """Two layers that slide: the file's whole config, its tensors, and the logits of z-lab's forward pass on them."""
+    generator = torch.Generator().manual_seed(3)
+    shapes = {
+        name: x.shape for name, x in exported("dflash", "dflash", layers=3, read_layers=(1, 3, 5))[1].tensors.items()
+    }
+    tensors = {name: torch.randn(shape, generator=generator) * 0.3 for name, shape in shapes.items()}
+    foreign = ForeignHead(PUBLISHED | more, tensors)
+    (tmp_path / "theirs").mkdir()
+    write_foreign(tmp_path / "theirs", foreign, "model.safetensors")
+    import_head(tmp_path / "theirs", tmp_path / "ours", host())
+    head = load_head(tmp_path / "ours", host().shared)
+    head = revived("dflash", replace(head.config, anchors=LONG), host().shared, head.stored())
+    batch = random_batch(head)
+    ours = torch.stack([one.logits[0, publishers.POSITION] for one in head(batch)[:2]])
+    for words, equal in ((foreign.config, True), (foreign.config | {"sliding_window": 9}, False)):
+        theirs = publishers.dflash(words, tensors, batch)
+        assert torch.allclose(ours, theirs, **CLOSE) is equal
+    again = export_head(tmp_path / "ours", tmp_path / "again", "dflash", host())
+    assert again.difference <= TOLERANCE

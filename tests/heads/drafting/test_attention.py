@@ -49,6 +49,22 @@ def test_a_trigram_without_the_earlier_tokens_would_be_noticed(monkeypatch):
     planted(drafter, some_batch(drafter.head), monkeypatch, "embed_tokens", bug)
 
 
+SLIDING = {"windows": (3, 0), "causal": (0,), "whole_prompt": True}
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("more", [SLIDING, {"windows": (2, 5)}])
+def test_layers_that_slide_and_whole_prompts(more, pieces):
+    drafter = some("dflash", **more)
+    assert check_consistency(drafter, some_batch(drafter.head), pieces) > 20
+
+
+def test_a_wider_window_would_be_noticed(monkeypatch):
+    drafter = some("dflash", **SLIDING)
+    sees = drafter.head.sees
+    planted(drafter, some_batch(drafter.head), monkeypatch, "sees", lambda layer, far: sees(layer, far - far.sign()))
+
+
 def test_a_block_of_another_root_would_be_noticed(monkeypatch):
     drafter = some("dflash")
     block = drafter.head.block

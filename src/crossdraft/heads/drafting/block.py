@@ -1,7 +1,7 @@
 """Block drafting (DFlash): a whole draft in one pass.
 
 The logits at a depth do not depend on the drafted tokens: one pass serves any tree, whose path probabilities are
-products over depths. Each layer's keys and values of the text are kept.
+products over depths. Each layer's keys and values of the text are kept, also where it slides.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from crossdraft.engine.tree import ROOT
 from crossdraft.heads.drafting.attention import SLOT, SPARE, CachedAttention, upcast_on_cpu
 from crossdraft.heads.drafting.head_drafter import Grow, HeadDrafter, HeadDrafterState, StepFn
 from crossdraft.heads.networks.dflash import DFlash
+from crossdraft.heads.networks.layers import KeyValue
 
 
 @dataclass(eq=False)
@@ -32,6 +33,16 @@ class BlockState:
     logits: Tensor | None = None
 
 
+@dataclass(frozen=True)
+class BlockRows(CachedAttention):
+    """Attention of a block's rows, with a mask for each layer."""
+
+    masks: tuple[Tensor, ...] = ()
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, own_kv: KeyValue | None = None) -> Tensor:
+        return self._attend(query, *self._store(layer, key, value), self.masks[layer])
+
+
 class BlockDrafter(HeadDrafter[BlockState]):
     """Drafts all tokens in one pass of a block head; arguments as in `HeadDrafter`."""
 
@@ -42,6 +53,9 @@ class BlockDrafter(HeadDrafter[BlockState]):
         self.min_positions = 1 + head.config.steps  # the whole block is computed at once
 
     def update(self, state: HeadDrafterState[BlockState], output: VerifyOutput, hidden: dict[int, Tensor]) -> None:
+        if output.prompt is not None and self.head.visual_reads and output.prompt.visual_tokens:
+            front = output.prompt.visual
+            hidden = {layer: torch.cat((front[layer][None].to(rows), rows), 1) for layer, rows in hidden.items()}
         context = self.head.context(hidden)
         if output.prompt is not None:
             state.head_state = BlockState(KVCache(len(self.head.layers)))
@@ -76,6 +90,8 @@ class BlockDrafter(HeadDrafter[BlockState]):
         rows = self.head.block(torch.tensor([own.root], device=device))
         width = rows.shape[1]
         own.cache.open_window(SLOT, width)
-        mask = torch.ones(width, past + width, dtype=torch.bool, device=device)
-        positions = torch.arange(past, past + width, device=device)
-        return self.head.draft(rows, CachedAttention(own.cache, self.head.rotary, positions, mask))[0, 1:]
+        keys = torch.arange(past + width, device=device)
+        positions = keys[past:]
+        distance = positions[:, None] - keys
+        masks = tuple(self.head.sees(layer, distance) for layer in range(len(self.head.layers)))
+        return self.head.draft(rows, BlockRows(own.cache, self.head.rotary, positions, None, masks=masks))[0, 1:]

@@ -5,7 +5,8 @@
     keys and values of each layer      of the target's features up to t (all layers read, projected once), and the rows
 
 Nothing is autoregressive: a position is not conditioned on the tokens chosen for the positions before it. In training a
-few positions of each text are anchors of a block, all blocks in one pass.
+few positions of each text are anchors of a block, all blocks in one pass. Layers may slide, and may be causal within
+the block; a published head reads the whole prompt, its visual part included.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,9 +47,14 @@ class DFlashConfig(DecoderConfig):
         anchors: most positions of one text at which a block begins while training.
         mask_token: id whose embedding is the mask's, the only kind of mask in the authors' files; `None` = the mask's
             embedding is learned, and such a head cannot be exported.
+        windows: of each layer, the distance in positions from which on its rows see nothing; 0 = they see everything.
+            Empty = no layer slides.
+        causal: numbers of the layers whose rows see no later row of their block.
+        whole_prompt: read the prompt's visual part too; if not, only the text behind it.
 
     Raises:
-        CrossdraftError: a layer is outside the target, or `mask_token` is none of its ids.
+        CrossdraftError: a layer is outside the target, `mask_token` is none of its ids, or `windows` is not one number
+            a layer.
     """
 
     layers: Count = 2
@@ -56,6 +62,9 @@ class DFlashConfig(DecoderConfig):
     level_scales: tuple[float, ...] = ()
     anchors: Count = 16
     mask_token: int | None = None
+    windows: tuple[int, ...] = ()
+    causal: tuple[int, ...] = ()
+    whole_prompt: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,6 +77,10 @@ class DFlashConfig(DecoderConfig):
         if self.mask_token is not None and not 0 <= self.mask_token < self.vocab_size:
             raise CrossdraftError(
                 f"DFlash's mask_token {self.mask_token} is none of the target's {self.vocab_size} ids."
+            )
+        if self.windows and (len(self.windows) != self.layers or min(self.windows) < 0):
+            raise CrossdraftError(
+                f"DFlash's windows must be {self.layers} numbers, one a layer, each 0 or more; not {self.windows}."
             )
 
 
@@ -101,8 +114,18 @@ class DFlash(Head):
         return self.config.read_layers or spread(self.config.num_layers)
 
     @property
+    def visual_reads(self) -> tuple[int, ...]:
+        return self.reads if self.config.whole_prompt else ()
+
+    @property
     def max_depth(self) -> int:
         return self.config.steps
+
+    def sees(self, layer: int, distance: Tensor) -> Tensor:
+        """Positions [...] from a key to a block's row -> true where the row may attend to the key in this layer."""
+        window = self.config.windows[layer] if self.config.windows else 0
+        seen = distance.abs() < window if window else torch.ones_like(distance, dtype=torch.bool)
+        return seen & (distance >= 0) if layer in self.config.causal else seen
 
     def context(self, hidden: Mapping[int, Tensor]) -> Tensor:
         """Captured features [..., H] of each layer -> [..., H]."""
@@ -133,8 +156,11 @@ class DFlash(Head):
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
         anchors, chosen = self._anchors(batch)
-        rows = self.block(shifted(batch.tokens, 1).gather(1, anchors))
-        attend = BlockAttention(self.rotary, anchors, rows.shape[2], self.keys_values(self.context(batch.hidden)))
+        rows, hidden, start = self.block(shifted(batch.tokens, 1).gather(1, anchors)), batch.hidden, 0
+        if front := {layer: batch.visual[layer] for layer in self.visual_reads if layer in batch.visual}:
+            hidden = {layer: torch.cat((part, hidden[layer]), 1) for layer, part in front.items()}
+            start = front[self.reads[0]].shape[1]
+        attend = BlockAttention(self, anchors + start, rows.shape[2], self.keys_values(self.context(hidden)))
         logits = self.draft(rows.flatten(1, 2), attend).unflatten(1, rows.shape[1:3])
         valid = torch.zeros_like(batch.tokens, dtype=torch.bool).scatter(1, anchors, chosen)
         nowhere = logits.new_zeros(*batch.tokens.shape, logits.shape[-1])
@@ -165,14 +191,14 @@ class BlockAttention:
     """Attention of blocks: each over the text up to its anchor, and over its own rows at the positions after it.
 
     Args:
-        rotary: the head's.
+        head: the head.
         anchors: [B, A] positions.
         width: rows of a block.
         text: each layer's keys and values [B, kv_heads, T, d], not rotated.
     """
 
-    def __init__(self, rotary: Rotary, anchors: Tensor, width: int, text: Sequence[KeyValue]) -> None:
-        self.rotary, self.text = rotary, text
+    def __init__(self, head: DFlash, anchors: Tensor, width: int, text: Sequence[KeyValue]) -> None:
+        self.rotary, self.text, self.sees = head.rotary, text, head.sees
         rows = torch.arange(width, device=anchors.device)
         self.positions = (anchors[..., None] + 1 + rows).flatten(1)[:, None]  # [B, 1, A·width]
         self.before = torch.arange(text[0][0].shape[2], device=anchors.device)
@@ -181,6 +207,8 @@ class BlockAttention:
         known = self.before <= left_from[..., None]
         own = (block == block[:, None]).expand(len(anchors), -1, -1)
         self.mask = torch.cat((known, own), -1)[:, None]
+        keys = torch.cat((self.before.expand(len(anchors), 1, -1), self.positions), -1)
+        self.distance = self.positions[..., None] - keys[:, :, None]  # [B, 1, A·width, T + A·width]
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, own_kv: KeyValue | None = None) -> Tensor:
         text_key, text_value = self.text[layer]
@@ -189,7 +217,7 @@ class BlockAttention:
             self.rotary(query, self.positions),
             keys,
             torch.cat((text_value, value), 2),
-            self.mask,
+            self.mask & self.sees(layer, self.distance),
             enable_gqa=keys.shape[1] != query.shape[1],
         )
 
