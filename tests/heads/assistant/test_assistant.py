@@ -14,7 +14,6 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.assistant import AssistantSettings, folder_of
-from crossdraft.heads.assistant.drafter import AssistantDrafter
 from crossdraft.heads.assistant.load import load_assistant
 from tests.engine.newer import DECODER, NEWER
 from tests.engine.zoo import IMAGE, VOCABULARY, as_target
@@ -72,16 +71,18 @@ def assistant_of(model, folder, clusters=False, **more):
     return made
 
 
-class Helped(AssistantDrafter):
-    """An assistant whose tree also holds two tokens of the answer, to be accepted; notes what it proposed."""
+def helped(drafter, answer):
+    """Put two tokens of the answer into a drafter's trees, to be accepted; returns a list of its own drafts."""
+    own, seen = drafter._propose, []
 
-    answer: tuple[int, ...] = ()
+    def propose(state, budget):
+        draft = own(state, budget)
+        seen.append((list(state.tokens), draft))
+        right = answer[state.answered : state.answered + 2]
+        return Draft(DraftTree.chain(right).union(draft.tree), notes=draft.notes) if right else draft
 
-    def _propose(self, state, budget):
-        own = super()._propose(state, budget)
-        self.seen.append((list(state.tokens), own))
-        right = self.answer[state.answered : state.answered + 2]
-        return Draft(DraftTree.chain(right).union(own.tree), notes=own.notes) if right else own
+    drafter._propose = propose
+    return seen
 
 
 def answers(target, drafter, *requests, nodes=12):
@@ -103,12 +104,12 @@ def test_a_chain_is_what_transformers_assistant_drafts(name, clusters, borrowing
     request = Request(prompt="What?", max_new_tokens=16)
     alone = answers(target, None, request)[0].tokens
     drafter = load_assistant(target, tmp_path, tree="chain")
-    drafter.__class__, drafter.seen, drafter.answer = Helped, [], tuple(alone)
+    seen = helped(drafter, tuple(alone))
     together = answers(target, drafter, request)[0]
     assert together.tokens == alone
     assert together.stats.accepted >= 6
     features = target.prepare(request).features
-    for tokens, draft in drafter.seen[1:]:  # the first is asked for before anything is known
+    for tokens, draft in seen[1:]:  # the first is asked for before anything is known
         if tokens.count(IMAGE) == 4:  # an answer may hold it, but no forward reads it without an image
             depth = min(6, len(draft.tree))  # its norms are single precision, whose last bits deep drafts blow up
             assert list(draft.tree.tokens[:depth]) == drafted_by(theirs, model, tokens, features, depth)
@@ -177,7 +178,7 @@ def test_bad_folders_are_one_sentence(borrowing, tmp_path):
     with pytest.raises(CrossdraftError, match="There is no folder"):
         folder_of(AssistantSettings(tmp_path / "nosuch"))
     model.save_pretrained(tmp_path / "target")
-    with pytest.raises(CrossdraftError, match="model of type 'gemma4', no Gemma 4 assistant"):
+    with pytest.raises(CrossdraftError, match="model of type 'gemma4', no assistant"):
         folder_of(AssistantSettings(tmp_path / "target"))
     config = json.loads((tmp_path / "own" / "config.json").read_text())
     (tmp_path / "own" / "config.json").write_text(json.dumps(config | {"backbone_hidden_size": 48}))

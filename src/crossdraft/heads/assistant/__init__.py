@@ -1,4 +1,7 @@
-"""The drafter `assistant`: a Gemma 4 assistant, which attends to the target's own keys and values."""
+"""The drafter `assistant`: a small model that is published beside a target, to draft for it alone.
+
+Gemma 4's attends to the target's own keys and values; Muse Glimmer's drafts blocks (DFlash) from the target's features.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +15,8 @@ from crossdraft.specs import Spec
 if TYPE_CHECKING:
     from crossdraft.engine.drafter import Drafter
 
-TYPES = "gemma4_assistant", "gemma4_unified_assistant"
+BLOCKS = "muse_glimmer_assistant"
+TYPES = "gemma4_assistant", "gemma4_unified_assistant", BLOCKS
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,8 @@ def folder_of(settings: AssistantSettings) -> Path:
     stored_tensors(settings.dir)
     if (found := read_config(settings.dir).get("model_type")) not in TYPES:
         raise CrossdraftError(
-            f"{settings.dir} holds a model of type '{found}', no Gemma 4 assistant ({' or '.join(TYPES)}); as a model "
-            f"of its own it drafts as model:dir={settings.dir}."
+            f"{settings.dir} holds a model of type '{found}', no assistant ({', '.join(TYPES)}); as a model of its own "
+            f"it drafts as model:dir={settings.dir}."
         )
     return settings.dir
 
@@ -56,8 +60,8 @@ def build(spec: Spec, settings: AssistantSettings, context: DrafterContext) -> "
 
 RECORDS = (
     Method(
-        "assistant", "a Gemma 4 assistant, which attends to the target's own keys and values", "Gemma 4: 2026",
-        build, check=check,
+        "assistant", "the assistant that is published beside a Gemma 4 or a Muse Glimmer",
+        "Gemma 4, Muse Glimmer: 2026", build, check=check,
         settings=AssistantSettings, drafts_trees=True, senses=("video",), needs_target=True, examples=(),
         weights={"dir": ""},
     ),

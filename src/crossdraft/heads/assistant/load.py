@@ -1,4 +1,4 @@
-"""Loads a Gemma 4 assistant for its target."""
+"""Loads an assistant for its target."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,23 +7,27 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
-from crossdraft.checkpoints.files import stored_tensors
+from crossdraft.checkpoints.files import read_config, stored_tensors
 from crossdraft.checkpoints.reader import read
 from crossdraft.checkpoints.weights import LIBRARY_ERRORS, first_line
 from crossdraft.engine.passes import Chunk, PassRow
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
+from crossdraft.heads.assistant import BLOCKS
 from crossdraft.heads.assistant.drafter import AssistantDrafter
 from crossdraft.heads.assistant.network import AssistantHead, Clusters
-from crossdraft.heads.drafting.head_drafter import TREES
-from crossdraft.heads.networks.base import HeadConfig
+from crossdraft.heads.drafting.block import BlockDrafter
+from crossdraft.heads.drafting.head_drafter import TREES, HeadDrafter
+from crossdraft.heads.networks.base import HeadConfig, SharedWeights
+from crossdraft.heads.networks.dflash import DFlash, DFlashConfig
 
 TIED = "lm_head.weight"  # the decoder's own embeddings once more
+ENCODER = {"encoder.fc.weight": "fc.weight", "encoder.output_norm_enc.weight": "hidden_norm.weight"}
 
 
 @torch.inference_mode()
-def load_assistant(host: Target, folder: Path, tree: str = "dynamic", banned: Sequence[int] = ()) -> AssistantDrafter:
-    """Load an assistant, in the target's dtype and on its device, and run it once on the target's keys.
+def load_assistant(host: Target, folder: Path, tree: str = "dynamic", banned: Sequence[int] = ()) -> HeadDrafter[Any]:
+    """Load an assistant, in the target's dtype and on its device, and run it once on the target's keys or features.
 
     Args:
         host: the target, in whose process it runs.
@@ -36,7 +40,15 @@ def load_assistant(host: Target, folder: Path, tree: str = "dynamic", banned: Se
     """
     if tree not in TREES:
         raise CrossdraftError(f"Unknown tree '{tree}'; choose one of {', '.join(TREES)}.")
+    kind, own = read_config(folder)["model_type"], host.model.config.model_type
+    if own.removesuffix("_text") != (family := kind.removesuffix("_assistant")):
+        raise CrossdraftError(
+            f"The assistant in {folder} drafts for models of type '{family}', and this target is of type '{own}'; take "
+            "the assistant of this checkpoint."
+        )
     try:
+        if kind == BLOCKS:
+            return BlockDrafter(_made_blocks(host, folder), TREES[tree], sorted(host.eos), banned)
         head = _made(host, folder)
     except LIBRARY_ERRORS as error:
         raise CrossdraftError(
@@ -79,6 +91,44 @@ def _made(host: Target, folder: Path) -> AssistantHead:
     weights = {name: read(tensor) for name, tensor in stored_tensors(folder).items() if name != TIED}
     head.load_state_dict(weights)
     return head.to(host.device, host.model.dtype).eval()
+
+
+def _made_blocks(host: Target, folder: Path) -> DFlash:
+    """Make a Muse Glimmer's DFlash, with its weights; it reads the embeddings without the norm that the target adds."""
+    theirs: Any = AutoConfig.from_pretrained(str(folder), local_files_only=True)
+    rope, shared = theirs.rope_parameters, SharedWeights.of(host.model)
+    if theirs.hidden_size != shared.embeddings.shape[1]:
+        raise ValueError(
+            f"it is for a target of {theirs.hidden_size} features, and this one has {shared.embeddings.shape[1]}"
+        )
+    if rope["rope_type"] != "default" or theirs.hidden_act != "silu":
+        raise ValueError(f"its rope_type {rope['rope_type']} or hidden_act {theirs.hidden_act} is not known")
+    config = DFlashConfig(
+        hidden_size=theirs.hidden_size,
+        vocab_size=host.vocab_size,
+        num_layers=host.text_config.num_hidden_layers,
+        draft_ids=tuple(range(host.vocab_size)),
+        heads=theirs.num_attention_heads,
+        kv_heads=theirs.num_key_value_heads,
+        head_dim=theirs.head_dim,
+        intermediate_size=theirs.intermediate_size,
+        rope_theta=rope["rope_theta"],
+        max_positions=theirs.max_position_embeddings,
+        eps=theirs.rms_norm_eps,
+        steps=theirs.block_size - 1,
+        layers=theirs.num_hidden_layers,
+        read_layers=tuple(layer + 1 for layer in theirs.target_layer_ids),
+        mask_token=theirs.mask_token_id,
+        windows=tuple(theirs.sliding_window + 1 if "sliding" in kind else 0 for kind in theirs.layer_types),
+        whole_prompt=True,
+    )
+    head = DFlash(config, shared).to(host.device, host.model.dtype)
+    del head.lm_head
+    weights = {ENCODER.get(name, name): read(tensor) for name, tensor in stored_tensors(folder).items()}
+    head.load_state_dict(weights)
+    output: Any = host.model.get_output_embeddings()
+    head.lm_head = output
+    return head.eval()
 
 
 def _decoder(config: Any) -> PreTrainedModel:
