@@ -39,7 +39,7 @@ from crossdraft.models.eventgpt import (
 from crossdraft_lab.train.reference.tokenizer import BOS, EOS, EVENT, IMAGE, PAD, SPECIALS, VIDEO, train_tokenizer
 
 # Before transformers 5.18 a model encodes a clip as it reads it (`Traits.takes_encoded`). What needs the features by
-# themselves is refused there: a glance, `guided`, compressions, frames that windows share, reading elsewhere.
+# themselves is refused there: a glance, compressions, frames that windows share, reading elsewhere.
 ENCODES_CLIPS = Version(transformers.__version__) >= crossdraft.api.ENCODES_CLIPS
 encodes_clips = pytest.mark.skipif(not ENCODES_CLIPS, reason="transformers 5.18 or later encodes a clip by itself")
 

@@ -29,9 +29,7 @@ REQUESTS = [Request("x" * i, max_new_tokens=6 + 5 * i) for i in range(1, 4)]
         ("union:eagle2,memory", True),
         ("phased:event,eagle3", True),
         ("union:event,memory", False),
-        ("union:pass,memory", True),
-        ("guided", True),
-        ("phased:event_medusa,fast", False),
+        ("phased:event_medusa,ngram", False),
     ],
 )
 def test_who_looks_into_the_target(spec, needs):

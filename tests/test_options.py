@@ -130,8 +130,7 @@ def test_a_loaded_model_is_not_a_folder():
         ("ngram:longest", None, "write longest=VALUE"),
         ("ngram", {"max_batch": 3}, r"options is a dict; write crossdraft\.Options"),
         ("memory", cd.Options(rule="block"), "verifies chains"),
-        ("ngram", cd.Options(rule="specpv"), "lets stand what the drafter 'partial' writes, and 'ngram' is another"),
-        ("cascade:event,ngram", cd.Options(rule="specpv"), "and 'cascade:event,ngram' is another"),
+        ("ngram", cd.Options(rule="kseq"), "verifies what the drafter 'iid' drafts, and 'ngram' is another"),
         (None, {"max_batch": 3}, "options is a dict"),
     ],
 )

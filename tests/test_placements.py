@@ -35,13 +35,13 @@ KINDS = ("one clip", "two clips", "image and clip", "conversation", "system", "s
 SEEING = ("aligned:frames=all",)  # an adapter that looks at the clip, which is not at an edge
 # Of records without an example: they need a folder.
 MORE = {"model": ("model", "model:how=tli"), "aligned": ("aligned", *SEEING), "predicted": ("predicted",)}
-MIXED = ("union:event,pass",)  # a part that looks into the target, and one that need not be beside it
+MIXED = ("union:event,eagle2",)  # a part that looks into the target, and one that need not be beside it
 JOINED = ("union:glance,ngram",)  # one that is sent what the target sees, and one that is sent the prompt's ids
 SPECS = [
     *(spec for method in METHODS.values() for spec in method.examples or MORE.get(method.name, ())),
     *("event:words=2", "event:tree=dynamic", *MIXED, *JOINED),
 ]
-QUICK = ("event", "glance", "ngram", "view", "union:event,memory", *JOINED)
+QUICK = ("event", "glance", "ngram", "union:event,memory", *JOINED)
 CLOCKED = "choose"  # by the clock, once it has tried each of its drafters
 
 
@@ -115,10 +115,8 @@ def named(pair, clip, tmp_path_factory) -> Callable[[str], str]:
                 name = str(pair.blind)
             case "text" | "model":
                 name, settings["dir"] = "model", str(pair.target)
-            case "event_medusa" | "fast" | "glance":
+            case "event_medusa" | "glance":
                 settings |= {"dir": str(folder / name), "model": event}
-            case "pass":
-                settings["dir"] = str(folder / name)
             case "predicted":
                 settings |= {"dir": str(folder / "vision_queries"), "model": event}
             case "aligned":

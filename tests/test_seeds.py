@@ -16,11 +16,11 @@ INLINE = {"placement": "inline", "adaptive": False}
 # Deterministic proposals, tokens drawn one by one, drawn trees, drafters of several, drafters with another vocabulary;
 # then more of each kind, for the slow suite.
 DRAFTERS = (
-    "event", "glance", "ngram", "union:event,memory,eagle2", "cascade:event,memory", "text:how=slem", "eagle3",
-    "dflash", "pass", "view:frames=2",
+    "event", "glance", "ngram", "union:event,memory,eagle2", "text:how=slem", "eagle3",
+    "dflash",
 )  # fmt: skip
 MORE = (
-    "fast", "lookahead", "union:memory,ngram", "phased:fast,eagle3", "pyramid:event,blind", "text:how=tli", "eagle1",
+    "lookahead", "union:memory,ngram", "phased:event,eagle3", "text:how=tli", "eagle1",
     "medusa", "hydra", "redrafter",
 )  # fmt: skip
 pytestmark = pytest.mark.usefixtures("one_target")

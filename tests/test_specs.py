@@ -33,7 +33,7 @@ EVENT, MEMORY = Spec("event"), Spec("memory")
         ("union:event,memory@inline", Spec("union", (EVENT, replace(MEMORY, runs_in="inline")))),
         ("union:(event:words=2)@process,memory", Spec("union", (Spec("event", (), {"words": "2"}, "process"), MEMORY))),
         ("(union:event,memory)@process", Spec("union", (EVENT, MEMORY), {}, "process")),
-        ("cascade:event,memory,early=2@process", Spec("cascade", (EVENT, MEMORY), {"early": "2"}, "process")),
+        ("phased:event,memory,early=2@process", Spec("phased", (EVENT, MEMORY), {"early": "2"}, "process")),
         ("a/b@home", Spec("a/b@home")),
         ("a/b@process", Spec("a/b", runs_in="process")),
         ("memory:folder=a@home", Spec("memory", (), {"folder": "a@home"})),

@@ -473,10 +473,9 @@ def _checked(
             f"The acceptance rule '{rule.name}' verifies chains, and the drafter '{spec}' drafts trees; name no rule, "
             "or a drafter of chains such as event, ngram or eagle2:tree=chain."
         )
-    verifying = spec.parts[0] if spec.name == "cascade" else spec  # in a cascade the first drafter writes all
-    if rule is not None and rule.drafter not in (None, verifying.name):
+    if rule is not None and rule.drafter not in (None, spec.name):
         raise CrossdraftError(
-            f"The acceptance rule '{rule.name}' lets stand what the drafter '{rule.drafter}' writes, and '{spec}' is "
+            f"The acceptance rule '{rule.name}' verifies what the drafter '{rule.drafter}' drafts, and '{spec}' is "
             "another; name no rule, or that drafter."
         )
     return spec, options

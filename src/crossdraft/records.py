@@ -43,7 +43,7 @@ class Method:
         model: model of the pair, such as `event` or `target`, that the drafter runs unless a setting names another.
         model_parts: modules of `model` that the drafter runs; empty = all.
         network: network that `crossdraft train` trains for the drafter.
-        task: data that `network` learns from: the target's features, an event model, or rows of the target's passes.
+        task: data that `network` learns from: the target's features or an event model.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Method:
     model: str | None = None
     model_parts: tuple[str, ...] = ()
     network: str | None = None
-    task: Literal["features", "events", "rows"] = "features"
+    task: Literal["features", "events"] = "features"
 
     def __post_init__(self) -> None:
         if (self.build is None) == (self.join is None):

@@ -1,12 +1,10 @@
-"""Event drafters on long recordings, and the target over a part of its keys on long prompts."""
+"""Event drafters on long recordings."""
 
 import pytest
 
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.assembly import Models
-from crossdraft_lab.bench.partial import PartialBench, compare_partial
 from crossdraft_lab.bench.recordings import RecordingsBench, compare_recordings
-from crossdraft_lab.drafters.partial import PartialSettings
 
 
 @pytest.mark.parametrize(
@@ -57,30 +55,3 @@ def test_a_drafter_that_has_nothing_to_say_at_first_is_refused(pair):
     plan = RecordingsBench(models, [1.0], clips=1, questions=1, drafters=["event", "memory"], nodes=4, max_new_tokens=4)
     with pytest.raises(CrossdraftError, match="'memory' drafts nothing before the target has spoken"):
         compare_recordings(plan, models.load_target())
-
-
-@pytest.mark.parametrize("options", [{"pairs": 0}, {"nodes": 0}, {"frames": (0,)}])
-def test_what_cannot_be_measured_is_refused(options):
-    with pytest.raises(CrossdraftError, match="The number of"):
-        PartialBench(Models("nowhere"), **options)
-
-
-def test_longer_prompts_than_the_context_are_measured_and_answers_stay_the_target_s(pair):
-    models = Models(str(pair.target), device="cpu", dtype="float32")
-    plan = PartialBench(models, (2, 130), 2, 4, PartialSettings(sinks=1, blocks=2, window=1), max_new_tokens=16)
-    ticks = []
-    short, long = compare_partial(plan, models.load_target(), ticks.append)
-    assert len(ticks) == plan.runs == 12
-    assert long["prompt_tokens"] - short["prompt_tokens"] == 128 * 5  # features of a frame of the tiny pair
-    assert long["prompt_tokens"] > 512  # its context
-    assert long["kept_tokens"] < 5 * 16 < long["prompt_tokens"]
-    assert [row["own_answers"] for row in (short, long)] == [{"equal": 2, "total": 2}] * 2
-    assert short["lossy"]["own_answers"]["equal"] == 2  # all is kept, so nothing is lost
-    assert (short["lossy"]["rouge_l"].value, short["lossy"]["rouge_l"].n) == (1, 2)
-    assert long["lossy"]["tau"].value > long["tau"].value  # a token that would have been refused stood
-    assert long["lossy"]["rouge_l"].value < 1
-    assert short["tau"].value > long["tau"].value > 1  # of the short one all is kept, so nothing is refused
-    for row in (short, long):
-        took = row["verify_ms"] + row["drafted"] * row["step_ms"]
-        assert row["computed_speedup"] == pytest.approx(row["tau"].value * row["one_ms"] / took)
-        assert row["measured_speedup"].value > 0

@@ -45,7 +45,7 @@ def models(pair):
         ("memory:capacity=1000", True),
         ("union:ngram,(phased:memory,lookahead)", True),
         ("union:ngram,(phased:memory,event)", False),
-        ("view", False),
+        ("blind", False),
         ("eagle2", True),  # it looks into the target, whose process it shares
         ("union:glance,eagle2", False),
     ],
@@ -57,7 +57,7 @@ def test_what_has_no_model_needs_no_process(spec, cheap):
 def test_only_a_drafter_without_the_event_drafter_is_blind():
     assert is_blind(parse("blind"))
     assert is_blind(parse("union:blind,memory"))
-    assert not is_blind(parse("pyramid:event,blind"))
+    assert not is_blind(parse("phased:event,blind"))
     assert not is_blind(parse("memory"))
 
 

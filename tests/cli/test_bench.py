@@ -159,7 +159,7 @@ def test_sampled_answers_are_compared_per_token_and_called_neither_identical_nor
         (["--drafter=union:ngram,memry"], "did you mean 'memory'?"),
         (["--drafter=event"], "named twice"),
         (["identity", "--drafters=memry"], "did you mean 'memory'?"),
-        (["identity", "--drafters=all", "--drafters=view"], "named twice"),
+        (["identity", "--drafters=all", "--drafters=blind"], "named twice"),
         (["--methods="], "No method is named"),
         (["--repeats=0"], "repeats is 0"),
         (["--warm-ups=-1"], "warm-ups is -1"),
@@ -228,7 +228,7 @@ def test_all_methods_race_and_lose_nothing(models, tmp_path, pairs):
     found = json.loads(out.read_text())
     assert [method["name"] for method in found["methods"]] == names
     assert all(method["lossless"] for method in found["methods"])
-    assert found["environment"]["drafters"]["cascade"] == "cascade:event,memory"
+    assert found["environment"]["drafters"]["phased"] == METHODS["phased"].examples[0]
 
 
 def test_options_in_front_of_a_subcommand_are_not_lost(capsys):
@@ -325,16 +325,6 @@ def test_recordings(models, tmp_path):
     keys_as_kept(json.loads(out.read_text()), "recordings")
 
 
-def test_partial(models, tmp_path):
-    out = tmp_path / "partial.json"
-    only = [one for one in models if not one.startswith(("--blind", "--dtype"))]
-    assert main(["bench", "partial", "--frames=2,20", "--pairs=1", "--blocks=1", f"--json-out={out}", *only]) == 0
-    found = json.loads(out.read_text())
-    assert [row["own_answers"] for row in found["prompts"]] == [{"equal": 1, "total": 1}] * 2
-    assert found["part"] == {"sinks": 2, "blocks": 1, "window": 4}
-    keys_as_kept(found, "partial")
-
-
 def test_questions(models, tmp_path):
     out = tmp_path / "questions.json"
     sizes = ["--clips=2", "--questions=2", "--drafter=memory", "--max-new-tokens=4", f"--json-out={out}"]
@@ -405,11 +395,11 @@ def test_identity_of_every_placement(models, tmp_path, pairs):
 @pytest.mark.slow
 def test_identity_of_a_drafter_that_is_named(models, tmp_path):
     out = tmp_path / "identity.json"
-    drafters = ["--drafters=union:ngram,memory", "--drafters=pyramid:event,blind"]
+    drafters = ["--drafters=union:ngram,memory", "--drafters=phased:event,blind"]
     sizes = ["--pairs=3", "--max-new-tokens=16"]
     assert main(["bench", "identity", *drafters, *sizes, f"--json-out={out}", *models]) == 0
     checks = json.loads(out.read_text())["checks"]
-    assert [check["drafter"] for check in checks] == ["union:ngram,memory"] * 3 + ["pyramid:event,blind"] * 3
+    assert [check["drafter"] for check in checks] == ["union:ngram,memory"] * 3 + ["phased:event,blind"] * 3
     assert all(check["identical"] == {"equal": 3, "total": 3} for check in checks)
     assert all(check["drafted"] > 0 for check in checks)
 

@@ -194,7 +194,6 @@ def test_a_spec_makes_it():
         ("adaedl:ngram", "must be a model of the target's own vocabulary"),
         ("adaedl:(adaedl:blind)", "must be a model of the target's own vocabulary"),
         ("adaedl:(blind:tree=dynamic)", "must be a model of the target's own vocabulary"),
-        ("cascade:(adaedl:blind),ngram", "leave out its adaedl"),
         ("adaedl:blind,gamma=0", "gamma must be a number above 0"),
         ("adaedl:blind,threshold=1.5", "threshold must be a number from 0 to 1"),
         ("adaedl:blind,ngram", "joins 1 other, but .* names 2"),

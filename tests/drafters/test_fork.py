@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from crossdraft.drafters.adaedl import AdaEDLSettings, join
-from crossdraft.drafters.combine.cascade import CascadeDrafter, PyramidDrafter
 from crossdraft.drafters.combine.choose import ChooseDrafter
 from crossdraft.drafters.combine.fallback import FallbackDrafter
 from crossdraft.drafters.combine.phased import PhasedDrafter
@@ -28,7 +27,6 @@ from tests.drafters.combine.test_fallback import Refusing
 from tests.drafters.combine.test_union import chain
 from tests.drafters.cross_vocab.test_drafter import drafter as foreign
 from tests.engine.zoo import ZOO, as_target, noisy
-from tests.heads.pass_.by_ids import LookaheadIds
 
 QUESTION, RING = "kkk", (30, 31, 32, 33)
 GREEDY, WARM = Sampling(), Sampling(temperature=1.0, seed=3)
@@ -62,15 +60,12 @@ DRAFTERS = {
     "ngram": ngram,
     "memory": memory,
     "lookahead": lambda: LookaheadDrafter(window=2, level=3),
-    "ahead": lambda: LookaheadIds((8, 9)),
     **{how: partial(foreign, "video_llava", how) for how in CROSS_VOCAB_METHODS},
     "union": lambda: UnionDrafter([independent(), ngram()]),
     "phased": lambda: PhasedDrafter(independent(), ngram()),
     "phased, refused": lambda: PhasedDrafter(Refusing(chain()), ngram()),
     "fallback": lambda: FallbackDrafter(independent(), ngram()),
     "choose": lambda: ChooseDrafter([independent(), ngram()]),
-    "cascade": lambda: CascadeDrafter(independent(), independent(1e-3), ahead=2),
-    "pyramid": lambda: PyramidDrafter(independent(), independent(1e-3), ahead=2),
 }
 
 

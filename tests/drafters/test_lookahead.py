@@ -1,4 +1,4 @@
-"""The target drafts for itself: Lookahead's window and n-grams, and PaSS's look-ahead ids."""
+"""The target drafts for itself: Lookahead's window and n-grams."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,6 @@ from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from tests.engine.zoo import EOS, ZOO, as_target
-from tests.heads.pass_.by_ids import LookaheadIds
 
 RING = (10, 11, 12, 13, 14)  # the repeating text
 QUESTION = "k" * 3
@@ -163,13 +162,12 @@ def test_a_repeating_answer_is_drafted(hidden):
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("name", ["video_llava", "qwen2_5_vl"])
-@pytest.mark.parametrize("kind", ["lookahead", "ahead", "union"])
+@pytest.mark.parametrize("kind", ["lookahead", "union"])
 def test_answers_are_the_targets_own(kind, name, batch):
     target = as_target(*ZOO[name]())
     banned = sorted(target.reserved)
     drafter = {
         "lookahead": lambda: LookaheadDrafter(banned=banned),
-        "ahead": lambda: LookaheadIds((60, 61, 62), banned),
         "union": lambda: UnionDrafter([NgramDrafter(), LookaheadDrafter(banned=banned)]),
     }[kind]()
     requests = [Request("x" * i, max_new_tokens=8 + 6 * i) for i in range(1, 5)]
@@ -181,7 +179,7 @@ def test_answers_are_the_targets_own(kind, name, batch):
 def test_in_a_union_the_window_is_read_whoever_else_drafts():
     target, request = ring_target(), Request(QUESTION, max_new_tokens=40)
     alone, window = DecodeLoop(target).generate([request])[0], LookaheadDrafter()
-    silent = LookaheadIds(())
+    silent = NgramDrafter()
     silent.propose = lambda states, budgets: [Draft(DraftTree.chain([40])) for _ in states]
     (found,) = decoder(target, UnionDrafter([silent, window])).generate([request])
     assert found.tokens == alone.tokens
@@ -196,35 +194,3 @@ def test_sampled_answers_are_drafted_too():
     (found,) = decoder(target, LookaheadDrafter()).generate([Request(QUESTION, max_new_tokens=30, sampling=sampling)])
     assert found.tokens == alone.tokens
     assert found.stats.accepted > 5
-
-
-# -- look-ahead ids ----------------------------------------------------------------------------------------------------
-
-
-def test_the_ids_behind_the_last_accepted_node_make_the_next_draft():
-    drafter = LookaheadIds((8, 9), banned=[33])
-    (state,) = drafter.begin([None])
-    (draft,) = drafter.propose([state], [Budget(9)])
-    assert draft == Draft(DraftTree.empty(), probes=drafter.probes(0))
-    drafter.commit([state], [VerifyOutput((), (5,), probe_top=((21,), (22,)))])
-    (draft,) = drafter.propose([state], [Budget(9)])
-    assert draft.tree == DraftTree.chain([21, 22])
-    fed = draft.input_tree
-    assert [fed.path_tokens(i) for i in range(2, 8)] == [[8], [8, 9], [21, 8], [21, 8, 9], [21, 22, 8], [21, 22, 8, 9]]
-    said = ((1,), (2,), (3,), (33,), (5,), (6,))
-    drafter.commit([state], [VerifyOutput((0,), (21, 7), probe_top=said)])
-    assert state.tokens == (3,)  # after node 0; an id that must not be drafted ends it
-    drafter.commit([state], [VerifyOutput((), (7,))])
-    assert state.tokens == ()
-
-
-def test_a_target_that_knows_its_ids_is_faster():
-    """A text of one token over and over: after the id of that token the target says it again."""
-    target, request = ring_target(), Request(QUESTION, max_new_tokens=30)
-    with torch.no_grad():
-        target.model.lm_head.weight.zero_()[17].fill_(1.0)
-        target.model.model.embed_tokens.weight.abs_()
-    (alone,) = DecodeLoop(target).generate([request])
-    (found,) = decoder(target, LookaheadIds((40, 41, 42))).generate([request])
-    assert found.tokens == alone.tokens
-    assert len(found.tokens) / found.stats.rounds > 3

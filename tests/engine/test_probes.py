@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossdraft.engine import target as target_module
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.loop import DecodeLoop
@@ -43,11 +42,9 @@ class Asked:
 class Asking:
     """Knows the answer, drafts some of it in a tree of two branches, and probes all over that tree."""
 
-    def __init__(
-        self, truths: Sequence[tuple[int, ...]], top: int = 1, *, probing: bool = True, embeddings: Tensor | None = None
-    ) -> None:
+    def __init__(self, truths: Sequence[tuple[int, ...]], top: int = 1, *, probing: bool = True) -> None:
         self.truths = {one.max_new_tokens: truth for one, truth in zip(REQUESTS, truths, strict=True)}
-        self.top, self.probing, self.embeddings = top, probing, embeddings
+        self.top, self.probing = top, probing
         self.needs = Needs(probes=len(IDS))
         self.states: list[Asked] = []
 
@@ -61,8 +58,7 @@ class Asking:
             one, two = (*state.truth[len(state.tokens) :], 50, 51)[:2]
             tree = DraftTree((one + 1, two, one), BRANCHES) if budget.nodes >= 3 else DraftTree.empty()
             parents = BEHIND if len(tree) else (-1, 0, 1, 2, 3, 4)
-            ids = IDS if self.embeddings is None else (0,) * len(IDS)
-            probes = Probes(ids, parents, self.top, self.embeddings)
+            probes = Probes(IDS, parents, self.top)
             state.last = Draft(tree, probes=probes if self.probing else None)
         return [state.last for state in states]
 
@@ -131,52 +127,6 @@ def test_a_probe_is_answered_as_if_its_text_stood_alone(name, batch):
             with torch.inference_mode():
                 expected = torch.stack([full_forward(target, prompt, [*before, *text]) for text in texts])
             assert (output.probe_logits - expected).abs().max() < 1e-10
-
-
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("name", ZOO)
-def test_embeddings_are_read_as_if_they_were_rows_of_the_table(name, batch):
-    """The other model has them in its table, and reads their ids in full forwards."""
-    target, other = (as_target(*ZOO[name]()) for _ in range(2))
-    alone = [answer.tokens for answer in DecodeLoop(target).generate(REQUESTS)]
-    learned = torch.randn(len(IDS), 64, generator=torch.Generator().manual_seed(5), dtype=torch.double)
-    prompts = [target.prepare(request) for request in REQUESTS]
-    used = {token for text in alone for one in text for token in (one, one + 1)} | {50, 51}
-    used |= {token for prompt in prompts for token in prompt.input_ids.tolist()} | target.reserved
-    free = [token for token in range(90) if token not in used][: len(IDS)]
-    table = other.model.get_input_embeddings()
-    with torch.no_grad():
-        table.weight[free] = learned / getattr(table, "embed_scale", 1.0)
-    drafter = Asking(alone, embeddings=learned)
-    assert answers(target, drafter, max_batch=batch) == alone
-    for prompt, state in zip(prompts, drafter.states, strict=True):
-        for before, draft, output in (state.rounds[0], state.rounds[-1]):  # riding along, and in a round
-            fed = Probes(tuple(free), draft.probes.parents).behind(draft.tree)
-            texts = [fed.path_tokens(len(draft.tree) + probe) for probe in range(len(free))]
-            with torch.inference_mode():
-                expected = torch.stack([full_forward(other, prompt, [*before, *text]) for text in texts])
-            assert (output.probe_logits - expected).abs().max() < 1e-10
-
-
-def test_embeddings_in_the_wrong_rows_are_seen(target, alone, monkeypatch):
-    """The control: those of a row that is shorter than its neighbours must not be put at the pass's end."""
-    learned = torch.randn(len(IDS), 64, dtype=torch.double)
-    right, wrong = Asking(alone, embeddings=learned), Asking(alone, embeddings=learned)
-    answers(target, right, max_batch=3)
-    given = target_module._given
-
-    def behind_padding(rows, embeds):
-        widest = max(map(len, rows))
-        return given([row if len(row) == widest else replace(row, embeds=None) for row in rows], embeds)
-
-    monkeypatch.setattr(target_module, "_given", behind_padding)
-    answers(target, wrong, max_batch=3)
-    pairs = [
-        (one.probe_logits, two.probe_logits)
-        for mine, its in zip(right.states, wrong.states, strict=True)
-        for (_, _, one), (_, _, two) in zip(mine.rounds, its.rounds, strict=True)
-    ]
-    assert not all(torch.equal(one, two) for one, two in pairs)
 
 
 def test_a_node_that_sees_a_probe_is_seen(target, alone, monkeypatch):
@@ -286,27 +236,16 @@ def test_a_cut_keeps_probabilities_and_the_probes_whose_text_stays():
     assert draft.keep([0, 1, 2]) is draft.first(3) is draft
 
 
-def test_embeddings_follow_their_probes_and_must_be_as_many():
-    probes = Probes((1, 2), (-1, 3), embeddings=torch.zeros(2, 4))
-    moved = Draft(TREE, probes=probes).keep([2, 0, 1])
-    assert moved.probe_embeds is probes.embeddings
-    assert Draft(TREE, probes=Probes((1,), (-1,))).probe_embeds is None
-    with pytest.raises(CrossdraftError, match="2 probes need as many embeddings"):
-        Probes((1, 2), (-1, 3), embeddings=torch.zeros(3, 4))
-
-
 @pytest.mark.parametrize("parents", [(-1,), (-1, -2)])
 def test_probes_without_a_parent_are_refused(parents):
     with pytest.raises(CrossdraftError, match="one parent"):
         Probes((1, 2), parents)
 
 
-def test_probes_travel_as_plain_data_and_embeddings_do_not():
+def test_probes_travel_as_plain_data():
     probes = Probes((1, 2), (-1, 3), top=4)
     assert unpack_draft(pack_draft(Draft(TREE, probes=probes))).probes == probes
     assert unpack_draft(pack_draft(Draft(TREE))).probes is None
-    with pytest.raises(CrossdraftError, match="embeddings of its own"):
-        pack_draft(Draft(TREE, probes=replace(probes, embeddings=torch.zeros(2, 4))))
 
 
 def test_a_row_begun_without_the_drafter_has_room_for_the_probes_of_the_others(target, alone):

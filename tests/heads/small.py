@@ -8,7 +8,6 @@ from crossdraft.drafters.event.load import load_drafter
 from crossdraft.files import fingerprint
 from crossdraft.heads.event_medusa.drafter import shared_weights_of
 from crossdraft.heads.files import config_of, make, save_head
-from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.load import load_target
 from tests.support import PairPaths
 
@@ -21,9 +20,7 @@ def some_heads(pair: PairPaths, folder: Path, noise: float = 0.1) -> Path:
     encoder = {"tower": fingerprint(pair.target), "visual_size": target.text_config.hidden_size}
     owners = {
         "event_medusa": (shared_weights_of(event), fingerprint(pair.event)),
-        "fast": (shared_weights_of(event), fingerprint(pair.event)),
         "glance": (shared_weights_of(event), fingerprint(pair.event)),
-        "pass": (SharedWeights.of(target.model), fingerprint(pair.target)),
     }
     torch.manual_seed(1)
     for name, (tables, owner) in owners.items():

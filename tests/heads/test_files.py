@@ -15,7 +15,7 @@ from crossdraft.heads.registry import NETWORKS
 from crossdraft.load import load_target
 from tests.heads.consistency import VALUES, shared, some_head
 
-ELSEWHERE = {"event_medusa", "fast", "pass"}  # heads that are no reader of the target's features
+ELSEWHERE = {"event_medusa"}  # heads that are no reader of the target's features
 PLAIN = sorted(NETWORKS.keys() - ELSEWHERE)
 SIZES = {
     "token_size": 8, "width": 64, "drafter": "a drafter's hash", "source_size": 20, "source_layers": (1, 2),

@@ -21,9 +21,7 @@ SUM_TOLERANCE = 1e-2  # of a distribution: a softmax in bfloat16 is off by up to
 SUM_ROUNDING = 5e-5
 
 
-def checked(
-    draft: Draft, vocabulary: int, probes: int = 0, forbidden: Collection[int] = (), hidden_size: int | None = None
-) -> Draft:
+def checked(draft: Draft, vocabulary: int, probes: int = 0, forbidden: Collection[int] = ()) -> Draft:
     """Check that the target can read a draft; distributions that do not sum to 1, such as bfloat16 ones, are scaled.
 
     Args:
@@ -31,7 +29,6 @@ def checked(
         vocabulary: ids of the target are 0 … vocabulary - 1.
         probes: most probes that the drafter announced.
         forbidden: ids that the target does not read as text (visual placeholders).
-        hidden_size: width of the target's embeddings, if that is known.
 
     Raises:
         CrossdraftError: the draft has a fault, an id is not the target's, a parent does not precede its child, a
@@ -45,8 +42,8 @@ def checked(
         tree = _checked_tree(draft.tree, vocabulary, forbidden)
         _check_chances(draft.path_probs, len(tree))
         if draft.probes is not None:
-            _check_ids(() if draft.probes.embeddings is not None else draft.probes.tokens, vocabulary, forbidden)
-            _check_probes(draft.probes, len(tree), probes, hidden_size)
+            _check_ids(draft.probes.tokens, vocabulary, forbidden)
+            _check_probes(draft.probes, len(tree), probes)
     # A field has another type.
     except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
         raise CrossdraftError(f"it cannot be read ({type(error).__name__}: {error})") from error
@@ -161,7 +158,7 @@ def _check_chances(reach: Sequence[float], nodes: int) -> None:
         raise CrossdraftError("a node's chance is not between 0 and 1")
 
 
-def _check_probes(probes: Probes, nodes: int, announced: int, hidden_size: int | None) -> None:
+def _check_probes(probes: Probes, nodes: int, announced: int) -> None:
     _check_rows(probes.tokens, probes.parents)
     count = len(probes.tokens)
     if count > announced:
@@ -172,12 +169,3 @@ def _check_probes(probes: Probes, nodes: int, announced: int, hidden_size: int |
         raise CrossdraftError(f"of its probes the top {probes.top!r} ids are wanted")
     if any(not (_whole(p) and ROOT <= p < nodes + index) for index, p in enumerate(probes.parents)):
         raise CrossdraftError("a probe does not stand after a node or an earlier probe")
-    rows = probes.embeddings
-    if rows is None:
-        return
-    if rows.ndim != 2 or len(rows) != count or rows.shape[1] != (hidden_size or rows.shape[1]):
-        raise CrossdraftError(
-            f"the embeddings of its {count} probes are {list(rows.shape)}, and the target's have {hidden_size} numbers"
-        )
-    if not bool(rows.isfinite().all()):
-        raise CrossdraftError("an embedding of its probes is not finite")

@@ -156,11 +156,6 @@ class Draft:
         """Input of the target's pass: the tree, with the probes as further nodes."""
         return self.tree if self.probes is None else self.probes.behind(self.tree)
 
-    @property
-    def probe_embeds(self) -> Tensor | None:
-        """[m, h] embeddings to feed in place of the ids of the last m input nodes, if the probes have any."""
-        return None if self.probes is None else self.probes.embeddings
-
     def keep(self, nodes: Sequence[int]) -> "Draft":
         """The draft of `nodes`, parents before their children; without its probes if one followed a dropped node."""
         if list(nodes) == list(range(len(self.tree))):

@@ -178,7 +178,7 @@ class DecodeLoop:
     def _pass_row(self, row: RequestState, chunk: Chunk, draft: Draft) -> PassRow:
         needs = self.drafter.needs if row.drafting else NO_NEEDS
         captured = row.captured(chunk, needs)
-        return PassRow(row.cache_row, chunk, draft.input_tree, draft.probe_embeds, captured)
+        return PassRow(row.cache_row, chunk, draft.input_tree, captured)
 
     def _drafts(self, rows: Sequence[RequestState]) -> dict[int, Draft]:
         """Drafts, as far as they pay, of the requests whose root is read now; by the request's id."""
@@ -201,9 +201,9 @@ class DecodeLoop:
 
     def _checked(self, draft: Draft, nodes: int, row: RequestState, rows: int = 1, *, hidden: bool = False) -> Draft:
         """Validate a draft, and cut it to the nodes that this pass will verify."""
-        target, width = self.target, self.target.text_config.hidden_size
+        target = self.target
         try:
-            draft = checked(draft, target.vocab_size, self.policy.probes, target.traits.visual_ids, width)
+            draft = checked(draft, target.vocab_size, self.policy.probes, target.traits.visual_ids)
             if len(draft.tree):
                 row.gives_probs = bool(draft.path_probs)
             draft = self.policy.trim(draft, row, nodes, rows, hidden=hidden)

@@ -61,8 +61,6 @@ class OwnForward:
         if encoded and chunk.routes:
             room = (0, segment.width - len(chunk.tokens))
             arguments |= {name: pad(types, room)[None].to(one.ids.device) for name, types in chunk.routes.items()}
-        if one.embeds is not None and any(row.embeds is not None for row in segment.rows):
-            arguments["input_ids"], arguments["inputs_embeds"] = None, segment.padded(one.embeds[tokens])
         if encoded and traits.takes_encoded:
             arguments["mm_encoder_outputs"] = dict(encoded)
         elif encoded:

@@ -58,14 +58,12 @@ class PassRow:
         index: index of the row in the cache.
         chunk: pending tokens of the row.
         tree: the draft tree after them.
-        embeds: [k, h] embeddings to read for the tree's last k nodes, in place of their ids.
         capture: hidden layers wanted: indexes into `hidden_states` (0 = embeddings, -1 = after the final norm).
     """
 
     index: int
     chunk: Chunk
     tree: DraftTree = EMPTY
-    embeds: Tensor | None = None
     capture: tuple[int, ...] = ()
 
     def __len__(self) -> int:

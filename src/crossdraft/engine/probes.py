@@ -6,13 +6,10 @@
 
 Probes are numbered on after the tree, as if they were further nodes of it, and fed that way: a probe stands at the
 position after its parent and sees the committed text, its ancestors and itself; no node sees a probe, for a node's
-ancestors are nodes. They are never accepted and never stay in the cache. Lookahead's window, PaSS's look-ahead tokens
-and mask tokens are such rows.
+ancestors are nodes. They are never accepted and never stay in the cache. Lookahead's window is made of such rows.
 """
 
-from dataclasses import dataclass, field, replace
-
-from torch import Tensor
+from dataclasses import dataclass, replace
 
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
@@ -26,8 +23,6 @@ class Probes:
         tokens: [m] ids of the target.
         parents: [m] parent of each probe: -1 the root, 0 … n-1 a node, n + j the earlier probe j.
         top: number of likeliest ids that are wanted after each probe.
-        embeddings: [m, h] what is fed in place of the ids' own embeddings, which then only hold the positions; learned
-            ones are no row of the target's table. They stay in this process.
 
     Raises:
         CrossdraftError: lengths differ, a parent is below -1, or `top` below 1.
@@ -36,17 +31,12 @@ class Probes:
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     top: int = 1
-    embeddings: Tensor | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.parents) or min(self.parents, default=ROOT) < ROOT or self.top < 1:
             raise CrossdraftError(
                 f"Probes need one parent of -1 or more per token, and a top of 1 or more; got {len(self.tokens)} "
                 f"tokens, parents {self.parents}, top {self.top}."
-            )
-        if self.embeddings is not None and len(self.embeddings) != len(self.tokens):
-            raise CrossdraftError(
-                f"{len(self.tokens)} probes need as many embeddings, or none; got {len(self.embeddings)}."
             )
 
     def __len__(self) -> int:

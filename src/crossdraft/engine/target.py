@@ -301,9 +301,7 @@ class Target:
         if self.fast is not None and self.fast.usable:
             embeds = self._shown(one, self.fast.text.embed_tokens(one.ids))
             if embeds is not None:
-                return replace(one, embeds=_given(rows, embeds)), self.fast
-        if any(row.embeds is not None for row in rows):
-            one = replace(one, embeds=_given(rows, self.model.get_input_embeddings()(one.ids).clone()))
+                return replace(one, embeds=embeds), self.fast
         return one, self._own
 
     def _shown(self, one: Pass, embeds: Tensor) -> Tensor | None:
@@ -345,16 +343,6 @@ class Target:
             return None, 0
         positions, delta = rope_positions(self.model, prompt.input_ids[None].cpu(), prompt.features)
         return positions[:, 0], int(delta)
-
-
-def _given(rows: Sequence[PassRow], embeds: Tensor) -> Tensor:
-    """Write the embeddings that rows give for the last nodes of their trees into a pass's embeddings [N, h]."""
-    end = 0
-    for row in rows:
-        end += len(row)
-        if row.embeds is not None:
-            embeds[end - len(row.embeds) : end] = row.embeds.to(embeds)
-    return embeds
 
 
 def as_input(model: PreTrainedModel, device: torch.device, value: Tensor) -> Tensor:

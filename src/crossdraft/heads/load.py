@@ -15,15 +15,11 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.drafting.head_drafter import ACCEPTANCE, TREES, HeadDrafter, static_tree
 from crossdraft.heads.event_medusa.drafter import DrafterMedusaDrafter, shared_weights_of
 from crossdraft.heads.event_medusa.network import DrafterMedusa
-from crossdraft.heads.fast.drafter import FastDrafter
-from crossdraft.heads.fast.network import Fast
 from crossdraft.heads.files import load_head, read_config
 from crossdraft.heads.folders import check_event_head
 from crossdraft.heads.glance.frame_encoder import FrameEncoder
 from crossdraft.heads.glance.network import Glance
 from crossdraft.heads.networks.base import Head, SharedWeights
-from crossdraft.heads.pass_.drafter import PassDrafter
-from crossdraft.heads.pass_.network import LookaheadEmbeddings
 from crossdraft.heads.registry import HEADS, STATIC, weights_of
 from crossdraft.load import event_fingerprint, target_fingerprint
 
@@ -86,7 +82,6 @@ def load_head_drafter(
 
 
 def load_event_head(
-    name: str,
     source: str = "event",
     folder: Path | None = None,
     device: str | None = None,
@@ -96,11 +91,10 @@ def load_event_head(
     *,
     words: int | None = None,
     packed: bool = True,
-) -> DrafterMedusaDrafter | FastDrafter:
-    """Load an event model with a head on it as a drafter.
+) -> DrafterMedusaDrafter:
+    """Load an event model with Medusa heads on it as a drafter.
 
     Args:
-        name: `event_medusa` or `fast`, the head's network.
         source, device, dtype, banned, vocabulary, packed: settings of the event model, as in `load_drafter`.
         folder: folder of the head; default the shipped one.
         words: number of likeliest tokens of a position that may become nodes; default the drafter's own.
@@ -108,13 +102,11 @@ def load_event_head(
     Raises:
         CrossdraftError: as `load_drafter`, or the head is missing, damaged, or another event model's.
     """
-    path = _event_head_folder(name, folder, source)
+    path = _event_head_folder("event_medusa", folder, source)
     model = load_drafter(source, device, dtype, banned, vocabulary, packed=packed).model
-    head = _event_head(name, path, source, model, packed=packed)
+    head = _event_head("event_medusa", path, source, model, packed=packed)
     more: Any = {} if words is None else {"words": words}
-    if isinstance(head, DrafterMedusa):
-        return DrafterMedusaDrafter(model, head, banned, **more)
-    return FastDrafter(model, cast("Fast", head), banned, **more)
+    return DrafterMedusaDrafter(model, cast("DrafterMedusa", head), banned, **more)
 
 
 def load_glance_drafter(
@@ -151,19 +143,6 @@ def load_glance_drafter(
     if isinstance(drafter, DrafterMedusaDrafter):
         return DrafterMedusaDrafter(drafter.model, drafter.head, banned, **more)
     return IndependentDrafter(drafter.model, banned, **more)
-
-
-def load_pass_drafter(
-    host: Target, source: str = "reference", folder: Path | None = None, banned: Sequence[int] = ()
-) -> PassDrafter:
-    """Load PaSS's look-ahead embeddings as a drafter; arguments as in `load_head_drafter`.
-
-    Raises:
-        CrossdraftError: the embeddings are missing, damaged, or another target's.
-    """
-    shared = SharedWeights.of(host.model)
-    head = load_head(folder or shipped_at("heads/pass"), shared, target_fingerprint(source), "pass")
-    return PassDrafter(cast("LookaheadEmbeddings", head.to(host.device, host.model.dtype)), banned)
 
 
 def _head_dtype(host: Target) -> torch.dtype:

@@ -145,9 +145,7 @@ OTHER_HEADS: Mapping[str, HeadRecord] = {
     record.network: record
     for record in (
         HeadRecord("event_medusa", "event_medusa.network.DrafterMedusa"),
-        HeadRecord("fast", "fast.network.Fast"),
         HeadRecord("glance", "glance.network.Glance"),
-        HeadRecord("pass", "pass_.network.LookaheadEmbeddings"),
     )
 }
 """Heads with drafters of their own, each in its own folder: `methods.SHIPPED` has the rest of their records."""

@@ -157,8 +157,8 @@ def test_one_model_is_named_once(foreign: Path, pair: PairPaths) -> None:
 def test_a_head_on_an_event_model_needs_the_targets_vocabulary(foreign: Path, pair: PairPaths, tmp_path: Path) -> None:
     with pytest.raises(CrossdraftError, match=r"another event model than .*; name its own with model=FOLDER"):
         Engine.load(str(pair.target), f"glance:model={foreign}", OPTIONS)
-    own = some_heads(pair, tmp_path) / "fast"
+    own = some_heads(pair, tmp_path) / "event_medusa"
     described = json.loads((own / "config.json").read_text())
     (own / "config.json").write_text(json.dumps({**described, "target": fingerprint(foreign)}))
     with pytest.raises(CrossdraftError, match=r"another vocabulary than the target.*event:dir=FOLDER"):
-        Engine.load(str(pair.target), f"fast:dir={own},model={foreign}", OPTIONS)
+        Engine.load(str(pair.target), f"event_medusa:dir={own},model={foreign}", OPTIONS)

@@ -51,7 +51,6 @@ def test_an_answer_names_its_lossless_rule(target, stranger, rule, request_, spe
     ("rule", "request_", "spec"),
     [
         ("relaxed:r=1000000", COLD, "relaxed:r=1000000"),
-        ("specpv", COLD, "specpv:floor=0.0"),
         ("typical:eps=0", WARM, "typical:eps=0.0,delta=0.3"),
         ("fuzzy:threshold=0.69", WARM, "fuzzy:threshold=0.69"),
         ("ensemble:w=0.01", WARM, "ensemble:w=0.01"),

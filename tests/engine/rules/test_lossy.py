@@ -14,7 +14,6 @@ from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft_lab.rules.ensemble import Ensemble
 from crossdraft_lab.rules.fuzzy import Fuzzy, divergence
 from crossdraft_lab.rules.relaxed import Relaxed
-from crossdraft_lab.rules.specpv import SpecPV
 from tests.engine.drafting import Language, probs_of
 from tests.engine.exact import distribution
 
@@ -163,33 +162,11 @@ def test_relaxed_by_nothing_is_greedy():
         assert Relaxed(r=0)(tree, logits, generator()) == greedy(tree, logits, generator())
 
 
-# -- specpv ----------------------------------------------------------------------------------------------------------
-
-
-def chances(*rows_: list[float]) -> Tensor:
-    return torch.tensor(rows_).log()
-
-
-def test_specpv_by_hand():
-    """Drafted 1, then 0; the target gives them 0.2 and 0.05."""
-    chain, logits = DraftTree.chain([1, 0]), chances([0.8, 0.2], [0.05, 0.95], [0.6, 0.4])
-    assert SpecPV()(chain, logits, generator()) == Acceptance((0, 1), 0)
-    assert SpecPV(floor=0.1)(chain, logits, generator()) == Acceptance((0,), 1)
-    assert SpecPV(floor=0.3)(chain, logits, generator()) == Acceptance((), 0)
-
-
-def test_specpv_keeps_the_longest_then_the_likeliest_path_and_nothing_that_is_ruled_out():
-    tree = DraftTree((0, 1, 2, 0, 0), (ROOT, ROOT, ROOT, 1, 2))  # 0;  1-0;  2-0
-    rows_ = [0.5, 0.2, 0.3], [1.0, 0, 0], [0.9, 0.1, 0], [0.9, 0.1, 0], [0.2, 0.8, 0], [0.1, 0.2, 0.7]
-    assert SpecPV()(tree, chances(*rows_), generator()) == Acceptance((2, 4), 2)
-    assert SpecPV()(DraftTree.chain([2]), chances([0.5, 0.5, 0.0], [1.0, 0, 0]), generator()) == Acceptance((), 0)
-
-
 # -- none of them is lossless ----------------------------------------------------------------------------------------
 
 
 def test_lossy_rules_are_named_so_and_change_the_answer():
-    lossy = {"typical", "fuzzy", "ensemble", "ears", "easd", "judi", "judge", "relaxed", "specpv"}
+    lossy = {"typical", "fuzzy", "ensemble", "ears", "easd", "judi", "judge", "relaxed"}
     assert {name for name, rule in RULES.items() if not rule.lossless} == lossy
     # The target never writes 0 here; each rule lets the drafter's 0 pass, or forgets a chance that the target has.
     chain = DraftTree.chain([0], rows([1.0, 0.0]))

@@ -1,6 +1,5 @@
 """Heads on an event model: its features after the target's words, and the losses that learn from them."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,23 +8,12 @@ import torch
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.event_medusa.drafter import shared_weights_of
 from crossdraft.heads.event_medusa.network import DrafterMedusa, DrafterMedusaConfig
-from crossdraft.heads.fast.network import Fast, FastConfig
 from crossdraft.heads.glance.network import GlanceConfig
 from crossdraft.heads.networks.objective import Objective
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft_lab.train.capture.shard import CapturedAnswer
 from crossdraft_lab.train.core.dist import MicroBatch
-from crossdraft_lab.train.heads.clip_answers import train_batch
-from crossdraft_lab.train.heads.event_task import (
-    EventBatches,
-    GlanceBatches,
-    event_head_loss,
-    fast_figures,
-    fast_loss,
-    first_words,
-)
-from crossdraft_lab.train.reference.tokenizer import EVENT, PromptCodec
-from tests.train.heads.conftest import CUT_SHORT, TEXTS, Store
+from crossdraft_lab.train.heads.event_task import EventBatches, GlanceBatches, event_head_loss
 
 QUESTIONS = 2
 
@@ -60,16 +48,6 @@ def cross(answers, **more) -> DrafterMedusa:
     )  # fmt: skip
     torch.manual_seed(0)
     return DrafterMedusa(config, shared_weights_of(Adapter(model))).double()
-
-
-def fast(answers, **more) -> Fast:
-    model = vlm_of(answers)
-    config = FastConfig(
-        hidden_size=32, vocab_size=model.config.text_config.vocab_size, num_layers=2, draft_ids=ids_of(answers),
-        width=64, steps=6, **more,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    return Fast(config, shared_weights_of(Adapter(model))).double()
 
 
 @torch.no_grad()
@@ -110,37 +88,6 @@ def test_cross_heads_learn_the_words_and_leave_the_event_model_alone(events, nam
     if name == "cross_entropy":
         assert figures["tau"] > 3.5
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
-
-
-def test_the_fast_head_learns_and_the_blind_one_gives_all_clips_the_same(paired):
-    """The same question about both clips, answered differently: only who sees can know both answers."""
-    question, texts = TEXTS[0][0], [text for _, text in (TEXTS[0], TEXTS[0], TEXTS[2], TEXTS[2])]
-    store = Store(PromptCodec(paired.codec.processor.tokenizer, EVENT), [(question, text) for text in texts])
-    repeated = replace(paired, store=store, question_of=lambda number: question)
-    figures = {}
-    for sees in (True, False):
-        head = fast(repeated, sees=sees)
-        _, figures[sees] = learned(head, fast_loss(head, repeated), steps=80, rate=1e-2)
-    assert figures[True]["right"] == 1.0
-    assert figures[True]["tau"] > 1 + 4
-    assert figures[False]["tau"] < figures[True]["tau"]
-    assert figures[False]["right"] < 1
-
-
-def test_first_words_and_figures_by_hand(paired):
-    batch = train_batch(paired.rows(paired.numbers(0)), {})
-    ids, there = first_words(batch, 3)
-    said = [answer for _, answer in paired.store.rows]
-    assert ids[0].tolist() == said[0][:3]
-    short = said[CUT_SHORT]
-    longer, some = first_words(batch, len(short) + 2)
-    assert some[1].tolist() == [True] * len(short) + [False] * 2
-    assert longer[1, : len(short)].tolist() == short
-    assert there.sum(1).tolist() == [3, 2, 3, 3]
-    logits = torch.eye(4)[torch.tensor([[0, 1, 2], [3, 1, 2]])]
-    known = torch.tensor([[0, 1, 3], [0, 1, -1]])
-    figures = fast_figures(logits, known, torch.tensor([[True, True, True], [True, True, False]]))
-    assert figures == {"right": pytest.approx(3 / 5), "tau": 2.0}
 
 
 FRAME, TEXT = 9, 1  # ids: of a visual feature, of a word in front of them

@@ -117,7 +117,7 @@ def test_without_the_reference_a_recipe_names_no_size_of_it(name: str) -> None:
     expected |= {"eps": 1e-5, "max_positions": 4096, "levels": (2, 16, 29), "middle_layer": 16}
     expected |= {"read_layers": (2, 16, 29, 31, 32), "token_size": 4096, "gram_size": None}
     expected |= {key: packed[key] for key in ("levels", "heads")} if name == "token_packer" else {}
-    widths = {"fast": 512, "l1": 256, "l2": 256, "l3": 1024, "mlp": 1024, "levels": 1024}
+    widths = {"l1": 256, "l2": 256, "l3": 1024, "mlp": 1024, "levels": 1024}
     widths |= {"token_projection": 2048, "logit_alignment": 2048}
     widths |= {"vision_mlp": 1024, "vision_queries": 1024}
     expected |= {"width": widths.get(name, 4096)}

@@ -112,7 +112,7 @@ def test_a_shipped_event_drafter_drafts_in_its_own_words(name: str, question: st
 
 
 HEADS = shipped_heads()
-EVENTS = ("event_medusa", "fast", "glance")  # heads on the event model
+EVENTS = ("event_medusa", "glance")  # heads on the event model
 
 
 @pytest.mark.parametrize("name", HEADS)

@@ -112,5 +112,5 @@ PREDICTED = Method(
     "crossdraft", build_predicted,
     check=check_predicted,
     settings=PredictedSettings, trained=True, senses=("events",), weights={"dir": "vision_queries"},
-    model="target", examples=(),  # drafts as `view` does
+    model="target", examples=(),  # it needs a folder
 )  # fmt: skip

@@ -180,7 +180,7 @@ class _TeacherForced:
 
     def probe(self, draft: Draft) -> Tensor:
         """[m, V] logits of the target after a draft's probes."""
-        return self._try(draft.input_tree, draft.probe_embeds)[1 + len(draft.tree) :]
+        return self._try(draft.input_tree)[1 + len(draft.tree) :]
 
     def _step(self) -> _TargetStep:
         root, *step = self.tokens[self.done : self.done + STEP + 1]
@@ -189,17 +189,17 @@ class _TeacherForced:
         self.cache.keep(0, range(STEP))
         return _TargetStep((*step, self.tokens[self.done]), self._by_layer(out))
 
-    def _try(self, tree: DraftTree, embeds: Tensor | None = None) -> Tensor:
+    def _try(self, tree: DraftTree) -> Tensor:
         """[1 + n, V] logits of a pass that leaves no trace in the cache."""
         length = self.cache.lengths[0]
-        out = self._extend(self.tokens[self.done], tree, (), embeds)
+        out = self._extend(self.tokens[self.done], tree, ())
         self.cache.truncate(0, length)
         return out.logits[0]
 
     def _by_layer(self, out: TargetOut) -> dict[int, Tensor]:
         return dict(zip(self.needs.hidden_layers, out.hidden[0], strict=True))
 
-    def _extend(self, root: int, tree: DraftTree, layers: Sequence[int], embeds: Tensor | None = None) -> TargetOut:
-        """Run a pass over the root and a tree; the tree's last nodes are given as embeddings."""
-        row = PassRow(0, Chunk(torch.tensor([root])), tree, embeds, tuple(layers))
+    def _extend(self, root: int, tree: DraftTree, layers: Sequence[int]) -> TargetOut:
+        """Run a pass over the root and a tree."""
+        row = PassRow(0, Chunk(torch.tensor([root])), tree, tuple(layers))
         return self.target.extend(self.cache, [row])

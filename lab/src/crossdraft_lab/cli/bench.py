@@ -33,12 +33,12 @@ from crossdraft_lab.cli.bench_options import (
     Repeats,
     loaded_target,
 )
-from crossdraft_lab.cli.bench_parts import events, partial, recordings
+from crossdraft_lab.cli.bench_parts import events, recordings
 from crossdraft_lab.cli.bench_serve import serve
 from crossdraft_lab.cli.bench_watch import watch
 
 app = typer.Typer(add_completion=False)
-MORE = (align, throughput, soak, serve, edge, watch, acceptance, rules, compression, heads, events, recordings, partial)
+MORE = (align, throughput, soak, serve, edge, watch, acceptance, rules, compression, heads, events, recordings)
 for command in MORE:
     app.command()(command)
 
@@ -189,7 +189,7 @@ def identity(
     """Check that every placement, and batches that join and leave, give the target's own tokens. Exit 1 if not.
 
     The event drafter in nine ways. With --drafters, each one named: in a process of its own (what looks into the
-    target, such as pass and guided: in the target's process), inline, and in batches of 2 to 4. Quantised models
+    target, such as eagle2: in the target's process), inline, and in batches of 2 to 4. Quantised models
     compute in bfloat16.
     """
     output.check()

@@ -1,16 +1,14 @@
-"""`crossdraft bench events`, `recordings`, `partial`: parts measured by themselves."""
+"""`crossdraft bench events` and `recordings`: parts measured by themselves."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from crossdraft.checks import whole
 from crossdraft.cli.options import option_groups
 from crossdraft.cli.reporting import ReportOptions, progress
-from crossdraft_lab.bench.common import counts, numbers
-from crossdraft_lab.cli.bench_options import BenchModels, Blind, Float32Models, MaxTokens, Nodes, Pairs, loaded_target
+from crossdraft_lab.bench.common import numbers
+from crossdraft_lab.cli.bench_options import BenchModels, Blind, MaxTokens, Nodes, loaded_target
 
 
 @option_groups
@@ -65,27 +63,3 @@ def recordings(
     output.console.print(rows_table(COLUMNS, found))
     rows = [rows_json(COLUMNS, row) for row in found]
     output.write({"environment": where, "clips": clips, "questions": each, "nodes": nodes, "recordings": rows})
-
-
-@option_groups
-def partial(
-    models: Float32Models,
-    output: ReportOptions,
-    frames: Annotated[str, typer.Option(help="Frames of the clips, comma-separated.")] = "2,8,18,40,80,160",
-    pairs: Pairs = 4,
-    nodes: Nodes = 8,
-    blocks: Annotated[int, typer.Option(help="Blocks of 16 keys that are chosen by the question.")] = 8,
-) -> None:
-    """Draft with the target over a part of its keys and values, on longer and longer prompts."""
-    output.check()
-    from crossdraft_lab.bench.partial import COLUMNS, PartialBench, compare_partial
-    from crossdraft_lab.bench.study import rows_json, rows_table
-    from crossdraft_lab.drafters.partial import PartialSettings
-
-    part = PartialSettings(blocks=whole("--blocks", blocks))
-    plan = PartialBench(models.models(), counts("--frames", frames), pairs, nodes, part)
-    with loaded_target(plan.models) as (where, target), progress("answering", plan.runs) as tick:
-        found = compare_partial(plan, target, tick)
-    output.console.print(rows_table(COLUMNS, found))
-    rows = [rows_json(COLUMNS, row) for row in found]
-    output.write({"environment": where, "pairs": pairs, "nodes": nodes, "part": asdict(part), "prompts": rows})

@@ -9,13 +9,14 @@ from typing import Annotated
 
 import torch
 
-from crossdraft.drafters.view import FewerFrames
 from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import Limit, check_settings
+from crossdraft.video.clip import read_clip
+from crossdraft.video.inputs import chat_inputs, clip_inputs, merged
 from crossdraft.video_prompt import VideoPrompt
 from crossdraft_lab.align.predicted import check_readable, stretched_positions
 
@@ -57,7 +58,6 @@ class FewerFramesPrompt:
             raise CrossdraftError(f"The target sees {own} frames of a clip; leave it fewer.")
         self._whole, self._visual = whole, target.traits.visual_ids
         # Chosen among the frames that the target itself would read: each keeps its place among them.
-        self._fewer = FewerFrames(whole, settings.count)
         self.chosen, self.frames = torch.tensor(evenly(own, settings.count)), own
 
     def __call__(self, request: Request) -> Prompt:
@@ -65,11 +65,20 @@ class FewerFramesPrompt:
             return self._whole(request)
         if [part.kind for part in request.visuals] != ["video"]:
             raise CrossdraftError("A target of fewer frames reads one clip a request; ask about one.")
-        prompt = self._fewer(request)
+        prompt = self._read(request)
         each = sum(token in self._visual for token in prompt.input_ids.tolist()) // len(self.chosen)
         places = (self.chosen[:, None] * each + torch.arange(each)).flatten()
         found = stretched_positions(prompt.input_ids, self._visual, places, self.frames * each)
         return replace(prompt, positions=lambda _: found)
+
+    def _read(self, request: Request) -> Prompt:
+        """Make the prompt of the chosen frames; it is simply shorter, as every family counts its placeholders."""
+        whole, config = self._whole, self._whole.model.config
+        sample = read_clip(request.visuals[0].value, whole.sampling)
+        frames, times = sample.frames[self.chosen], sample.times_s[self.chosen.numpy()]
+        text, pixels = clip_inputs(config, whole.spec, frames, times)
+        inputs, _ = chat_inputs(config, whole.tokenizer, request.conversation, [text])
+        return Prompt(inputs.pop("input_ids")[0], {**merged(config, [pixels]), **inputs})
 
 
 def fewer_frames_target(target: Target, settings: FramesSettings) -> Target:

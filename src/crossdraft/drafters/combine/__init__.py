@@ -1,36 +1,15 @@
-"""Drafters made of other drafters: `union`, `choose`, `phased`, `fallback`, `cascade`, `pyramid`."""
+"""Drafters made of other drafters: `union`, `choose`, `phased` and `fallback`."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from crossdraft.records import DrafterContext, Method
-from crossdraft.specs import Count, Limit, NoSettings
+from crossdraft.specs import NoSettings
 
 if TYPE_CHECKING:
     from crossdraft.engine.drafter import Drafter
 
     Parts = Sequence[Drafter[Any]]
-
-
-@dataclass(frozen=True)
-class CascadeSettings:
-    """Settings of a cascade: tokens drafted between two passes of the better drafter, tokens it verifies, leniency."""
-
-    ahead: Count = 5
-    early: Count | None = None
-    leniency: Annotated[float, Limit("1 (exact) or more", lambda value: 1 <= value < math.inf)] = 1.0
-
-
-@dataclass(frozen=True)
-class PyramidSettings:
-    """Settings of a pyramid: tokens between two passes of the qualifier; largest divergence, often 0.2 to 0.5."""
-
-    ahead: Count = 5
-    threshold: Annotated[float, Limit("at least 0 and below ln 2 = 0.693", lambda value: 0 <= value < math.log(2))] = (
-        0.3
-    )
 
 
 def join_union(parts: "Parts", settings: NoSettings, context: DrafterContext) -> "Drafter[Any]":
@@ -63,24 +42,6 @@ def join_fallback(parts: "Parts", settings: NoSettings, context: DrafterContext)
     return FallbackDrafter(first, other)
 
 
-def join_cascade(parts: "Parts", settings: CascadeSettings, context: DrafterContext) -> "Drafter[Any]":
-    """Join drafters to a cascade, the best one first: each later one drafts for the one before it."""
-    from crossdraft.drafters.combine.cascade import CascadeDrafter
-
-    *readers, drafter = parts
-    for reader in reversed(readers):
-        drafter = CascadeDrafter(reader, drafter, settings.ahead, settings.early, settings.leniency)
-    return drafter
-
-
-def join_pyramid(parts: "Parts", settings: PyramidSettings, context: DrafterContext) -> "Drafter[Any]":
-    """Join a qualifier and the drafter whose tokens it accepts or replaces."""
-    from crossdraft.drafters.combine.cascade import PyramidDrafter
-
-    qualifier, drafter = parts
-    return PyramidDrafter(qualifier, drafter, settings.ahead, settings.threshold)
-
-
 TWO, MANY = (2, 2), (2, None)
 RECORDS = (
     Method(
@@ -100,15 +61,5 @@ RECORDS = (
         "fallback", "one drafter, and another for the requests that it refuses (fallback:glance,eagle2)", "crossdraft",
         join=join_fallback, joins=TWO, has_network=False, drafts_trees=True,
         examples=("fallback:event,memory",),
-    ),
-    Method(
-        "cascade", "a drafter that is itself accelerated by a cheaper one", "CS Drafting: Chen 2023",
-        join=join_cascade, settings=CascadeSettings, joins=MANY, has_network=False,
-        examples=("cascade:event,memory", "cascade:event,blind,ngram,early=4,leniency=2"),
-    ),
-    Method(
-        "pyramid", "a qualifier model accepts tokens of a cheaper drafter by a fuzzy threshold", "PyramidSD 2025",
-        join=join_pyramid, settings=PyramidSettings, joins=TWO, has_network=False,
-        examples=("pyramid:event,memory", "pyramid:event,blind"),
     ),
 )  # fmt: skip

@@ -75,6 +75,6 @@ RECORDS = (
         "model", "a language model, or a smaller VLM for a larger one, from a folder (model:dir=FOLDER,how=slem)",
         "SpS: Leviathan, Chen 2023", build_model, check=check,
         settings=ModelSettings, trained=True, senses=("video",), weights={"dir": ""},
-        examples=(),  # it needs a folder; it drafts as `text` and `view` do
+        examples=(),  # it needs a folder; it drafts as `text` does
     ),
 )  # fmt: skip

@@ -89,7 +89,7 @@ class StaticDecoder:
             return None
         if any(row.index != number for number, row in enumerate(rows)):
             return None
-        if not all(row.decodes and row.embeds is None for row in rows):
+        if not all(row.decodes for row in rows):
             return None
         if (width := max(map(len, rows))) > self.widths[-1]:
             return None

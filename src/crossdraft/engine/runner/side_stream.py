@@ -54,7 +54,7 @@ class StreamDrafter(Generic[State]):
             return  # the thread that collects the draft takes it later
         stream.wait_stream(self.stream)
         for draft in drafts:
-            self._cross((draft.tree.dists, draft.probe_embeds), stream)
+            self._cross([draft.tree.dists], stream)
 
     def begin(self, requests: Sequence[Request]) -> list[State]:
         with self._entered():

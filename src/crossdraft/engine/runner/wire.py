@@ -45,15 +45,7 @@ def pack_draft(draft: Draft, spans: tuple[Span, ...] = ()) -> PackedDraft:
     """Convert a draft to tuples and NumPy arrays: torch would send tensors in shared memory that outlives a crash.
 
     `spans`: spans of the work on this draft alone.
-
-    Raises:
-        CrossdraftError: its probes are embeddings.
     """
-    if draft.probe_embeds is not None:
-        raise CrossdraftError(
-            "This drafter has the target read embeddings of its own, which are not sent to another process; use the "
-            "inline placement."
-        )
     tree, rest = draft.tree, replace(draft, tree=DraftTree.empty(), spans=spans)
     return tree.tokens, tree.parents, pack_rows(tree), tree.drawn_from, rest
 

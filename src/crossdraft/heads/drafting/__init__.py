@@ -24,7 +24,7 @@ class HeadSettings:
 
 
 def check(spec: Spec, settings: Any, target: str | None) -> None:
-    """Check the folder of a head on the target's features, or of PaSS's look-ahead embeddings."""
+    """Check the folder of a head on the target's features."""
     folder = settings.dir or shipped_at(f"heads/{weights_of(spec.name)}")
     found = head_json(folder)
     check_head(folder, found["network"], HEADS[spec.name].network if spec.name in HEADS else spec.name)

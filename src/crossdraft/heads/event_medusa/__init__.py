@@ -43,7 +43,6 @@ def build(spec: Spec, settings: EventHeadSettings, context: DrafterContext) -> "
     from crossdraft.heads.load import load_event_head
 
     return load_event_head(
-        spec.name,
         settings.model,
         settings.dir,
         context.device,

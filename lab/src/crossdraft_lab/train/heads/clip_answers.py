@@ -174,7 +174,7 @@ def paired_answers(
     seed: int,
     answers: int,
     kind: str = "seen",
-    encode: Callable[[Target, Prompt], Tensor] | None = seen_events,
+    encode: Callable[[Target, Prompt], Tensor] = seen_events,
     *,
     finite: bool = True,
 ) -> PairedAnswers:
@@ -186,7 +186,7 @@ def paired_answers(
         event: name or folder that the event model was loaded from.
         seed: seed of the clips' order.
         answers: approximate number of answers a step.
-        kind, encode: kind of the clips' features and how they are computed, as in `event_features`; `None` = none.
+        kind, encode: kind of the clips' features and how they are computed, as in `event_features`.
 
     Raises:
         CrossdraftError: an answer has a token that the drafter does not know; also as `clip_answers`.
@@ -200,10 +200,8 @@ def paired_answers(
         )
     source = captured_source(store)
     codec = EventPromptCodec(cast("Any", drafter.prepare).processor)
-    features = ClipFeatures(len(source), seed)
-    if encode is not None:
-        owner = f"{event_fingerprint(event)} {store.index.asked_sha256}"
-        features = event_features(drafter, source, seed, store.folder, owner, kind, encode)
+    owner = f"{event_fingerprint(event)} {store.index.asked_sha256}"
+    features = event_features(drafter, source, seed, store.folder, owner, kind, encode)
     found = clip_answers(store, source, features, seed, answers, finite=finite)
     return PairedAnswers(
         store, features, found.by_clip, found.clips, found.each, seed, codec, partial(question_of, source)

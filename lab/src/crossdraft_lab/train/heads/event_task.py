@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.short_head import ShortHead
@@ -22,18 +21,16 @@ from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.event_medusa.drafter import DrafterMedusaDrafter, shared_weights_of
 from crossdraft.heads.event_medusa.network import DrafterMedusa
-from crossdraft.heads.fast.drafter import FastDrafter
-from crossdraft.heads.fast.network import Fast
 from crossdraft.heads.glance.frame_encoder import FrameEncoder
 from crossdraft.heads.glance.network import Glance, GlanceConfig
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights, target_to_draft
-from crossdraft.heads.networks.objective import OUTSIDE, Objective, score, teacher
+from crossdraft.heads.networks.objective import Objective, score, teacher
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.load import event_fingerprint
 from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.dist import LossFn, full_batch
 from crossdraft_lab.train.heads.clip_answers import PairedAnswers, drafter_states, paired_answers, train_batch
-from crossdraft_lab.train.heads.clip_features import patches_per_frame, seen_events
+from crossdraft_lab.train.heads.clip_features import patches_per_frame
 from crossdraft_lab.train.heads.recipe import HeadRecipe
 from crossdraft_lab.train.heads.task import HeadTask, TaskData, TaskInputs, captured_source, check_of, load_event_model
 from crossdraft_lab.train.reference.models import TrainableEventGPT
@@ -125,49 +122,6 @@ def event_head_loss(head: Head, batch_of: BatchOf, objective: Objective, rows: T
     return full_batch(loss_of)
 
 
-def fast_loss(head: Fast, answers: PairedAnswers) -> LossFn:
-    """Loss of the fast draft head (`heads.fast.network`): cross-entropy over the first tokens of the target's answers.
-
-    Figures: `right`, the share of positions whose likeliest token is the target's; `tau`, the tokens that a first pass
-    with the chain of these gives: 1 + those right in a row from the answer's beginning.
-    """
-    lookup = target_to_draft(head.draft_ids, head.config.vocab_size)
-
-    def loss_of(step: int) -> tuple[Tensor, dict[str, float]]:
-        batch = train_batch(answers.rows(answers.numbers(step)), {})
-        logits = fast_logits(head, batch, answers.visual(step))
-        labels, there = first_words(batch, head.config.steps)
-        known = torch.where(there, lookup[labels], OUTSIDE)
-        loss = F.cross_entropy(logits.flatten(0, 1), known.flatten(), ignore_index=OUTSIDE)
-        return loss, fast_figures(logits, known, there)
-
-    return full_batch(loss_of)
-
-
-def fast_logits(head: Fast, batch: TrainBatch, visual: Tensor) -> Tensor:
-    """Compute the head's logits [rows, N, D] for the first tokens of each answer, from clip features [clips, n, H]."""
-    pairs = zip(batch.tokens, batch.starts.tolist(), strict=True)
-    questions = torch.stack([head.question(tokens[:start]) for tokens, start in pairs])
-    if not head.config.sees:
-        return head.marginal_logits(None, questions)
-    return head.marginal_logits(visual.repeat_interleave(len(questions) // len(visual), 0), questions)
-
-
-def first_words(batch: TrainBatch, count: int) -> tuple[Tensor, Tensor]:
-    """Return the first `count` ids of each answer, [rows, count], and a mask of the ids that exist."""
-    positions = batch.starts[:, None] + torch.arange(count)
-    there = positions < batch.lengths[:, None]
-    return batch.tokens.gather(1, positions.clamp(max=batch.tokens.shape[1] - 1)), there
-
-
-@torch.no_grad()
-def fast_figures(logits: Tensor, known: Tensor, there: Tensor) -> dict[str, float]:
-    """Figures of `fast_loss`."""
-    right = (logits.argmax(-1) == known) & there
-    row = right.long().cumprod(1).sum(1)
-    return {"right": float(right.sum() / there.sum().clamp(min=1)), "tau": 1 + float(row.float().mean())}
-
-
 class EventTask(HeadTask):
     """Training of heads on an event model, from a capture; see `task.HeadTask`.
 
@@ -219,8 +173,8 @@ class EventTask(HeadTask):
         return shared_weights_of(self.host)
 
     def data(self, head: Head) -> TaskData:
-        answers, validation = self._answers(self.store, head), self.inputs.validation
-        check = None if validation is None else check_of(self._loss(head, self._answers(validation, head)))
+        answers, validation = self._answers(self.store), self.inputs.validation
+        check = None if validation is None else check_of(self._loss(head, self._answers(validation)))
         return TaskData(self._loss(head, answers), answers.describe, check)
 
     def measured_figures(self, head: Head, folder: Path) -> dict[str, object]:
@@ -229,34 +183,22 @@ class EventTask(HeadTask):
             match head:
                 case DrafterMedusa():
                     return DrafterMedusaDrafter(self.host, head, banned)
-                case Glance():
-                    return IndependentDrafter(self.host, banned, glance=FrameEncoder(head, self.inputs.target))
                 case _:
-                    return FastDrafter(self.host, cast("Fast", head), banned)
+                    glance = FrameEncoder(cast("Glance", head), self.inputs.target)
+                    return IndependentDrafter(self.host, banned, glance=glance)
 
         return self.hidden_figures(drafter)
 
-    def _answers(self, store: CaptureStore, head: Head) -> PairedAnswers:
+    def _answers(self, store: CaptureStore) -> PairedAnswers:
         """Answers for each step: all answers about some clips, because a clip is read once for all of them."""
-        recipe, sees = self.inputs.recipe, not isinstance(head, Fast) or head.config.sees
-        encode = seen_events if sees else None
-        return paired_answers(
-            store, self.host, self.inputs.event, recipe.seed, recipe.optim.clips, encode=encode, finite=False
-        )
+        recipe = self.inputs.recipe
+        return paired_answers(store, self.host, self.inputs.event, recipe.seed, recipe.optim.clips, finite=False)
 
     def _loss(self, head: Head, answers: PairedAnswers) -> LossFn:
-        recipe = self.inputs.recipe
-        if isinstance(head, DrafterMedusa | Glance):
-            rows = self.shared_weights().lm_head[head.draft_ids].float()
-            batches: BatchOf = EventBatches(answers, TrainableEventGPT(cast("Any", self.host.model)))
-            if isinstance(head, Glance):
-                batches = GlanceBatches(batches, self.inputs.target.traits.visual_ids, head.config)
-                batches.frame_features(next(iter(answers.by_clip)))  # missing features are reported before training
-                answers.store.require_finite((), (0,))
-            return event_head_loss(head, batches, Objective(recipe.loss, recipe.step_weight, recipe.keep_top), rows)
-        if set(recipe.loss) != {"cross_entropy"}:
-            raise CrossdraftError(
-                f"The fast head learns by cross_entropy alone, not by {', '.join(recipe.loss)}; correct the recipe's "
-                "loss."
-            )
-        return fast_loss(cast("Fast", head), answers)
+        recipe, rows = self.inputs.recipe, self.shared_weights().lm_head[head.draft_ids].float()
+        batches: BatchOf = EventBatches(answers, TrainableEventGPT(cast("Any", self.host.model)))
+        if isinstance(head, Glance):
+            batches = GlanceBatches(batches, self.inputs.target.traits.visual_ids, head.config)
+            batches.frame_features(next(iter(answers.by_clip)))  # missing features are reported before training
+            answers.store.require_finite((), (0,))
+        return event_head_loss(head, batches, Objective(recipe.loss, recipe.step_weight, recipe.keep_top), rows)

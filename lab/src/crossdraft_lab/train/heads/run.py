@@ -26,7 +26,6 @@ from crossdraft_lab.train.core.trainer import Stage, Trainer, load_weights
 from crossdraft_lab.train.heads.align_task import AlignTask
 from crossdraft_lab.train.heads.event_task import EventTask
 from crossdraft_lab.train.heads.feature_task import FeatureTask
-from crossdraft_lab.train.heads.pass_task import PassTask
 from crossdraft_lab.train.heads.recipe import MAY_CHANGE, HeadRecipe, sizes_of
 from crossdraft_lab.train.heads.task import Check, HeadTask, TaskData, TaskInputs, checked_on, refuse_shared_clips
 from crossdraft_lab.train.heads.vision_task import PackerTask, VisionTask
@@ -35,7 +34,6 @@ from crossdraft_lab.train.heads.vision_task import PackerTask, VisionTask
 TASKS: Mapping[str, type[HeadTask]] = {
     "features": FeatureTask,
     "events": EventTask,
-    "rows": PassTask,
     "alignment": AlignTask,
     "vision": VisionTask,
     "packing": PackerTask,
