@@ -92,7 +92,8 @@ def test_a_second_question_reads_the_clip_from_the_cache(name, folders, requests
 @pytest.mark.parametrize("name", MODELS)
 def test_a_second_question_about_an_image_reads_its_own_words(name, folders, about_an_image):
     expected = [generated(folders[name], request) for request in about_an_image]
-    with cd.Engine.load(folders[name], "phased:view,ngram", cd.Options(device="cpu", placement="inline")) as engine:
+    spec = f"phased:(model:dir={folders[name]},frames=2),ngram"
+    with cd.Engine.load(folders[name], spec, cd.Options(device="cpu", placement="inline")) as engine:
         found = [engine.generate(request) for request in about_an_image]
         prompt = engine.target.prepare(about_an_image[1])
     assert [answer.tokens for answer in found] == expected
