@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from html import unescape
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 
 from crossdraft.cli.main import main
 from crossdraft.events import write_events
+from crossdraft.load import text_folder
 from crossdraft_lab.bench import events
 from crossdraft_lab.bench.specs import ALL_METHODS, UNDRAFTED, usual_methods
 from crossdraft_lab.cli.bench_options import python_at
@@ -228,7 +230,7 @@ def test_all_methods_race_and_lose_nothing(models, tmp_path, pairs):
     found = json.loads(out.read_text())
     assert [method["name"] for method in found["methods"]] == names
     assert all(method["lossless"] for method in found["methods"])
-    assert found["environment"]["drafters"]["phased"] == METHODS["phased"].examples[0]
+    assert found["environment"]["drafters"]["phased"] == "phased:event,(union:event,memory)"
 
 
 def test_options_in_front_of_a_subcommand_are_not_lost(capsys):
@@ -402,6 +404,48 @@ def test_identity_of_a_drafter_that_is_named(models, tmp_path):
     assert [check["drafter"] for check in checks] == ["union:ngram,memory"] * 3 + ["phased:event,blind"] * 3
     assert all(check["identical"] == {"equal": 3, "total": 3} for check in checks)
     assert all(check["drafted"] > 0 for check in checks)
+
+
+PROMPTS = '{"prompt": "What is ahead?", "kind": "scene"}\n\n{"prompt": "Is there a bus?"}\n'
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    (tmp_path / "prompts.jsonl").write_text(PROMPTS)
+    return f"--prompts={tmp_path / 'prompts.jsonl'}"
+
+
+def test_a_text_model_is_asked_prompts(prompts, tmp_path):
+    language, out = [f"--target={text_folder('text')}", "--device=cpu"], tmp_path / "bench.json"
+    assert main(["bench", prompts, *QUICK[1:], *language, "--max-new-tokens=8", f"--json-out={out}"]) == 0
+    found = json.loads(out.read_text())
+    assert [method["name"] for method in found["methods"]] == list(
+        usual_methods(shipped=False, more_cores=TWO, in_words=True)
+    )
+    assert all(method["identical"] == {"equal": 2, "total": 2} for method in found["methods"])
+    assert found["workload"]["prompts"] == "prompts.jsonl"
+    assert "2 prompts of prompts.jsonl, in words alone, of 2 kinds" in found["workload"]["in_words"][0]
+    sizes = ["--max-new-tokens=16", "--kinds=scene", f"--json-out={out}", "--force"]
+    assert main(["bench", "identity", prompts, *sizes, *language]) == 0
+    checks = json.loads(out.read_text())["checks"]
+    assert [check["identical"] for check in checks] == [{"equal": 1, "total": 1}] * 6
+
+
+@pytest.mark.parametrize(
+    ("line", "more", "part"),
+    [
+        ("{}", [], "Line 1 of .* is no prompt"),
+        ('["What?"]', [], "Line 1 of .* is no prompt"),
+        ("", [], "has no prompts"),
+        (PROMPTS, ["--kinds=code"], "no prompts of the kinds code"),
+        (PROMPTS, ["--drafter=union:event,memory"], "reads an event recording, and prompts come without one"),
+        (PROMPTS, ["--methods=target,event"], "'event' reads an event recording"),
+    ],
+)
+def test_prompts_that_cannot_be_asked_are_one_sentence(line, more, part, prompts, tmp_path, capsys):
+    (tmp_path / "prompts.jsonl").write_text(line)
+    assert main(["bench", prompts, *more]) == 2
+    assert re.search(part, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("command", ["serve", "throughput"])

@@ -119,7 +119,7 @@ AT_ONCE = [
     ("edge --server=ws://localhost:1 --prompt=? --target=nowhere --events=EVENTS", "nor a folder"),
     ("bench --device=cuda", "--device is 'cuda'"),
     ("bench --drafter=model:dir=nowhere", "nor a folder"),
-    ("bench --target=LANGUAGE", "holds a text model, and clips"),
+    ("bench --target=LANGUAGE", "holds a text model, which is shown no clips; ask it in words with --prompts FILE"),
     ("capture NEW --device=cuda", "--device is 'cuda'"),
     ("capture NEW --target=LANGUAGE", "holds a text model, and clips"),
     ("capture TEXT", "TEXT"),

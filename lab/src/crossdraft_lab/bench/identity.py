@@ -27,7 +27,7 @@ from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.baselines import blank_window
 from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.measure import Divergence, find_divergence, gaps_in_words
-from crossdraft_lab.bench.specs import POLICIES, is_blind, spec_of
+from crossdraft_lab.bench.specs import POLICIES, is_blind, needs_events, spec_of
 from crossdraft_lab.bench.workload import Item
 
 WAVE = 12  # requests in a queue at a time
@@ -67,6 +67,7 @@ EVENT_CONFIGS = (  # every placement of the event drafter, its blind twin, and s
 )
 
 
+IN_WORDS = ("ngram", "union:memory,lookahead")  # drafters of prompts without a clip, if none is named
 CACHED_CONFIGS = tuple(  # with prefix caches: of everything, and so small that clips are dropped all the time
     RunConfig(f"{name}, room for {clips:g} clips", spec, placements, cached_clips=clips)
     for clips in (1e6, 1.5)
@@ -90,7 +91,7 @@ def configs_of(spec: str) -> tuple[RunConfig, ...]:
 
 
 def choose_configs(
-    drafters: Sequence[str], target: str = "reference", *, cached: bool = False
+    drafters: Sequence[str], target: str = "reference", *, cached: bool = False, in_words: bool = False
 ) -> list[tuple[RunConfig, ...]]:
     """Groups of ways that are open together: one for each drafter named, or the event drafter's if none is.
 
@@ -98,17 +99,24 @@ def choose_configs(
         drafters: specs, or `all`.
         target: its source; `all` holds the MTP layers that its checkpoint brings.
         cached: those with prefix caches.
+        in_words: prompts without clips are asked: `all` leaves out what reads events, and the default is `IN_WORDS`.
 
     Raises:
         CrossdraftError: a spec that cannot be read, or that stands there twice; drafters are named beside `cached`.
     """
+    if cached and in_words:
+        raise CrossdraftError("Prompts share no clips; leave out --prompts or --questions.")
     if cached and drafters:
         raise CrossdraftError("With prefix caches certain drafters are checked; leave out --drafters or --questions.")
     if cached:
         return [CACHED_CONFIGS]
+    if in_words:
+        drafters = drafters or IN_WORDS
     if not drafters:
         return [EVENT_CONFIGS]
     every = (*ALL_SPECS, *(MTP if ALL in drafters and has_mtp(target) else ()))
+    if in_words:
+        every = tuple(spec for spec in every if not needs_events(spec_of(spec)))
     specs = [spec for name in drafters for spec in (every if name == ALL else (name,))]
     for spec in specs:
         spec_of(spec)

@@ -13,6 +13,7 @@ UNDRAFTED = (*ALONE, "hf", "hf-all")  # every way to run the target alone, Huggi
 ON_ALL_CORES = frozenset(("target-all", "hf-all"))
 ON_TARGETS_CORES = frozenset(("target", "hf"))  # unlike the methods above, which use all of the pair's
 HUGGING_FACE = frozenset(("hf", "hf-all", "hf-lookup", "hf-assisted"))
+IN_WORDS = (*UNDRAFTED, "hf-lookup", "ngram")  # methods for prompts without a clip
 ALWAYS = ("target", "target-all", "hf", "hf-all", "hf-lookup", "blind")  # methods that every comparison should include
 METHODS = (
     "target", "target-all", "hf", "hf-all", "hf-lookup", "hf-assisted", "blind", "event-inline", "event", "glance",
@@ -59,25 +60,34 @@ def runs_in_process(name: str) -> bool:
     return name not in {*HUGGING_FACE, *ALONE, "event-inline"} and not needs_no_process(spec_of(name))
 
 
-def usual_methods(*, shipped: bool, more_cores: bool) -> tuple[str, ...]:
+def usual_methods(*, shipped: bool, more_cores: bool, in_words: bool = False) -> tuple[str, ...]:
     """List the names of `METHODS` that can run here and differ from one another.
 
     Args:
         shipped: true if target and event drafter are the package's own, for which heads were trained.
         more_cores: true if the pair has more cores than its target.
+        in_words: true if prompts without a clip are asked.
 
     >>> usual_methods(shipped=False, more_cores=False)
     ('target', 'hf', 'hf-lookup', 'hf-assisted', 'blind', 'event-inline', 'event')
     """
     pairs_own = {name for name in METHODS if name in DRAFTERS and DRAFTERS[name].network}
-    return tuple(
-        name for name in METHODS if (shipped or name not in pairs_own) and (more_cores or name not in ON_ALL_CORES)
-    )
+    names = IN_WORDS if in_words else [name for name in METHODS if shipped or name not in pairs_own]
+    return tuple(name for name in names if more_cores or name not in ON_ALL_CORES)
+
+
+def needs_events(spec: Spec) -> bool:
+    """True if a part of a spec reads an event recording.
+
+    >>> [needs_events(spec_of(text)) for text in ("union:ngram,memory", "union:event,memory")]
+    [False, True]
+    """
+    return any("events" in method.senses for method in methods_in(spec))
 
 
 def is_blind(spec: Spec) -> bool:
     """True if the blind twin drafts and no other drafter sees events: the twin is then given blank events."""
-    return "blind" in spec.names and not any("events" in method.senses for method in methods_in(spec))
+    return "blind" in spec.names and not needs_events(spec)
 
 
 def check_methods(names: Sequence[str], specs: Sequence[str] = ()) -> None:

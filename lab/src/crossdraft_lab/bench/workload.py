@@ -1,7 +1,9 @@
-"""The workload: held-out scenes and wordings, with all inputs of a method in memory or in files."""
+"""The workload: questions about held-out scenes, with all inputs in memory or in files; or questions in words alone."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +38,8 @@ class Workload:
         frames: number of frames of each clip that is handed over in memory.
         questions: number of successive pairs that are about one scene.
         trained_wordings: ask in wordings of the training even in the test split.
+        prompts: file of JSON lines such as {"prompt": "…", "kind": "code"}, which are asked, without any clip, in
+            place of questions about scenes.
     """
 
     pairs: int = 40
@@ -49,6 +53,7 @@ class Workload:
     frames: int = DEFAULT_FRAMES
     questions: int = 1
     trained_wordings: bool = False
+    prompts: Path | None = None
 
     def __post_init__(self) -> None:
         if self.pairs < 1:
@@ -56,7 +61,11 @@ class Workload:
         whole("The number of frames", self.frames)
         whole("The number of questions about a clip", self.questions)
         check_names("answers", (self.answers,), ANSWERS)
-        check_names("kind", self.kinds, scenes.KINDS)
+        if self.prompts is None:
+            check_names("kind", self.kinds, scenes.KINDS)
+        if self.prompts is not None:
+            self._check_prompts(self.prompts)
+            return
         held = len(scenes.split_seeds(self.split))
         if not 0 <= self.first <= held - self.scenes:
             raise CrossdraftError(
@@ -64,6 +73,13 @@ class Workload:
                 "all in it; choose another first scene, or fewer pairs."
             )
         self.request("?", None, None, seed=0)  # refuses invalid settings before a scene is drawn
+
+    def _check_prompts(self, path: Path) -> None:
+        found = read_prompts(path, self.kinds)
+        if not 0 <= self.first <= len(found) - self.pairs:
+            raise CrossdraftError(
+                f"{path} has {len(found)} such prompts, not {self.first + self.pairs}; ask for fewer pairs."
+            )
 
     def request(self, question: str, video: object, events: object, seed: int) -> Request:
         """Build the request that every method gets."""
@@ -94,10 +110,43 @@ class Item:
 
 def items(work: Workload) -> Iterator[Item]:
     """Yield the pairs one after another; a workload gives the same pairs on every machine."""
+    if work.prompts is not None:
+        asked = enumerate(read_prompts(work.prompts, work.kinds))
+        for number, (kind, prompt) in islice(asked, work.first, work.first + work.pairs):
+            yield Item(number, kind, work.request(prompt, None, None, number))
+        return
     for scene, asked in questions(work):
         video, events = _clip(scene, work)
         for qa in asked:
             yield Item(scene.seed, qa.kind, work.request(qa.question, video, events, scene.seed), qa.facts, qa.answer)
+
+
+def read_prompts(path: Path, kinds: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Read kinds and prompts from a file of JSON lines; with `kinds`, only these.
+
+    Raises:
+        CrossdraftError: the file cannot be read or has no such prompt, or a line has no text under "prompt".
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CrossdraftError(f"The prompts {path} cannot be read: {error}; give a file of JSON lines.") from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+            kind, prompt = str(entry.get("kind", "any")), entry["prompt"]
+        except (ValueError, KeyError, AttributeError, TypeError):
+            prompt = kind = None
+        if not isinstance(prompt, str) or not prompt or kind is None:
+            raise CrossdraftError(f'Line {number} of {path} is no prompt; write a line such as {{"prompt": "…"}}.')
+        found.append((kind, prompt))
+    found = [(kind, prompt) for kind, prompt in found if not kinds or kind in kinds]
+    if not found:
+        raise CrossdraftError(f"{path} has no prompts" + (f" of the kinds {', '.join(kinds)}." if kinds else "."))
+    return found
 
 
 def questions(work: Workload) -> Iterator[tuple[scenes.Scene, list[scenes.QA]]]:
@@ -148,12 +197,15 @@ def describe(work: Workload) -> dict[str, object]:
         **asdict(work),
         "kinds": list(work.kinds) or "all",
         "files": work.files is not None,
+        "prompts": None if work.prompts is None else work.prompts.name,
         "held_out_wordings": work.held_out,
         "timed": _timed(work),
     }
 
 
 def _timed(work: Workload) -> str:
+    if work.prompts is not None:
+        return "from the request to the whole answer"
     if work.files is not None:
         return "from the request to the whole answer; the clip's files are read inside the clock"
     return "from the request to the whole answer; the clip's files are read and decoded beforehand, outside the clock"
@@ -167,12 +219,18 @@ def workload_in_words(work: Workload, pairs: Sequence[Item], mean_tokens: float)
         pairs: pairs of the workload.
         mean_tokens: mean number of tokens of the answers.
     """
-    held = "scenes and wordings that no training has seen" if work.held_out else "wordings as in training"
+    decoding = "greedy" if work.temperature == 0 else f"sampled at temperature {work.temperature:g}"
     kinds = len({pair.kind for pair in pairs})
+    if work.prompts is not None:
+        return [
+            f"Workload: {len(pairs)} prompts of {work.prompts.name}, in words alone, of {kinds} kinds; {decoding}.",
+            f"Answers: {mean_tokens:.1f} tokens on average.",
+            f"Time: {_timed(work)}.",
+        ]
+    held = "scenes and wordings that no training has seen" if work.held_out else "wordings as in training"
     questions = f"{kinds} of {len(scenes.KINDS)} kinds of question in turn"
     if work.answers == "long":
         questions = "of each scene one of the two questions with the longest answers, which favours drafting"
-    decoding = "greedy" if work.temperature == 0 else f"sampled at temperature {work.temperature:g}"
     return [
         f"Workload: {len(pairs)} questions, {held}; {questions}; {decoding}.",
         f"Answers: {mean_tokens:.1f} tokens on average.",

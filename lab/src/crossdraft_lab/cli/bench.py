@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from crossdraft.checks import whole
-from crossdraft.cli.options import DraftDevice, Quantize, check_models, check_values, option_groups
+from crossdraft.cli.options import DraftDevice, Quantize, check_values, option_groups
 from crossdraft.cli.reporting import ReportOptions, hush, progress
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import check_drafter_files
@@ -30,7 +30,9 @@ from crossdraft_lab.cli.bench_options import (
     MoreDrafters,
     Pairs,
     Plot,
+    Prompts,
     Repeats,
+    check_asked,
     loaded_target,
 )
 from crossdraft_lab.cli.bench_parts import events, recordings
@@ -86,6 +88,7 @@ def bench(
         ),
     ] = None,
     blind: Blind = "blind",
+    prompts: Prompts = None,
     frames: Annotated[
         int | None, typer.Option(help="Frames of each clip that the target and Hugging Face read; 8 by default.")
     ] = None,
@@ -116,13 +119,16 @@ def bench(
     named = ALL_METHODS if methods == "all" else None if methods is None else listed(methods)
     if named is not None:
         check_methods(named, tuple(drafters or ()))
-    check_models(models.target, models.event)
+    check_asked(models, prompts, (*(named or ()), *(drafters or ())))
     for drafter in drafters or ():
         check_drafter_files(spec_of(drafter), models.target)
     from crossdraft.video.clip import DEFAULT_FRAMES
-    from crossdraft_lab.bench.workload import Workload
+    from crossdraft_lab.bench.workload import Workload, read_prompts
 
-    work = Workload(pairs, answers, listed(kinds), max_new_tokens, temperature, frames=frames or DEFAULT_FRAMES)
+    frames_shown, files = frames or DEFAULT_FRAMES, files and prompts is None
+    if prompts is not None:
+        pairs = min(pairs, len(read_prompts(prompts, listed(kinds))))
+    work = Workload(pairs, answers, listed(kinds), max_new_tokens, temperature, frames=frames_shown, prompts=prompts)
     # Imported after the checks that need no import: these imports take seconds.
     from crossdraft_lab.bench.plot import draw
     from crossdraft_lab.bench.suite import Suite, run_suite
@@ -134,9 +140,10 @@ def bench(
         usual = usual_methods(
             shipped=(models.target, models.event) == ("reference", "event"),
             more_cores=chosen is not None and chosen.pair != chosen.target,
+            in_words=prompts is not None,
         )
         suite = Suite(
-            models=models.models(blind, draft_device, frames, quantize),
+            models=models.models(blind, draft_device, frames, quantize, shows=prompts is None),
             work=replace(work, files=Path(folder) if folder else None),
             methods=usual if named is None else named,
             repeats=repeats,
@@ -173,6 +180,7 @@ def identity(
             help="Check these instead of the event drafter: 'all', or a spec such as union:ngram,memory. Repeatable.",
         ),
     ] = None,
+    prompts: Prompts = None,
     max_new_tokens: MaxTokens = 96,
     kinds: Kinds = None,
     blind: Blind = "blind",
@@ -197,11 +205,14 @@ def identity(
     from rich.markup import escape
 
     from crossdraft_lab.bench.identity import about_shared_clips, choose_configs, run_identity
-    from crossdraft_lab.bench.workload import Workload, describe, items
+    from crossdraft_lab.bench.workload import Workload, describe, items, read_prompts
 
-    work = Workload(pairs, "any", listed(kinds), max_new_tokens, questions=each)
-    groups = choose_configs(drafters or (), models.target, cached=each > 1)
-    chosen, pair = cores.cores(models.device), models.models(blind, quantize=quantize)
+    check_asked(models, prompts, [name for name in drafters or () if name != "all"])
+    if prompts is not None:
+        pairs = min(pairs, len(read_prompts(prompts, listed(kinds))))
+    work = Workload(pairs, "any", listed(kinds), max_new_tokens, questions=each, prompts=prompts)
+    groups = choose_configs(drafters or (), models.target, cached=each > 1, in_words=prompts is not None)
+    chosen, pair = cores.cores(models.device), models.models(blind, quantize=quantize, shows=prompts is None)
     if pair.quantize is not None:
         pair = replace(pair, dtype=None)
     answers = pairs * (1 + sum(map(len, groups)))

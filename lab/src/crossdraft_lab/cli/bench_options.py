@@ -1,6 +1,6 @@
 """Options that the commands of `crossdraft bench` share: the pair, and its cores."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ import typer
 from crossdraft.cli.options import Device, Dtype, Target, check_models
 from crossdraft.cli.reporting import core_each, hush, waiting
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.specs import ALONE, HUGGING_FACE, needs_events, spec_of
 
 if TYPE_CHECKING:
     from crossdraft.cli.cores import Cores
@@ -23,6 +24,10 @@ Pairs = Annotated[int, typer.Option(help="(scene, question) pairs, each about a 
 Repeats = Annotated[int, typer.Option(help="Runs of each pair.")]
 Answers = Annotated[str, typer.Option(help="any (every kind of question in turn), or long (the longest only).")]
 Kinds = Annotated[str | None, typer.Option(help="Kinds of question, comma-separated; all by default.")]
+Prompts = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help='Ask these instead, in words alone: JSON lines such as {"prompt": "…"}.'),
+]
 Nodes = Annotated[int, typer.Option(help="Nodes of a draft tree.")]
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw the result (.png, .svg).")]
 MoreDrafters = Annotated[
@@ -73,18 +78,42 @@ class BenchModels:
         draft_device: str | None = None,
         frames: int | None = None,
         quantize: str | None = None,
+        *,
+        shows: bool = True,
     ) -> "Models":
-        """Checkpoints and devices of the pair, and of the blind twin.
+        """Checkpoints and devices of the pair, and of the blind twin; `shows`: the target is to be shown clips.
 
         Raises:
             CrossdraftError: a checkpoint does not exist.
         """
-        check_models(self.target, self.event)
+        check_models(self.target, self.event, shows=shows)
         from crossdraft_lab.bench.assembly import Models
 
         bits = None if quantize == "none" else quantize
         pair = self.target, self.event, blind
         return Models(*pair, self.device, self.dtype, draft_device, num_frames=frames, quantize=bits)
+
+
+def check_asked(models: BenchModels, prompts: Path | None, names: Sequence[str]) -> None:
+    """Refuse models that do not exist, a text model without prompts, and drafters that prompts do not suit.
+
+    Args:
+        models: the pair.
+        prompts: file of prompts in words; `None` = questions about clips.
+        names: methods and specs of drafters, if any are named.
+    """
+    check_models(models.target, models.event, shows=False)
+    from crossdraft.checkpoints.files import target_class
+    from crossdraft.checkpoints.models import check_target
+    from crossdraft.video.classes import TEXT_CLASS
+
+    if prompts is None and target_class(check_target(models.target)) == TEXT_CLASS:
+        raise CrossdraftError(
+            f"{models.target} holds a text model, which is shown no clips; ask it in words with --prompts FILE."
+        )
+    for name in names:
+        if prompts is not None and name not in HUGGING_FACE and name not in ALONE and needs_events(spec_of(name)):
+            raise CrossdraftError(f"'{name}' reads an event recording, and prompts come without one; leave it out.")
 
 
 @dataclass(frozen=True, slots=True)
