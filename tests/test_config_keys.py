@@ -276,7 +276,7 @@ def test_a_window_is_off_where_its_switch_is():
     check({"w": None}, table, {})
 
 
-@pytest.mark.parametrize("table", [eagle.EAGLE_KEYS, eagle.EAGLE3_KEYS, dflash.KEYS, medusa.KEYS])
+@pytest.mark.parametrize("table", [eagle.EAGLE_KEYS, eagle.EAGLE3_KEYS, dflash.KEYS, medusa.MEDUSA_KEYS])
 def test_no_key_of_the_network_is_called_harmless(table):
     shapes = {"hidden_size", "vocab_size", "num_hidden_layers", "rope_parameters", "rope_scaling"}
     assert not any(isinstance(table[key], Harmless) for key in shapes & table.keys())

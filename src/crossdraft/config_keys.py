@@ -229,3 +229,12 @@ DECODER: Table = {
     "sliding_window": Only((None,), unless="use_sliding_window"),
     "max_window_layers": Harmless("windows"),
 }
+
+# What the configs of LLaVA's and Qwen2-VL's heads keep of their targets' vision encoders, which heads do not run.
+VISION: Table = _harmless(
+    "program",
+    "vision_config vision_token_id image_aspect_ratio image_grid_pinpoints freeze_mm_mlp_adapter "
+    "freeze_mm_vision_resampler mm_hidden_size mm_projector_type mm_resampler_type mm_use_im_patch_token "
+    "mm_use_im_start_end mm_vision_select_feature mm_vision_select_layer mm_vision_tower tune_mm_mlp_adapter "
+    "tune_mm_vision_resampler unfreeze_mm_vision_tower use_mm_proj",
+)

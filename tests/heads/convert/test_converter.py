@@ -44,7 +44,7 @@ def test_no_map_is_the_whole_vocabulary_or_nothing():
     ("change", "sentence"),
     [
         ({"d2t": torch.tensor([1, 2, 5, 9])}, "do not agree .*offsets"),  # absolute ids
-        ({"t2d": torch.ones(4, dtype=torch.bool)}, "about 4 ids, the target has 10"),
+        ({"t2d": torch.ones(4, dtype=torch.bool)}, "about 4 ids, vocab_size says 10"),
         ({"d2t": torch.tensor([1, 1, 3])}, "has 3 ids, not of 4"),
     ],
 )

@@ -16,6 +16,7 @@ from crossdraft.files import atomic_folder, read_json
 from crossdraft.heads.convert.converter import Converter, ForeignHead, NativeHead, TargetInfo
 from crossdraft.heads.convert.dflash import DFLASH
 from crossdraft.heads.convert.eagle import EAGLE, SPECULATORS
+from crossdraft.heads.convert.layouts import LEVELS, OTHER_LEVELS
 from crossdraft.heads.convert.medusa import MEDUSA
 from crossdraft.heads.files import CONFIG, load_head, read_config, revived, save_head, stored_weights
 from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
@@ -83,6 +84,10 @@ def import_head(
     """
     foreign = read_foreign(source)
     layout = layout_of(foreign.config, str(source / CONFIG))
+    levels = (corrections or {}).get("levels")
+    if levels is not None and any(name.endswith("hidden_norm.weight") for name in foreign.tensors):
+        plain = {key: value for key, value in foreign.config.items() if key not in OTHER_LEVELS}
+        foreign = replace(foreign, config={**plain, LEVELS: list(levels)})
     ours = CONVERTERS[layout].read(foreign, host)
     for name in corrections or {}:
         if not hasattr(ours.config, name):

@@ -37,6 +37,8 @@ class TargetInfo:
         sha256: hash of its weights, as our own files name it.
         name: hub id or path by which other programs find it; `None` leaves it to their own options.
         architectures: its class, as stated in its `config.json`.
+        text_size: number of ids up to the last that is text; 0 = all are.
+        visual_ids: ids that stand for what it is shown.
     """
 
     shared: SharedWeights
@@ -44,6 +46,8 @@ class TargetInfo:
     sha256: str = ""
     name: str | None = None
     architectures: tuple[str, ...] = ()
+    text_size: int = 0
+    visual_ids: tuple[int, ...] = ()
 
     @property
     def vocab_size(self) -> int:
@@ -132,12 +136,28 @@ def without_embeddings(tensors: Mapping[str, Tensor], host: TargetInfo) -> dict[
     if own is None:
         return rest
     theirs = host.shared.embeddings.detach().to("cpu", torch.float32)
-    # Stored in 16 bits, the embeddings equal the target's within rounding: 2^-8 for bfloat16.
-    if own.shape != theirs.shape or not torch.allclose(own.float(), theirs, rtol=2**-7, atol=1e-6):
+    # Stored in 16 bits, they equal the target's within rounding: 2^-8 for bfloat16. Either may have padded rows.
+    rows = min(len(own), len(theirs))
+    alike = own.shape[1:] == theirs.shape[1:]
+    if not alike or not torch.allclose(own[:rows].float(), theirs[:rows], rtol=2**-7, atol=1e-6):
         raise CrossdraftError(
             "The checkpoint brings token embeddings that are not this target's; name the target it was made for."
         )
     return rest
+
+
+def shared_ids(config: Mapping[str, Any], host: TargetInfo) -> int:
+    """Number of ids that the vocabularies of a head and of its target share; one of both may be padded.
+
+    Raises:
+        CrossdraftError: the head's vocabulary lacks some of the target's text.
+    """
+    stated, text = number(config, "vocab_size"), host.text_size or host.vocab_size
+    if stated < text:
+        raise CrossdraftError(
+            f"The head knows {stated} ids, and the target's text has {text}; name the target it was made for."
+        )
+    return min(stated, host.vocab_size)
 
 
 def llama_config(config: DecoderConfig, layers: int = 1) -> dict[str, Any]:
@@ -274,7 +294,7 @@ def draft_ids_of(tensors: Mapping[str, Tensor], count: int, vocab_size: int) -> 
         return tuple(range(vocab_size))
     by_mask = None if drafted is None else drafted.bool().nonzero().flatten()
     if drafted is not None and len(drafted) != vocab_size:
-        raise CrossdraftError(f"'t2d' is about {len(drafted)} ids, the target has {vocab_size}.")
+        raise CrossdraftError(f"'t2d' is about {len(drafted)} ids, vocab_size says {vocab_size}.")
     by_offset = None if offsets is None else offsets.long() + torch.arange(len(offsets))
     ids = by_mask if by_offset is None else by_offset
     if ids is None or len(ids) != count:

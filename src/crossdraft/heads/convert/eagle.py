@@ -11,6 +11,12 @@ code takes the feature before it. A file without the key is refused: vLLM takes 
 
 **EAGLE-3.1** adds `fc_norm`, a norm of each level, and `norm_output`: the next feature is the normed output. AngelSlim
 and SpecForge write both.
+
+**Heads of VLMs** in EAGLE-1's layout, told by their tensors, MSD by its config alone:
+
+    ViSpec    `imadpt.q` [M, heads, d], `imadpt.{k,v,o}_proj`: its resampler; `img_fc` [H, 2H] over [feature; global]
+    HiViS     `residual` [steps, H]; `fc` [H, 3H] over [embedding; feature; residual]
+    MSD       nothing: visual positions enter its layer as embeddings, past `fc`
 """
 
 from collections.abc import Mapping
@@ -19,7 +25,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from crossdraft.config_keys import DECODER, Followed, Harmless, Nested, OfTarget, Only, Table, agreed, check, value_at
+from crossdraft.config_keys import agreed, check, value_at
 from crossdraft.dtypes import dtype_name
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.convert.converter import (
@@ -35,15 +41,26 @@ from crossdraft.heads.convert.converter import (
     llama_config,
     number,
     renamed,
+    shared_ids,
     without_embeddings,
 )
+from crossdraft.heads.convert.layouts import (
+    EAGLE3_KEYS,
+    EAGLE_KEYS,
+    FLAGS,
+    LEVELS,
+    LLAMA,
+    MSD_TYPES,
+    SPECULATORS_KEYS,
+    is_eagle,
+    is_speculators,
+)
+from crossdraft.heads.networks.eagle import HiViSConfig
 from crossdraft.heads.networks.eagle3 import Eagle3Config, levels_of
 from crossdraft.heads.networks.layers import DecoderConfig
+from crossdraft.heads.networks.specvlm import EagleVLMConfig
+from crossdraft.heads.networks.vispec import ViSpecConfig
 
-ARCHITECTURES = ("LlamaForCausalLM", "LlamaForCausalLMEagle", "EagleLlamaForCausalLM")
-ARCHITECTURES_3 = (
-    "LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Qwen2_5vlForCausalLM", "Eagle3Qwen3vlForCausalLM",
-)  # fmt: skip
 STEPS, STEPS_3 = 1, 7  # training steps as in the papers, as the files do not state them
 LAYER = (
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
@@ -53,60 +70,13 @@ EAGLE_NAMES = ("fc.weight", "fc.bias", *(f"layers.0.{part}.weight" for part in L
 LAYER_3 = (*LAYER, "input_layernorm", "hidden_norm")
 EAGLE3_NAMES = ("fc.weight", "norm.weight", "lm_head.weight", *(f"midlayer.{part}.weight" for part in LAYER_3))
 MAPS = ("d2t", "t2d")
+BIASES = tuple(f"self_attn.{name}_proj.bias" for name in "qkv")
+IMAGES = ("img_fc.weight", "img_fc.bias", *(f"imadpt.{name}_proj.weight" for name in "kvo"), "imadpt.q")
+IMAGE_BIASES = ("imadpt.k_proj.bias", "imadpt.v_proj.bias")
+LAYER_DEFAULTS = {  # of `LlamaConfig`: speculators leave out what is so
+    "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "vocab_size": 32000,
+}  # fmt: skip
 SPECULATORS_VERSION = "0.9.0"  # version of the package that writes such files
-FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
-LEVELS = "eagle_aux_hidden_state_layer_ids"
-LAYER_KEYS: Table = {**DECODER, "model_type": Only(("llama",)), "num_hidden_layers": Only((1,))}
-EAGLE_KEYS: Table = {
-    **LAYER_KEYS,
-    "architectures": Only((*([name] for name in ARCHITECTURES), list(ARCHITECTURES[1:]))),
-    "bias": Followed("fc.bias"),
-}
-NETWORK_3: Table = {
-    "draft_vocab_size": Followed("draft_ids"),
-    "target_hidden_size": OfTarget("hidden_size"),
-    LEVELS: Followed("levels"),
-    **{flag: Followed(flag) for flag in FLAGS},
-    "embed_requires_grad": Harmless("tensors"),
-}
-EAGLE3_KEYS: Table = {
-    **LAYER_KEYS,
-    **NETWORK_3,
-    "architectures": Only(tuple([name] for name in (*ARCHITECTURES, *ARCHITECTURES_3))),
-    "bias": Only((False, None)),
-    "aux_hidden_states_layer_ids": Followed("levels"),  # AngelSlim's key
-    "eagle_aux_injection_mode": Only(("fused_fc", None)),
-    "eagle_aux_layer_bands": Only((None,)),
-    "eagle_config": Nested(  # ModelOpt's key
-        {
-            LEVELS: Followed("levels"),
-            "use_aux_hidden_state": Only((True,)),
-            "use_input_layernorm_in_first_layer": Only((True,)),
-            "use_last_layernorm": Only((True,)),
-            "use_mtp_layernorm": Only((False,)),
-        }
-    ),
-}
-METHOD: Table = dict.fromkeys(("proposal_type", "verifier_accept_k", "accept_tolerance"), Harmless("drafting"))
-SPECULATORS_KEYS: Table = {
-    **{key: rule for key, rule in DECODER.items() if not isinstance(rule, Followed | OfTarget | Nested)},
-    **NETWORK_3,
-    "architectures": Only((["Eagle3Speculator"], ["Eagle3DraftModel"], None)),
-    "model_type": Harmless("names"),
-    "speculators_model_type": Only(("eagle3",)),
-    "speculators_version": Harmless("names"),
-    "enable_sp_ulysses": Harmless("training"),
-    "norm_before_residual": Only((False, True), absent=True),
-    "transformer_layer_config": Nested({**LAYER_KEYS, "architectures": Harmless("names")}),
-    "speculators_config": Nested(
-        {
-            "algorithm": Only(("eagle3",)),
-            "default_proposal_method": Harmless("drafting"),
-            "proposal_methods": Nested({**METHOD, "speculative_tokens": Followed("steps")}, many=True),
-            "verifier": Nested({"name_or_path": Harmless("names"), "architectures": Harmless("names")}),
-        }
-    ),
-}
 
 
 def write_eagle(ours: NativeHead, host: TargetInfo) -> ForeignHead:
@@ -117,7 +87,7 @@ def write_eagle(ours: NativeHead, host: TargetInfo) -> ForeignHead:
 def _write_eagle1(ours: NativeHead, host: TargetInfo) -> ForeignHead:
     config = cast("DecoderConfig", ours.config)
     theirs: dict[str, Any] = {
-        "architectures": list(ARCHITECTURES[1:]),  # SGLang reads the first, vLLM the one it knows, EAGLE none
+        "architectures": list(LLAMA[1:]),  # SGLang reads the first, vLLM the one it knows, EAGLE none
         "model_type": "llama",
         **llama_config(config),
         "torch_dtype": dtype_name(ours.dtype),
@@ -171,16 +141,60 @@ def read_eagle(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     theirs = foreign.config
     if any(name.endswith("hidden_norm.weight") for name in foreign.tensors):
         check(theirs, EAGLE3_KEYS, host.sizes)
-        return read_eagle3(theirs, foreign.tensors, host, number(theirs, "draft_vocab_size", host.vocab_size))
+        return read_eagle3(theirs, foreign.tensors, host, number(theirs, "draft_vocab_size", theirs.get("vocab_size")))
     check(theirs, EAGLE_KEYS, host.sizes)
     tensors = without_embeddings(foreign.tensors, host)
-    if theirs.get("bias") is False and "fc.weight" in tensors:
-        if "fc.bias" in tensors:
-            raise CrossdraftError("The checkpoint has 'fc.bias', but bias = False in its config.json; is it whole?")
-        tensors["fc.bias"] = torch.zeros_like(tensors["fc.weight"][:, 0])
-    weights = renamed(tensors, {name: name for name in EAGLE_NAMES})
-    every = tuple(range(host.vocab_size))
-    return NativeHead("eagle", DecoderConfig(**decoder_settings(theirs, host), draft_ids=every, steps=STEPS), weights)
+    sees, hides = "imadpt.q" in tensors, "residual" in tensors
+    for name in ("fc", *(["img_fc"] if sees else ())):
+        if theirs.get("bias") is False and f"{name}.weight" in tensors and not hides:
+            if f"{name}.bias" in tensors:
+                raise CrossdraftError(f"The checkpoint has '{name}.bias', but bias = False in its config.json.")
+            tensors[f"{name}.bias"] = torch.zeros_like(tensors[f"{name}.weight"][:, 0])
+    biases = _biases(theirs, tensors, "layers.0")
+    names = [*EAGLE_NAMES, *biases, *(IMAGES if sees else ()), *(IMAGE_BIASES if sees and biases else ())]
+    weights = renamed(tensors, {name: name for name in (*names, *(["residual"] if hides else ()))})
+    ids = tuple(range(shared_ids(theirs, host)))
+    settings: dict[str, Any] = {**decoder_settings(theirs, host), "draft_ids": ids, "qkv_bias": bool(biases)}
+    if hides:
+        return _hivis(settings, weights)
+    if sees or theirs["model_type"] in MSD_TYPES:
+        if not host.visual_ids:
+            raise CrossdraftError("The head reads what its target sees, and this target sees nothing; name its own.")
+        settings |= {"steps": STEPS, "visual_ids": host.visual_ids}
+        if sees:
+            return _vispec(settings, weights)
+        return NativeHead("eaglevlm", EagleVLMConfig(**settings), weights)
+    return NativeHead("eagle", DecoderConfig(**settings, steps=STEPS), weights)
+
+
+def _hivis(settings: Mapping[str, Any], weights: dict[str, Tensor]) -> NativeHead:
+    """HiViS with the third part of `fc`, and its bias, in the residuals: r W3 + b."""
+    fc, residual, bias = (weights.pop(name) for name in ("fc.weight", "residual", "fc.bias"))
+    size = settings["hidden_size"]
+    if fc.shape != (size, 3 * size) or residual.dim() != 2 or residual.shape[1] != size:
+        raise CrossdraftError(
+            f"HiViS has an 'fc.weight' [{size}, {3 * size}] and a 'residual' [steps, {size}]; here they are "
+            f"{list(fc.shape)} and {list(residual.shape)}."
+        )
+    steps = residual.float() @ fc[:, 2 * size :].float().T + bias.float()
+    weights |= {"fc.weight": fc[:, : 2 * size], "residuals": steps.to(fc.dtype)}
+    return NativeHead("hivis", HiViSConfig(**settings, steps=len(residual), first_norm=False), weights)
+
+
+def _vispec(settings: Mapping[str, Any], weights: dict[str, Tensor]) -> NativeHead:
+    """ViSpec with its queries as rows, and `img_fc` as the two layers of its halves."""
+    size, queries = settings["hidden_size"], weights.pop("imadpt.q")
+    ours = {name.replace("imadpt.", "adaptor."): value for name, value in weights.items()}
+    both = ours["img_fc.weight"]
+    ours |= {"adaptor.queries": queries.flatten(1), "img_fc.weight": both[:, :size], "global_fc.weight": both[:, size:]}
+    return NativeHead("vispec", ViSpecConfig(**settings, num_q=len(queries)), ours)
+
+
+def _biases(theirs: Mapping[str, Any], tensors: Mapping[str, Tensor], layer: str) -> list[str]:
+    """Names of the biases of queries, keys and values, as Qwen2's layers have them, if the head has them."""
+    names = [f"{layer}.{bias}" for bias in BIASES]
+    there = theirs.get("qkv_bias") is None and any(name in tensors for name in names)
+    return names if _flag(theirs, "qkv_bias") or there else []
 
 
 def read_eagle3(
@@ -194,18 +208,29 @@ def read_eagle3(
     rest = without_embeddings(spelled, host)
     maps = {name: rest.pop(name) for name in MAPS if name in rest}
     flags = {flag: _flag(theirs, flag) for flag in FLAGS}
-    norms = [f"fc_norm.{level}.weight" for level in range(3 if flags["fc_norm"] else 0)]
+    count, over = divmod(rest["fc.weight"].shape[-1] if "fc.weight" in rest else 0, host.hidden_size)
+    count = count if count and not over else 3  # an `fc` of another shape is refused below
+    if count != len(levels or (1, 1, 1)):
+        raise CrossdraftError(
+            f"The checkpoint's 'fc.weight' reads {count} hidden states of the target, and {len(levels or ())} are "
+            "named; name as many with --levels, as 2,9,17,25."
+        )
+    biases = _biases(theirs, rest, "midlayer")
+    norms = [*biases, *(f"fc_norm.{level}.weight" for level in range(count if flags["fc_norm"] else 0))]
     if flags["norm_before_fc"]:
         norms.append(name := "input_norm.weight")
         if name not in rest:
             raise CrossdraftError(f"The checkpoint's config.json has norm_before_fc = True, but no '{name}' is there.")
     weights = renamed(rest, {name: name for name in (*EAGLE3_NAMES, *norms)})
-    rows = len(weights["lm_head.weight"])
+    rows, known = len(weights["lm_head.weight"]), shared_ids(theirs, host)
     if rows != drafted:
         raise CrossdraftError(f"The checkpoint's 'lm_head.weight' has {rows} rows, its config.json says {drafted}.")
-    ids = draft_ids_of(maps, rows, host.vocab_size)
-    settings: dict[str, Any] = decoder_settings(theirs, host) | flags
-    return NativeHead("eagle3", Eagle3Config(**settings, draft_ids=ids, steps=steps, levels=levels), weights)
+    ids = draft_ids_of(maps, rows, number(theirs, "vocab_size"))
+    kept = [row for row, token in enumerate(ids) if token < known]
+    weights["lm_head.weight"] = weights["lm_head.weight"][kept]
+    settings: dict[str, Any] = decoder_settings(theirs, host) | flags | {"qkv_bias": bool(biases)}
+    settings |= {"draft_ids": tuple(ids[row] for row in kept), "level_scales": (1.0,) * count}
+    return NativeHead("eagle3", Eagle3Config(**settings, steps=steps, levels=levels), weights)
 
 
 def _flag(theirs: Mapping[str, Any], key: str) -> bool:
@@ -274,7 +299,7 @@ def read_speculators(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     layer = theirs.get("transformer_layer_config")
     if not isinstance(layer, Mapping):
         raise CrossdraftError("The checkpoint's config.json lacks 'transformer_layer_config'; is it whole?")
-    flat = {**layer, **{key: theirs.get(key) for key in (LEVELS, *FLAGS)}}
+    flat = {**LAYER_DEFAULTS, **layer, **{key: theirs.get(key) for key in (LEVELS, *FLAGS)}}
     return read_eagle3(flat, foreign.tensors, host, number(theirs, "draft_vocab_size"), _steps(theirs))
 
 
@@ -283,15 +308,5 @@ def _steps(theirs: Mapping[str, Any]) -> int:
     return number(methods[0], "speculative_tokens", STEPS_3)
 
 
-EAGLE = Converter(
-    ("eagle", "eagle3"),
-    lambda config: (
-        config.get("model_type") == "llama"
-        and (config.get("architectures") or [""])[0] in (*ARCHITECTURES, *ARCHITECTURES_3)
-    ),
-    write_eagle,
-    read_eagle,
-)
-SPECULATORS = Converter(
-    ("eagle3",), lambda config: "speculators_model_type" in config, write_speculators, read_speculators
-)
+EAGLE = Converter(("eagle", "eagle3"), is_eagle, write_eagle, read_eagle)
+SPECULATORS = Converter(("eagle3",), is_speculators, write_speculators, read_speculators)

@@ -9,23 +9,22 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from crossdraft.config_keys import PRETRAINED, Followed, Harmless, OfTarget, Only, Table, check
+from crossdraft.config_keys import check
 from crossdraft.dtypes import dtype_name
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.convert.converter import Converter, ForeignHead, NativeHead, TargetInfo, number, renamed
+from crossdraft.heads.convert.converter import (
+    Converter,
+    ForeignHead,
+    NativeHead,
+    TargetInfo,
+    number,
+    renamed,
+    shared_ids,
+)
+from crossdraft.heads.convert.layouts import MEDUSA_KEYS, is_medusa
 from crossdraft.heads.networks.recurrent import RecurrentConfig
 
 WEIGHTS = "medusa_lm_head.safetensors"
-KEYS: Table = {
-    **PRETRAINED,
-    "architectures": Only((["MedusaModel"], None)),
-    "model_type": Only(("medusa", None)),
-    "base_model_name_or_path": Harmless("names"),
-    "medusa_num_heads": Followed("steps"),
-    "medusa_num_layers": Followed("layers"),
-    "hidden_size": OfTarget("hidden_size"),
-    "vocab_size": OfTarget("vocab_size"),
-}
 
 
 def write(ours: NativeHead, host: TargetInfo) -> ForeignHead:
@@ -67,25 +66,27 @@ def _notes(config: RecurrentConfig) -> list[str]:
 
 
 def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
-    """Convert Medusa's heads to ours, over the whole vocabulary.
+    """Convert Medusa's heads to ours, over all ids that they share with the target.
 
     Raises:
         CrossdraftError: they are incomplete, or another target's.
     """
     theirs = foreign.config
-    check(theirs, KEYS, host.sizes)
+    check(theirs, MEDUSA_KEYS, host.sizes)
     heads, layers = number(theirs, "medusa_num_heads"), number(theirs, "medusa_num_layers", 1)
     tensors = {name.removeprefix("medusa_head."): value for name, value in foreign.tensors.items()}
     for head in range(heads):
         rows = tensors.get(f"{head}.{layers}.weight")
-        if rows is not None and tuple(rows.shape) != tuple(host.shared.lm_head.shape):
+        if rows is not None and (rows.dim() != 2 or rows.shape[1] != host.hidden_size):
             raise CrossdraftError(
                 f"Medusa's head {head} has {tuple(rows.shape)} output rows, the target "
                 f"{tuple(host.shared.lm_head.shape)}; name the target it was made for."
             )
+        if rows is not None:  # its vocabulary may be padded otherwise than the target's
+            tensors[f"{head}.{layers}.weight"] = rows[: shared_ids({"vocab_size": len(rows)}, host)]
     weights = renamed(tensors, _names(heads, layers))
-    every = tuple(range(host.vocab_size))
-    config = RecurrentConfig(**host.sizes, draft_ids=every, steps=heads, layers=layers)
+    known = tuple(range(len(weights[f"heads.0.{layers}.weight"])))
+    config = RecurrentConfig(**host.sizes, draft_ids=known, steps=heads, layers=layers)
     return NativeHead("medusa", config, weights)
 
 
@@ -96,4 +97,4 @@ def _names(heads: int, layers: int) -> dict[str, str]:
     return {name: f"heads.{name}" for name in theirs}
 
 
-MEDUSA = Converter(("medusa",), lambda config: "medusa_num_heads" in config, write, read, WEIGHTS)
+MEDUSA = Converter(("medusa",), is_medusa, write, read, WEIGHTS)

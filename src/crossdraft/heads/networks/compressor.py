@@ -89,14 +89,14 @@ class Prune(nn.Module):
 class Resampler(nn.Module):
     """Learned queries that attend to all rows at once (Q-Former's last step; ViSpec's adaptor): 3 H² + M H weights."""
 
-    def __init__(self, hidden_size: int, queries: int, heads: int) -> None:
+    def __init__(self, hidden_size: int, queries: int, heads: int, *, bias: bool = False) -> None:
         super().__init__()
         if hidden_size % heads:
             raise CrossdraftError(f"A resampler of {heads} heads cannot share {hidden_size} features evenly.")
         self.head_dim = hidden_size // heads
         self.queries = nn.Parameter(torch.empty(whole("A resampler's queries", queries), hidden_size))
-        self.k_proj = nn.Linear(hidden_size, hidden_size, bias=False)
-        self.v_proj = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.k_proj = nn.Linear(hidden_size, hidden_size, bias=bias)
+        self.v_proj = nn.Linear(hidden_size, hidden_size, bias=bias)
         self.o_proj = nn.Linear(hidden_size, hidden_size, bias=False)
         nn.init.normal_(self.queries, std=self.head_dim**-0.5)
 

@@ -3,6 +3,7 @@
 EAGLE-1 and -2 share network and weights; they differ in the trees that are drafted (`heads.drafting`).
 """
 
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -18,12 +19,16 @@ class Eagle(Autoregressive):
 
     owns_head = False
     fc_bias = True
-    first_norm = False  # before the attention
 
     def __init__(self, config: DecoderConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=self.fc_bias)
         self.layers = nn.ModuleList([DecoderLayer(config, first_norm=self.first_norm)])
+
+    @property
+    def first_norm(self) -> bool:
+        """True if a norm stands before the attention."""
+        return False
 
     @property
     def layer(self) -> DecoderLayer:
@@ -37,6 +42,13 @@ class Eagle(Autoregressive):
         return outputs
 
 
+@dataclass(frozen=True, kw_only=True)
+class HiViSConfig(DecoderConfig):
+    """EAGLE's settings, and whether a norm stands before the attention; in the authors' files there is none."""
+
+    first_norm: bool = True
+
+
 class HiViS(Eagle):
     """HiViS (Xie et al. 2025): no visual tokens in the drafter; f W1 + e W2 + r_j enters the layer.
 
@@ -45,12 +57,17 @@ class HiViS(Eagle):
     `fc` is [W2; W1], in EAGLE's order.
     """
 
+    config_class = HiViSConfig
+    config: HiViSConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     fc_bias = False
-    first_norm = True
 
-    def __init__(self, config: DecoderConfig, shared: SharedWeights) -> None:
+    def __init__(self, config: HiViSConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
         self.residuals = nn.Parameter(torch.zeros(config.steps, config.hidden_size))
+
+    @property
+    def first_norm(self) -> bool:
+        return self.config.first_norm
 
     def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
         rows = self.fc(torch.cat((embeds, features), -1)) + self.residuals[min(step, self.config.steps - 1)]

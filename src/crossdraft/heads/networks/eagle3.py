@@ -28,13 +28,13 @@ class Eagle3Config(DecoderConfig):
     Args:
         levels: low, middle and high level: numbers of the target's hidden states that are read; `None` = 2, L/2 and
             L - 3, as in EAGLE, vLLM and speculators. In a shallow target L - 3 is not high.
-        level_scales: scales of the levels, see `concat_layers`.
+        level_scales: scales of the levels, see `concat_layers`; as many as there are levels.
         norm_before_residual: the residual is the feature after its norm, as speculators train by default.
         norm_before_fc: the three levels together are normed before `fc`.
         fc_norm, norm_output: each level is normed before `fc`, and the next feature is the normed output (EAGLE-3.1).
 
     Raises:
-        CrossdraftError: a level is outside the target, or there are not three levels and scales, all positive.
+        CrossdraftError: a level is outside the target, or there are not as many scales as levels, all positive.
     """
 
     levels: tuple[int, ...] | None = None
@@ -46,10 +46,10 @@ class Eagle3Config(DecoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_scales(self.level_scales, 3)
-        if len(self.read) != 3 or not all(0 <= level <= self.num_layers for level in self.read):
+        check_scales(self.level_scales, len(self.read))
+        if not all(0 <= level <= self.num_layers for level in self.read):
             raise CrossdraftError(
-                f"EAGLE-3 reads three of the hidden states 0 to {self.num_layers} of its target, not {self.read}; "
+                f"EAGLE-3 reads some of the hidden states 0 to {self.num_layers} of its target, not {self.read}; "
                 "set levels."
             )
 
@@ -90,14 +90,15 @@ class Eagle3(Autoregressive):
 
     def __init__(self, config: Eagle3Config, shared: SharedWeights) -> None:
         super().__init__(config, shared)
-        self.fc = nn.Linear(3 * config.hidden_size, config.hidden_size, bias=False)
+        count = len(config.read)
+        self.fc = nn.Linear(count * config.hidden_size, config.hidden_size, bias=False)
         self.midlayer = MidLayer(config, norm_before_residual=config.norm_before_residual)
         self.norm = RMSNorm(config.hidden_size, config.eps)
-        size, levels = config.hidden_size, range(3 if config.fc_norm else 0)
-        self.input_norm = RMSNorm(3 * size, config.eps) if config.norm_before_fc else nn.Identity()
+        size, levels = config.hidden_size, range(count if config.fc_norm else 0)
+        self.input_norm = RMSNorm(count * size, config.eps) if config.norm_before_fc else nn.Identity()
         self.fc_norm = nn.ModuleList([RMSNorm(size, config.eps) for _ in levels])
         with torch.no_grad():
-            self.fc.weight.zero_()[:, 2 * config.hidden_size :].fill_diagonal_(1)
+            self.fc.weight.zero_()[:, -config.hidden_size :].fill_diagonal_(1)
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -106,7 +107,7 @@ class Eagle3(Autoregressive):
     def fuse(self, hidden: Mapping[int, Tensor]) -> Tensor:
         levels = self.input_norm(concat_layers(hidden, self.config.read, self.config.level_scales))
         if self.config.fc_norm:
-            parts = zip(self.fc_norm, levels.chunk(3, -1), strict=True)
+            parts = zip(self.fc_norm, levels.chunk(len(self.fc_norm), -1), strict=True)
             levels = torch.cat([norm(level) for norm, level in parts], -1)
         return self.fc(levels)
 

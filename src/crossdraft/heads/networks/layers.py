@@ -27,6 +27,7 @@ class DecoderConfig(HeadConfig):
         rope_theta, max_positions: base and number of its rotary positions.
         eps: epsilon of its norms.
         steps: steps of the training-time test: number of tokens drafted in a row during training.
+        qkv_bias: its queries, keys and values have biases, as Qwen2's.
 
     Raises:
         CrossdraftError: as `HeadConfig`, heads that are no multiple of kv_heads, or an odd head_dim.
@@ -40,6 +41,7 @@ class DecoderConfig(HeadConfig):
     max_positions: Count = 2048
     eps: float = 1e-6
     steps: Count = 1
+    qkv_bias: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -155,14 +157,14 @@ def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Query, key, value and output projections, without biases."""
+    """Query, key, value and output projections; `qkv_bias` gives the first three biases."""
 
     def __init__(self, config: DecoderConfig, in_features: int | None = None) -> None:
         super().__init__()
         width, self.head_dim = in_features or config.hidden_size, config.head_dim
-        self.q_proj = nn.Linear(width, config.heads * self.head_dim, bias=False)
-        self.k_proj = nn.Linear(width, config.kv_heads * self.head_dim, bias=False)
-        self.v_proj = nn.Linear(width, config.kv_heads * self.head_dim, bias=False)
+        self.q_proj = nn.Linear(width, config.heads * self.head_dim, bias=config.qkv_bias)
+        self.k_proj = nn.Linear(width, config.kv_heads * self.head_dim, bias=config.qkv_bias)
+        self.v_proj = nn.Linear(width, config.kv_heads * self.head_dim, bias=config.qkv_bias)
         self.o_proj = nn.Linear(config.heads * self.head_dim, config.hidden_size, bias=False)
         # A network that norms each head's queries and keys, as Qwen3 does, puts its norms here.
         self.q_norm: nn.Module = nn.Identity()

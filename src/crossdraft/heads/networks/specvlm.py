@@ -22,6 +22,16 @@ from crossdraft.specs import Count
 CHOICES = ("text-only", "pool", "prune", "conv", "resampler")
 
 
+@dataclass(frozen=True, kw_only=True)
+class EagleVLMConfig(DecoderConfig):
+    """EAGLE's settings, and the target's ids for what it is shown, which make the network MSD (Lin et al. 2025).
+
+    MSD decouples text and images: an image's row is its embedding alone, past `fc`, and the layer has no first norm.
+    """
+
+    visual_ids: tuple[int, ...] = ()
+
+
 class EagleVLM(Eagle):
     """EagleVLM (SpecVLM's baseline): EAGLE-2 with a norm before its layer and every visual token in its prefix.
 
@@ -29,7 +39,12 @@ class EagleVLM(Eagle):
     next position's visual feature. After the last of them comes the text's first token.
     """
 
-    first_norm = True
+    config_class = EagleVLMConfig
+    config: EagleVLMConfig  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @property
+    def first_norm(self) -> bool:
+        return not self.config.visual_ids
 
     @property
     def visual_reads(self) -> tuple[int, ...]:
@@ -43,11 +58,13 @@ class EagleVLM(Eagle):
     def visual_rows(self, visual: Mapping[int, Tensor], ids: Tensor) -> Tensor:
         """[B, N, H] the layer's input at the visual positions; arguments as in `prefix`."""
         embeds = torch.cat((visual[0][:, 1:], self.embed(ids[:, -1:])), 1)
-        return self.fc(torch.cat((embeds, self.last_feature(visual)), -1))
+        pairs = self.fc(torch.cat((embeds, self.last_feature(visual)), -1))
+        shown = torch.isin(ids[:, 1:], ids.new_tensor(self.config.visual_ids))
+        return torch.where(shown[..., None], embeds, pairs)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpecVLMConfig(DecoderConfig):
+class SpecVLMConfig(EagleVLMConfig):
     """EagleVLM's settings, and the compressors'.
 
     Args:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from crossdraft.heads.networks.base import SharedWeights
@@ -14,9 +15,16 @@ from crossdraft.specs import Count
 
 @dataclass(frozen=True, kw_only=True)
 class ViSpecConfig(DecoderConfig):
-    """EAGLE's settings, and the number of queries: the last is the global vector, the others the prefix."""
+    """EAGLE's settings, and the resampler's.
+
+    Args:
+        num_q: number of queries: the last is the global vector, the others the prefix.
+        visual_ids: ids of the target for what it is shown. With them, as in the authors' code, the text between and
+            before images is in the prefix too, and each image has its own rows and its own global vector.
+    """
 
     num_q: Count = 2
+    visual_ids: tuple[int, ...] = ()
 
 
 class ViSpec(Eagle):
@@ -28,11 +36,12 @@ class ViSpec(Eagle):
     """
 
     config_class = ViSpecConfig
+    config: ViSpecConfig  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, config: ViSpecConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
         width = config.hidden_size
-        self.adaptor = Resampler(width, config.num_q, config.heads)
+        self.adaptor = Resampler(width, config.num_q, config.heads, bias=config.qkv_bias)
         self.img_fc = nn.Linear(width, width)
         self.global_fc = nn.Linear(width, width, bias=False)
         nn.init.eye_(self.img_fc.weight)
@@ -41,12 +50,32 @@ class ViSpec(Eagle):
 
     @property
     def visual_reads(self) -> tuple[int, ...]:
-        return (0,)
+        return (0, self.config.num_layers) if self.config.visual_ids else (0,)
 
     def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, question: Mapping[int, Tensor]) -> PrefixKV:
+        if self.config.visual_ids:
+            return self._with_text(visual, ids)
         found, positions = self.adaptor(visual[0])
         key, value = self.layer.keys_values(found[:, :-1])
         return PrefixKV(key, value, positions[1:], visual[0].shape[1], global_feature=self.global_fc(found[:, -1:]))
+
+    def _with_text(self, visual: Mapping[int, Tensor], ids: Tensor) -> PrefixKV:
+        """The prefix of the authors' code; all rows of a batch show something at the same positions."""
+        embeds, features = torch.cat((visual[0][:, 1:], self.embed(ids[:, -1:])), 1), self.last_feature(visual)
+        shown = torch.isin(ids[0, 1:], ids.new_tensor(self.config.visual_ids))
+        changes = (shown[1:] != shown[:-1]).nonzero().flatten() + 1
+        rows, positions, seen = list[Tensor](), list[Tensor](), torch.zeros_like(features[:, :1])
+        for at in torch.arange(len(shown), device=ids.device).tensor_split(changes.cpu()):
+            if shown[at[0]]:
+                found, _ = self.adaptor(embeds[:, at])
+                rows.append(found[:, :-1])
+                positions.append((at[-1] - torch.arange(found.shape[1] - 2, -1, -1, device=at.device)).clamp(min=0))
+                seen = self.global_fc(found[:, -1:])
+            else:
+                rows.append(self.fc(torch.cat((embeds[:, at], self.img_fc(features[:, at]) + seen), -1)))
+                positions.append(at)
+        key, value = self.layer.keys_values(torch.cat(rows, 1))
+        return PrefixKV(key, value, torch.cat(positions), len(shown), global_feature=seen)
 
     def add_global(self, features: Tensor, global_feature: Tensor | None) -> Tensor:
         fused = self.img_fc(features)

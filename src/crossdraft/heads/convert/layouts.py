@@ -1,0 +1,159 @@
+"""Tables of other projects' head layouts: who writes them, and which keys of `config.json` they may have.
+
+Importing this module needs no PyTorch, so that a wrong folder is refused at once.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from crossdraft.checkpoints.locate import TARGETS, shipped_or_found
+from crossdraft.config_keys import DECODER, PRETRAINED, VISION, Followed, Harmless, Nested, OfTarget, Only, Table, check
+from crossdraft.errors import CrossdraftError
+from crossdraft.files import read_json
+
+CONFIG = "config.json"
+LLAMA, QWEN2 = ("LlamaForCausalLM", "LlamaForCausalLMEagle", "EagleLlamaForCausalLM"), "Qwen2ForCausalLM"
+MSD_TYPES = ("llava", "qwen2_vl")
+# Heads of VLMs in EAGLE-1's layout have the target's own type and class.
+VLM_TYPES = (*MSD_TYPES, "llava_next", "qwen2_5_vl")
+VLM_CLASSES = (
+    "LlavaLlamaForCausalLM", "LlavaForConditionalGeneration", "LlavaNextForConditionalGeneration",
+    "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration",
+)  # fmt: skip
+ARCHITECTURES = (*LLAMA, QWEN2, *VLM_CLASSES)
+ARCHITECTURES_3 = (
+    "LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Qwen2_5vlForCausalLM", "Eagle3Qwen3vlForCausalLM",
+)  # fmt: skip
+FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+LEVELS = "eagle_aux_hidden_state_layer_ids"
+OTHER_LEVELS = ("eagle_config", "aux_hidden_states_layer_ids")
+LAYER_KEYS: Table = {
+    **DECODER,
+    "vocab_size": Followed("draft_ids"),  # may be padded otherwise than the target's
+    "qkv_bias": Followed("qkv_bias"),
+    "model_type": Only(("llama", "qwen2")),
+    "num_hidden_layers": Only((1,)),
+}
+EAGLE_KEYS: Table = {
+    **LAYER_KEYS,
+    **VISION,
+    "model_type": Only(("llama", "qwen2", *VLM_TYPES)),
+    "architectures": Only((*([name] for name in ARCHITECTURES), list(LLAMA[1:]))),
+    "bias": Followed("fc.bias"),
+    "dropout": Harmless("training"),
+}
+NETWORK_3: Table = {
+    "draft_vocab_size": Followed("draft_ids"),
+    "target_hidden_size": OfTarget("hidden_size"),
+    LEVELS: Followed("levels"),
+    **{flag: Followed(flag) for flag in FLAGS},
+    "embed_requires_grad": Harmless("tensors"),
+}
+EAGLE3_KEYS: Table = {
+    **LAYER_KEYS,
+    **NETWORK_3,
+    "architectures": Only(tuple([name] for name in (*LLAMA, *ARCHITECTURES_3))),
+    "bias": Only((False, None)),
+    "aux_hidden_states_layer_ids": Followed("levels"),  # AngelSlim's key
+    "eagle_aux_injection_mode": Only(("fused_fc", None)),
+    "eagle_aux_layer_bands": Only((None,)),
+    "eagle_config": Nested(  # ModelOpt's key
+        {
+            LEVELS: Followed("levels"),
+            "use_aux_hidden_state": Only((True,)),
+            "use_input_layernorm_in_first_layer": Only((True,)),
+            "use_last_layernorm": Only((True,)),
+            "use_mtp_layernorm": Only((False,)),
+        }
+    ),
+}
+METHOD: Table = dict.fromkeys(("proposal_type", "verifier_accept_k", "accept_tolerance"), Harmless("drafting"))
+SPECULATORS_KEYS: Table = {
+    **{key: rule for key, rule in DECODER.items() if not isinstance(rule, Followed | OfTarget | Nested)},
+    **NETWORK_3,
+    "architectures": Only((["Eagle3Speculator"], ["Eagle3DraftModel"], None)),
+    "model_type": Harmless("names"),
+    "speculators_model_type": Only(("eagle3",)),
+    "speculators_version": Harmless("names"),
+    "enable_sp_ulysses": Harmless("training"),
+    "norm_before_residual": Only((False, True), absent=True),
+    "transformer_layer_config": Nested(
+        {**LAYER_KEYS, "model_type": Only(("llama",)), "architectures": Harmless("names")}
+    ),
+    "speculators_config": Nested(
+        {
+            "algorithm": Only(("eagle3",)),
+            "default_proposal_method": Harmless("drafting"),
+            "proposal_methods": Nested({**METHOD, "speculative_tokens": Followed("steps")}, many=True),
+            "verifier": Nested({"name_or_path": Harmless("names"), "architectures": Harmless("names")}),
+        }
+    ),
+}
+
+MEDUSA_KEYS: Table = {
+    **PRETRAINED,
+    "architectures": Only((["MedusaModel"], None)),
+    "model_type": Only(("medusa", None)),
+    "base_model_name_or_path": Harmless("names"),
+    "medusa_num_heads": Followed("steps"),
+    "medusa_num_layers": Followed("layers"),
+    "hidden_size": OfTarget("hidden_size"),
+    "vocab_size": Followed("draft_ids"),
+}
+TABLES: Mapping[str, tuple[Table, ...]] = {
+    "eagle": (EAGLE_KEYS, EAGLE3_KEYS),
+    "speculators": (SPECULATORS_KEYS,),
+    "medusa": (MEDUSA_KEYS,),
+}
+UNREAD = {
+    "PEagleDraftModel": "P-EAGLE", "PEagleSpeculator": "P-EAGLE", "DSparkDraftModel": "DSpark",
+    "DSparkSpeculator": "DSpark", "DominoDraftModel": "Domino", "MTPSpeculator": "an MTP layer by speculators",
+}  # fmt: skip
+
+
+def is_eagle(config: Mapping[str, Any]) -> bool:
+    """True for EAGLE's layout: of its repository, SGLang, AngelSlim, ViSpec, HiViS or MSD."""
+    named = (config.get("architectures") or [""])[0]
+    return config.get("model_type") in ("llama", "qwen2", *VLM_TYPES) and named in (*ARCHITECTURES, *ARCHITECTURES_3)
+
+
+def is_speculators(config: Mapping[str, Any]) -> bool:
+    """True for the layout of `vllm-project/speculators`."""
+    return "speculators_model_type" in config
+
+
+def is_medusa(config: Mapping[str, Any]) -> bool:
+    """True for Medusa's layout."""
+    return "medusa_num_heads" in config
+
+
+OWNS = {"eagle": is_eagle, "speculators": is_speculators, "medusa": is_medusa}
+
+
+def check_early(folder: Path, target: str) -> None:
+    """Refuse a folder that holds no head of a known layout for a target, as far as their configurations tell.
+
+    Raises:
+        CrossdraftError: a folder or its configuration is missing, or the head's has a key that is not followed.
+    """
+    if not folder.is_dir():
+        raise CrossdraftError(f"{folder} is no folder; name one that holds a head's config.json and weights.")
+    config = read_json(folder / CONFIG)
+    named = next((one for one in config.get("architectures") or () if one in UNREAD), None)
+    if named is not None:
+        raise CrossdraftError(
+            f"{folder / CONFIG} describes {UNREAD[named]} ({named}), whose network we do not have; use the program "
+            "that wrote it."
+        )
+    host = read_json(shipped_or_found(target, TARGETS) / CONFIG)
+    size = (host.get("text_config") or host).get("hidden_size")
+    tables = next((TABLES[name] for name, owns in OWNS.items() if owns(config)), ())
+    faults = list[CrossdraftError]()
+    for table in tables if isinstance(size, int) else ():
+        try:
+            check(config, table, {"hidden_size": size})
+        except CrossdraftError as fault:
+            faults.append(fault)
+    if faults and len(faults) == len(tables):
+        raise faults[-1]
