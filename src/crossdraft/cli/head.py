@@ -9,8 +9,10 @@ import typer
 
 from crossdraft.cli.options import AsJson, LocalTarget
 from crossdraft.errors import CrossdraftError
+from crossdraft.heads.convert.layouts import check_early
 
 if TYPE_CHECKING:
+    from crossdraft.engine.target import Target
     from crossdraft.heads.convert.convert import ConversionReport
     from crossdraft.heads.convert.converter import TargetInfo
 
@@ -48,11 +50,12 @@ def import_(
     levels: Annotated[
         str | None, typer.Option(help="Hidden states that it was trained on, as 2,14,25; 0 = the embeddings.")
     ] = None,
+    probe: Annotated[
+        bool, typer.Option(help="Draft eight short answers of the target with it, a minute at most, and say its τ.")
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Make a head of ours from a folder in the layout of EAGLE, speculators, Medusa or DFlash."""
-    from crossdraft.heads.convert.convert import import_head
-
+    """Make a head of ours from a folder in the layout of EAGLE, speculators, Medusa or DFlash, and try it."""
     corrections: dict[str, Any] = {} if rope_theta is None else {"rope_theta": rope_theta}
     if rope_theta is not None and not 0 < rope_theta < float("inf"):
         raise CrossdraftError(f"--rope-theta is {rope_theta}; give a positive number, as --rope-theta 10000.")
@@ -60,8 +63,19 @@ def import_(
         if not re.fullmatch(r"\d+(,\d+)*", levels):
             raise CrossdraftError(f"--levels is '{levels}'; give numbers of layers, as --levels 2,14,25.")
         corrections["levels"] = tuple(map(int, levels.split(",")))
-    done = import_head(head, out, host_of(target), corrections)
-    _report(done, out, f"{done.network}, from the layout of {done.layout}", as_json=as_json)
+        if sorted({*corrections["levels"]}) != [*corrections["levels"]]:
+            raise CrossdraftError(f"--levels is '{levels}'; give each layer once, in ascending order, as 2,14,25.")
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise CrossdraftError(f"{out} is there already; name a new folder.")
+    check_early(head, target)
+    from crossdraft.heads.convert.convert import import_head
+    from crossdraft.heads.convert.probe import method_of
+
+    loaded, host = _loaded(target)
+    done = import_head(head, out, host, corrections)
+    said, probed = _probed(loaded, target, out, done.network) if probe else ((), None)
+    what = f"{done.network}, from the layout of {done.layout}; draft with {method_of(done.network)}:dir={out}"
+    _report(done, out, what, *said, as_json=as_json, probe=probed)
 
 
 @app.command()
@@ -98,6 +112,11 @@ def folder_of(head: str) -> Path:
 
 def host_of(target: str, name: str | None = None) -> "TargetInfo":
     """Load a target and return the information about it that converting heads needs."""
+    return _loaded(target, name)[1]
+
+
+def _loaded(target: str, name: str | None = None) -> "tuple[Target, TargetInfo]":
+    """Load a target, with the information about it that converting heads needs."""
     from crossdraft.checkpoints.locate import REFERENCE
     from crossdraft.cli.reporting import hush, waiting
     from crossdraft.heads.convert.converter import TargetInfo
@@ -109,15 +128,36 @@ def host_of(target: str, name: str | None = None) -> "TargetInfo":
         loaded = load_target(target, "cpu", "float32", packed=False)
     named = name or str(REFERENCE / "target" if target == "reference" else target)
     kinds = tuple(getattr(loaded.model.config, "architectures", None) or (type(loaded.model).__name__,))
-    layers = loaded.text_config.num_hidden_layers
-    return TargetInfo(SharedWeights.of(loaded.model), layers, target_fingerprint(target), named, kinds)
+    layers, shared = loaded.text_config.num_hidden_layers, SharedWeights.of(loaded.model)
+    text = 1 + max({*range(len(shared.embeddings))} - loaded.reserved)
+    visual = tuple(sorted(loaded.traits.visual_ids))
+    return loaded, TargetInfo(shared, layers, target_fingerprint(target), named, kinds, text, visual)
 
 
-def _report(done: "ConversionReport", out: Path, what: str, *, as_json: bool) -> None:
+def _probed(loaded: "Target", target: str, out: Path, network: str) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Probe an imported head: lines for people, and facts."""
+    from crossdraft.cli.reporting import saying
+    from crossdraft.heads.convert.probe import FITS, probe
+
+    try:
+        with saying("drafting answers of the target's own") as tell:
+            answers, tau = probe(loaded, target, out, network, tell)
+    except CrossdraftError as error:
+        return (f"- It was not tried: {error}",), {"answers": 0, "tau": None, "why": str(error)}
+    lines = [f"- Tried on {answers} short answers of the target's own, in chains of 4: τ {tau:.2f}."]
+    if tau < FITS:
+        lines.append(
+            "- Warning: this head does not fit: wrong rope theta, levels or norm order, or another target; see "
+            "--rope-theta and --levels."
+        )
+    return tuple(lines), {"answers": answers, "tau": tau, "fits": tau >= FITS}
+
+
+def _report(done: "ConversionReport", out: Path, what: str, *more: str, as_json: bool, **facts: Any) -> None:
     from crossdraft.cli.reporting import report
 
     lines = [f"{out}: {what}, {done.tensors} tensors, {done.parameters:,} parameters"]
     if done.difference is not None:
         lines.append(f"- Read back: the maximum absolute difference of the logits is {done.difference:.1e}.")
-    lines += [f"- {note}" for note in done.notes]
-    report(asdict(done) | {"out": str(out)}, *lines, as_json=as_json)
+    lines += [*(f"- {note}" for note in done.notes), *more]
+    report(asdict(done) | {"out": str(out), **facts}, *lines, as_json=as_json)

@@ -36,10 +36,19 @@ def mlp(x: Tensor, t: dict[str, Tensor], layer: str) -> Tensor:
     ].T
 
 
-def layered(x: Tensor, into: Tensor, t: dict[str, Tensor], layer: str, config: dict) -> Tensor:
-    """A causal decoder layer: the stream x [n, H], its attention fed with `into`."""
-    positions, theta = torch.arange(len(x)), config["rope_parameters"]["rope_theta"]
-    q, k, v = (parted(into @ t[f"{layer}.self_attn.{name}_proj.weight"].T, config) for name in "qkv")
+def layered(
+    x: Tensor, into: Tensor, t: dict[str, Tensor], layer: str, config: dict, positions: Tensor | None = None
+) -> Tensor:
+    """A causal decoder layer: the stream x [n, H], its attention fed with `into`; biases where the file has some."""
+    positions = torch.arange(len(x)) if positions is None else positions
+    theta = config["rope_parameters"]["rope_theta"] if "rope_parameters" in config else config["rope_theta"]
+    q, k, v = (
+        parted(
+            into @ t[f"{layer}.self_attn.{name}_proj.weight"].T + t.get(f"{layer}.self_attn.{name}_proj.bias", 0),
+            config,
+        )
+        for name in "qkv"
+    )
     mask = torch.ones(len(x), len(x)).tril().bool()
     mixed = attention(rotate(q, positions, theta), rotate(k, positions, theta), v, mask)
     x = x + mixed @ t[f"{layer}.self_attn.o_proj.weight"].T

@@ -16,7 +16,7 @@ from crossdraft.files import atomic_folder, read_json
 from crossdraft.heads.convert.converter import Converter, ForeignHead, NativeHead, TargetInfo
 from crossdraft.heads.convert.dflash import DFLASH
 from crossdraft.heads.convert.eagle import EAGLE, SPECULATORS
-from crossdraft.heads.convert.layouts import LEVELS, OTHER_LEVELS
+from crossdraft.heads.convert.layouts import LEVELS, OTHER_LEVELS, layout_of
 from crossdraft.heads.convert.medusa import MEDUSA
 from crossdraft.heads.files import CONFIG, load_head, read_config, revived, save_head, stored_weights
 from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
@@ -207,18 +207,3 @@ def converter_for(name: str, network: str) -> Converter:
             f"The layout '{name}' holds {' and '.join(layout.networks)}, this head is a '{network}'; {hint}."
         )
     return layout
-
-
-def layout_of(config: Mapping[str, Any], where: str) -> str:
-    """Name of the layout of a `config.json`; `where`, the file's path, begins the error message.
-
-    Raises:
-        CrossdraftError: the layout is not supported.
-    """
-    for name, layout in CONVERTERS.items():
-        if layout.owns(config):
-            return name
-    kind = config.get("architectures") or config.get("model_type") or "no architecture"
-    raise CrossdraftError(
-        f"{where} describes {kind}, which is no head that we can read; we read the layouts of {', '.join(CONVERTERS)}."
-    )

@@ -92,13 +92,11 @@ class Converter:
 
     Args:
         networks: our networks that it can hold.
-        owns: true if a `config.json` is in this layout.
         write, read: functions that convert from our form, and to our form.
         weights: name of the weights file.
     """
 
     networks: tuple[str, ...]
-    owns: Callable[[Mapping[str, Any]], bool]
     write: Callable[[NativeHead, TargetInfo], ForeignHead]
     read: Callable[[ForeignHead, TargetInfo], NativeHead]
     weights: str = "model.safetensors"

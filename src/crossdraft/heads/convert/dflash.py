@@ -163,9 +163,4 @@ def _windows(theirs: Mapping[str, Any], layers: int) -> tuple[int, ...]:
     return tuple(window if kind == SLIDING else 0 for kind in kinds)
 
 
-DFLASH = Converter(
-    ("dflash",),
-    lambda config: "dflash_config" in config or "DFlashDraftModel" in (config.get("architectures") or []),
-    write,
-    read,
-)
+DFLASH = Converter(("dflash",), write, read)

@@ -44,17 +44,7 @@ from crossdraft.heads.convert.converter import (
     shared_ids,
     without_embeddings,
 )
-from crossdraft.heads.convert.layouts import (
-    EAGLE3_KEYS,
-    EAGLE_KEYS,
-    FLAGS,
-    LEVELS,
-    LLAMA,
-    MSD_TYPES,
-    SPECULATORS_KEYS,
-    is_eagle,
-    is_speculators,
-)
+from crossdraft.heads.convert.layouts import EAGLE3_KEYS, EAGLE_KEYS, FLAGS, LEVELS, LLAMA, MSD_TYPES, SPECULATORS_KEYS
 from crossdraft.heads.networks.eagle import HiViSConfig
 from crossdraft.heads.networks.eagle3 import Eagle3Config, levels_of
 from crossdraft.heads.networks.layers import DecoderConfig
@@ -308,5 +298,5 @@ def _steps(theirs: Mapping[str, Any]) -> int:
     return number(methods[0], "speculative_tokens", STEPS_3)
 
 
-EAGLE = Converter(("eagle", "eagle3"), is_eagle, write_eagle, read_eagle)
-SPECULATORS = Converter(("eagle3",), is_speculators, write_speculators, read_speculators)
+EAGLE = Converter(("eagle", "eagle3"), write_eagle, read_eagle)
+SPECULATORS = Converter(("eagle3",), write_speculators, read_speculators)

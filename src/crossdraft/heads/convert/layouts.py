@@ -3,7 +3,7 @@
 Importing this module needs no PyTorch, so that a wrong folder is refused at once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,14 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.files import read_json
 
 CONFIG = "config.json"
-LLAMA, QWEN2 = ("LlamaForCausalLM", "LlamaForCausalLMEagle", "EagleLlamaForCausalLM"), "Qwen2ForCausalLM"
+LLAMA = ("LlamaForCausalLM", "LlamaForCausalLMEagle", "EagleLlamaForCausalLM")
 MSD_TYPES = ("llava", "qwen2_vl")
 # Heads of VLMs in EAGLE-1's layout have the target's own type and class.
-VLM_TYPES = (*MSD_TYPES, "llava_next", "qwen2_5_vl")
-VLM_CLASSES = (
-    "LlavaLlamaForCausalLM", "LlavaForConditionalGeneration", "LlavaNextForConditionalGeneration",
-    "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration",
+MODEL_TYPES = ("llama", "qwen2", *MSD_TYPES, "llava_next", "qwen2_5_vl")
+ARCHITECTURES = (
+    *LLAMA, "Qwen2ForCausalLM", "LlavaLlamaForCausalLM", "LlavaForConditionalGeneration",
+    "LlavaNextForConditionalGeneration", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration",
 )  # fmt: skip
-ARCHITECTURES = (*LLAMA, QWEN2, *VLM_CLASSES)
 ARCHITECTURES_3 = (
     "LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Qwen2_5vlForCausalLM", "Eagle3Qwen3vlForCausalLM",
 )  # fmt: skip
@@ -38,7 +37,7 @@ LAYER_KEYS: Table = {
 EAGLE_KEYS: Table = {
     **LAYER_KEYS,
     **VISION,
-    "model_type": Only(("llama", "qwen2", *VLM_TYPES)),
+    "model_type": Only(MODEL_TYPES),
     "architectures": Only((*([name] for name in ARCHITECTURES), list(LLAMA[1:]))),
     "bias": Followed("fc.bias"),
     "dropout": Harmless("training"),
@@ -106,29 +105,32 @@ TABLES: Mapping[str, tuple[Table, ...]] = {
     "speculators": (SPECULATORS_KEYS,),
     "medusa": (MEDUSA_KEYS,),
 }
-UNREAD = {
-    "PEagleDraftModel": "P-EAGLE", "PEagleSpeculator": "P-EAGLE", "DSparkDraftModel": "DSpark",
-    "DSparkSpeculator": "DSpark", "DominoDraftModel": "Domino", "MTPSpeculator": "an MTP layer by speculators",
-}  # fmt: skip
+OWNS: Mapping[str, Callable[[Mapping[str, Any], str], bool]] = {  # of a config, and its first architecture
+    "eagle": lambda config, named: (
+        config.get("model_type") in MODEL_TYPES and named in (*ARCHITECTURES, *ARCHITECTURES_3)
+    ),
+    "speculators": lambda config, named: "speculators_model_type" in config,
+    "medusa": lambda config, named: "medusa_num_heads" in config,
+    "dflash": lambda config, named: "dflash_config" in config or named == "DFlashDraftModel",
+}
+UNREAD = ("peagle", "dspark", "domino")  # drafters whose networks we do not have
 
 
-def is_eagle(config: Mapping[str, Any]) -> bool:
-    """True for EAGLE's layout: of its repository, SGLang, AngelSlim, ViSpec, HiViS or MSD."""
-    named = (config.get("architectures") or [""])[0]
-    return config.get("model_type") in ("llama", "qwen2", *VLM_TYPES) and named in (*ARCHITECTURES, *ARCHITECTURES_3)
+def layout_of(config: Mapping[str, Any], where: str) -> str:
+    """Name of the layout of a `config.json`; `where`, the file's path, begins the error message.
 
-
-def is_speculators(config: Mapping[str, Any]) -> bool:
-    """True for the layout of `vllm-project/speculators`."""
-    return "speculators_model_type" in config
-
-
-def is_medusa(config: Mapping[str, Any]) -> bool:
-    """True for Medusa's layout."""
-    return "medusa_num_heads" in config
-
-
-OWNS = {"eagle": is_eagle, "speculators": is_speculators, "medusa": is_medusa}
+    Raises:
+        CrossdraftError: the layout is not supported.
+    """
+    kind = config.get("architectures") or config.get("model_type") or "no architecture"
+    named = kind[0] if isinstance(kind, list) else str(kind)
+    of = str(config.get("speculators_model_type", named)).lower()
+    other = any(word in of for word in UNREAD)
+    found = [name for name, owns in OWNS.items() if not other and owns(config, named)]
+    if found:
+        return found[0]
+    why = "a drafter whose network we do not have" if other else "which is no head that we can read"
+    raise CrossdraftError(f"{where} describes {kind}, {why}; we read the layouts of {', '.join(OWNS)}.")
 
 
 def check_early(folder: Path, target: str) -> None:
@@ -140,20 +142,14 @@ def check_early(folder: Path, target: str) -> None:
     if not folder.is_dir():
         raise CrossdraftError(f"{folder} is no folder; name one that holds a head's config.json and weights.")
     config = read_json(folder / CONFIG)
-    named = next((one for one in config.get("architectures") or () if one in UNREAD), None)
-    if named is not None:
-        raise CrossdraftError(
-            f"{folder / CONFIG} describes {UNREAD[named]} ({named}), whose network we do not have; use the program "
-            "that wrote it."
-        )
+    tables = TABLES.get(layout_of(config, str(folder / CONFIG)), ())
     host = read_json(shipped_or_found(target, TARGETS) / CONFIG)
     size = (host.get("text_config") or host).get("hidden_size")
-    tables = next((TABLES[name] for name, owns in OWNS.items() if owns(config)), ())
     faults = list[CrossdraftError]()
     for table in tables if isinstance(size, int) else ():
         try:
             check(config, table, {"hidden_size": size})
         except CrossdraftError as fault:
             faults.append(fault)
-    if faults and len(faults) == len(tables):
-        raise faults[-1]
+    if faults and len(faults) == len(tables):  # EAGLE-1 and -3, told by their tensors, have a table each
+        raise faults[-1 if "draft_vocab_size" in config else 0]

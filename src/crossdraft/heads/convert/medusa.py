@@ -21,7 +21,7 @@ from crossdraft.heads.convert.converter import (
     renamed,
     shared_ids,
 )
-from crossdraft.heads.convert.layouts import MEDUSA_KEYS, is_medusa
+from crossdraft.heads.convert.layouts import MEDUSA_KEYS
 from crossdraft.heads.networks.recurrent import RecurrentConfig
 
 WEIGHTS = "medusa_lm_head.safetensors"
@@ -97,4 +97,4 @@ def _names(heads: int, layers: int) -> dict[str, str]:
     return {name: f"heads.{name}" for name in theirs}
 
 
-MEDUSA = Converter(("medusa",), is_medusa, write, read, WEIGHTS)
+MEDUSA = Converter(("medusa",), write, read, WEIGHTS)

@@ -90,7 +90,8 @@ class Eagle3(Autoregressive):
 
     def __init__(self, config: Eagle3Config, shared: SharedWeights) -> None:
         super().__init__(config, shared)
-        count = len(config.read)
+        count, normed = len(config.read), config.fc_norm or config.norm_before_fc
+        self.level_scales = (1.0,) * count if normed else config.level_scales  # a norm undoes them
         self.fc = nn.Linear(count * config.hidden_size, config.hidden_size, bias=False)
         self.midlayer = MidLayer(config, norm_before_residual=config.norm_before_residual)
         self.norm = RMSNorm(config.hidden_size, config.eps)
@@ -105,7 +106,7 @@ class Eagle3(Autoregressive):
         return tuple(sorted(set(self.config.read)))
 
     def fuse(self, hidden: Mapping[int, Tensor]) -> Tensor:
-        levels = self.input_norm(concat_layers(hidden, self.config.read, self.config.level_scales))
+        levels = self.input_norm(concat_layers(hidden, self.config.read, self.level_scales))
         if self.config.fc_norm:
             parts = zip(self.fc_norm, levels.chunk(len(self.fc_norm), -1), strict=True)
             levels = torch.cat([norm(level) for norm, level in parts], -1)
@@ -121,7 +122,7 @@ class Eagle3(Autoregressive):
         return self.lm_head(self.norm(outputs))
 
     def scales(self) -> dict[str, Tensor]:
-        return {"fc.weight": columns(self.fc.weight, self.config.level_scales)}
+        return {"fc.weight": columns(self.fc.weight, self.level_scales)}
 
 
 def levels_of(num_layers: int) -> tuple[int, int, int]:
