@@ -13,7 +13,7 @@ from transformers import LlamaConfig, Qwen2Config, Qwen3Config
 
 from crossdraft.config_keys import Followed, Harmless, Nested, Only, check
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.convert import dflash, eagle, medusa
+from crossdraft.heads.convert import dflash, layouts
 from crossdraft.heads.convert.convert import CONVERTERS, LONG, random_batch
 from crossdraft.heads.convert.converter import ForeignHead
 from crossdraft.heads.files import revived
@@ -210,11 +210,11 @@ def test_a_followed_key_is_followed(layout, key, value):
 @pytest.mark.parametrize(
     ("layout", "table", "key", "value"),
     [
-        ("eagle", eagle.EAGLE3_KEYS, "attention_bias", True),
-        ("eagle", eagle.EAGLE3_KEYS, "mlp_bias", True),
-        ("eagle", eagle.EAGLE3_KEYS, "hidden_act", "gelu"),
-        ("eagle", eagle.EAGLE3_KEYS, "layer_types", ["sliding_attention"]),
-        ("eagle1", eagle.EAGLE_KEYS, "use_sliding_window", True),
+        ("eagle", layouts.EAGLE3_KEYS, "attention_bias", True),
+        ("eagle", layouts.EAGLE3_KEYS, "mlp_bias", True),
+        ("eagle", layouts.EAGLE3_KEYS, "hidden_act", "gelu"),
+        ("eagle", layouts.EAGLE3_KEYS, "layer_types", ["sliding_attention"]),
+        ("eagle1", layouts.EAGLE_KEYS, "use_sliding_window", True),
         ("dflash", dflash.KEYS, "attention_bias", True),
         ("dflash", dflash.KEYS, "output_multiplier", 0.5),
         ("dflash", dflash.KEYS, "input_embedding_scale", 2.0),
@@ -276,7 +276,7 @@ def test_a_window_is_off_where_its_switch_is():
     check({"w": None}, table, {})
 
 
-@pytest.mark.parametrize("table", [eagle.EAGLE_KEYS, eagle.EAGLE3_KEYS, dflash.KEYS, medusa.MEDUSA_KEYS])
+@pytest.mark.parametrize("table", [layouts.EAGLE_KEYS, layouts.EAGLE3_KEYS, dflash.KEYS, layouts.MEDUSA_KEYS])
 def test_no_key_of_the_network_is_called_harmless(table):
     shapes = {"hidden_size", "vocab_size", "num_hidden_layers", "rope_parameters", "rope_scaling"}
     assert not any(isinstance(table[key], Harmless) for key in shapes & table.keys())

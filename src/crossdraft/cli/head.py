@@ -73,7 +73,7 @@ def import_(
 
     loaded, host = _loaded(target)
     done = import_head(head, out, host, corrections)
-    said, probed = _probed(loaded, target, out, done.network) if probe else ((), None)
+    said, probed = _probed(loaded, target, out, done.network) if probe else ([], None)
     what = f"{done.network}, from the layout of {done.layout}; draft with {method_of(done.network)}:dir={out}"
     _report(done, out, what, *said, as_json=as_json, probe=probed)
 
@@ -134,7 +134,7 @@ def _loaded(target: str, name: str | None = None) -> "tuple[Target, TargetInfo]"
     return loaded, TargetInfo(shared, layers, target_fingerprint(target), named, kinds, text, visual)
 
 
-def _probed(loaded: "Target", target: str, out: Path, network: str) -> tuple[tuple[str, ...], dict[str, Any]]:
+def _probed(loaded: "Target", target: str, out: Path, network: str) -> tuple[list[str], dict[str, Any]]:
     """Probe an imported head: lines for people, and facts."""
     from crossdraft.cli.reporting import saying
     from crossdraft.heads.convert.probe import FITS, probe
@@ -143,14 +143,14 @@ def _probed(loaded: "Target", target: str, out: Path, network: str) -> tuple[tup
         with saying("drafting answers of the target's own") as tell:
             answers, tau = probe(loaded, target, out, network, tell)
     except CrossdraftError as error:
-        return (f"- It was not tried: {error}",), {"answers": 0, "tau": None, "why": str(error)}
+        return [f"- It was not tried: {error}"], {"answers": 0, "tau": None, "why": str(error)}
     lines = [f"- Tried on {answers} short answers of the target's own, in chains of 4: τ {tau:.2f}."]
     if tau < FITS:
         lines.append(
             "- Warning: this head does not fit: wrong rope theta, levels or norm order, or another target; see "
             "--rope-theta and --levels."
         )
-    return tuple(lines), {"answers": answers, "tau": tau, "fits": tau >= FITS}
+    return lines, {"answers": answers, "tau": tau, "fits": tau >= FITS}
 
 
 def _report(done: "ConversionReport", out: Path, what: str, *more: str, as_json: bool, **facts: Any) -> None:

@@ -268,9 +268,3 @@ def test_eagle3_with_biases_needs_them_all(tmp_path):
     rewoven(folder, lambda tensors: {key: value for key, value in tensors.items() if not key.endswith("k_proj.bias")})
     with pytest.raises(CrossdraftError, match=r"lacks 'midlayer.self_attn.k_proj.bias'"):
         import_to(folder, tmp_path / "again")
-
-
-def test_what_is_not_read_is_named(tmp_path):
-    folder = reworded(carried(tmp_path), architectures=["PEagleDraftModel"])
-    with pytest.raises(CrossdraftError, match=r"PEagleDraftModel.*a drafter whose network we do not have"):
-        import_to(folder, tmp_path / "back")

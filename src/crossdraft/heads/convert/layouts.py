@@ -100,11 +100,9 @@ MEDUSA_KEYS: Table = {
     "hidden_size": OfTarget("hidden_size"),
     "vocab_size": Followed("draft_ids"),
 }
-TABLES: Mapping[str, tuple[Table, ...]] = {
-    "eagle": (EAGLE_KEYS, EAGLE3_KEYS),
-    "speculators": (SPECULATORS_KEYS,),
-    "medusa": (MEDUSA_KEYS,),
-}
+# Of EAGLE's two networks the tensors tell which it is: the keys of both are known.
+EITHER = {**EAGLE3_KEYS, **EAGLE_KEYS, "architectures": Harmless("names")}
+TABLES: Mapping[str, Table] = {"eagle": EITHER, "speculators": SPECULATORS_KEYS, "medusa": MEDUSA_KEYS}
 OWNS: Mapping[str, Callable[[Mapping[str, Any], str], bool]] = {  # of a config, and its first architecture
     "eagle": lambda config, named: (
         config.get("model_type") in MODEL_TYPES and named in (*ARCHITECTURES, *ARCHITECTURES_3)
@@ -113,7 +111,6 @@ OWNS: Mapping[str, Callable[[Mapping[str, Any], str], bool]] = {  # of a config,
     "medusa": lambda config, named: "medusa_num_heads" in config,
     "dflash": lambda config, named: "dflash_config" in config or named == "DFlashDraftModel",
 }
-UNREAD = ("peagle", "dspark", "domino")  # drafters whose networks we do not have
 
 
 def layout_of(config: Mapping[str, Any], where: str) -> str:
@@ -122,15 +119,13 @@ def layout_of(config: Mapping[str, Any], where: str) -> str:
     Raises:
         CrossdraftError: the layout is not supported.
     """
+    for name, owns in OWNS.items():
+        if owns(config, (config.get("architectures") or [""])[0]):
+            return name
     kind = config.get("architectures") or config.get("model_type") or "no architecture"
-    named = kind[0] if isinstance(kind, list) else str(kind)
-    of = str(config.get("speculators_model_type", named)).lower()
-    other = any(word in of for word in UNREAD)
-    found = [name for name, owns in OWNS.items() if not other and owns(config, named)]
-    if found:
-        return found[0]
-    why = "a drafter whose network we do not have" if other else "which is no head that we can read"
-    raise CrossdraftError(f"{where} describes {kind}, {why}; we read the layouts of {', '.join(OWNS)}.")
+    raise CrossdraftError(
+        f"{where} describes {kind}, which is no head that we can read; we read the layouts of {', '.join(OWNS)}."
+    )
 
 
 def check_early(folder: Path, target: str) -> None:
@@ -141,15 +136,8 @@ def check_early(folder: Path, target: str) -> None:
     """
     if not folder.is_dir():
         raise CrossdraftError(f"{folder} is no folder; name one that holds a head's config.json and weights.")
-    config = read_json(folder / CONFIG)
-    tables = TABLES.get(layout_of(config, str(folder / CONFIG)), ())
-    host = read_json(shipped_or_found(target, TARGETS) / CONFIG)
+    config, host = read_json(folder / CONFIG), read_json(shipped_or_found(target, TARGETS) / CONFIG)
+    table = TABLES.get(layout_of(config, str(folder / CONFIG)))
     size = (host.get("text_config") or host).get("hidden_size")
-    faults = list[CrossdraftError]()
-    for table in tables if isinstance(size, int) else ():
-        try:
-            check(config, table, {"hidden_size": size})
-        except CrossdraftError as fault:
-            faults.append(fault)
-    if faults and len(faults) == len(tables):  # EAGLE-1 and -3, told by their tensors, have a table each
-        raise faults[-1 if "draft_vocab_size" in config else 0]
+    if table is not None and size is not None:
+        check(config, table, {"hidden_size": size})
