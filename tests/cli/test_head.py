@@ -39,16 +39,41 @@ def test_a_head_is_exported_and_imported(pair, head, tmp_path, capsys):
         == "org/target"
     )
     assert main(["head", "import", str(theirs), str(back), *target]) == 0
-    assert json.loads(capsys.readouterr().out)["out"] == str(back)
+    done = json.loads(capsys.readouterr().out)
+    assert done["out"] == str(back)
+    assert done["probe"]["answers"] == 8
+    assert done["probe"]["fits"] is (done["probe"]["tau"] >= 1.1)
     assert json.loads((back / "config.json").read_text()) == json.loads((head / "config.json").read_text())
-    corrected = ["--rope-theta", "500", "--levels", "0,1,2"]
+    corrected = ["--rope-theta", "500", "--levels", "0,1,2", "--no-probe"]
     assert main(["head", "import", str(theirs), str(tmp_path / "corrected"), *target, *corrected]) == 0
     config = json.loads((tmp_path / "corrected" / "config.json").read_text())["config"]
     assert (config["rope_theta"], config["levels"]) == (500.0, [0, 1, 2])
-    assert main(["head", "import", str(theirs), str(tmp_path / "bad"), *target, "--levels", "high"]) == 2
-    assert "--levels is 'high'; give numbers of layers" in capsys.readouterr().err
-    assert main(["head", "import", str(theirs), str(tmp_path / "bad"), *target, "--rope-theta", "nan"]) == 2
-    assert "--rope-theta is nan; give a positive number" in capsys.readouterr().err
+    assert json.loads(capsys.readouterr().out)["probe"] is None
+
+
+def test_a_folder_or_option_that_cannot_be_is_refused_before_the_target_is_loaded(pair, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("crossdraft.cli.head._loaded", None)  # calling it would fail in another way
+    theirs, config = tmp_path / "theirs", {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama"}
+
+    def refused(*options: str, **words: object) -> str:
+        theirs.mkdir(exist_ok=True)
+        (theirs / "config.json").write_text(json.dumps(config | words))
+        assert main(["head", "import", str(theirs), str(tmp_path / "out"), "--target", str(pair.target), *options]) == 2
+        return capsys.readouterr().err
+
+    assert "--levels is 'high'; give numbers of layers" in refused("--levels", "high")
+    for levels in ("1,1,1", "3,2,1"):
+        assert f"--levels is '{levels}'; give each layer once, in ascending order" in refused("--levels", levels)
+    assert "--rope-theta is nan; give a positive number" in refused("--rope-theta", "nan")
+    assert "key_of_tomorrow = 1, a key that we do not know" in refused(key_of_tomorrow=1)
+    assert "target whose hidden_size is 7; this one's is" in refused(hidden_size=7)
+    assert "describes ['PEagleDraftModel'], which is no head that we can read" in refused(
+        architectures=["PEagleDraftModel"]
+    )
+    assert "speculators_model_type = 'dspark'" in refused(speculators_model_type="dspark")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "note").touch()
+    assert "is there already; name a new folder" in refused()
 
 
 @pytest.mark.parametrize(("method", "network"), [("eagle1", "eagle"), ("eagle2", "eagle"), ("medusa", "medusa")])

@@ -2,16 +2,20 @@
 
 import json
 from dataclasses import replace
+from shutil import copytree
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from crossdraft.checkpoints.locate import shipped_at
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.convert.convert import import_head, random_batch
+from crossdraft.heads.convert.probe import FITS, QUESTIONS, probe
 from crossdraft.heads.drafting.autoregressive import AutoregressiveDrafter
 from crossdraft.heads.drafting.head_drafter import TREES
 from crossdraft.heads.files import load_head, read_config
+from crossdraft.load import load_target
 from tests.heads.consistency import check_consistency
 from tests.heads.convert import by_hand
 from tests.heads.convert.folders import DEEP, LEVELS, SHA, host, reworded, rewoven
@@ -268,3 +272,14 @@ def test_eagle3_with_biases_needs_them_all(tmp_path):
     rewoven(folder, lambda tensors: {key: value for key, value in tensors.items() if not key.endswith("k_proj.bias")})
     with pytest.raises(CrossdraftError, match=r"lacks 'midlayer.self_attn.k_proj.bias'"):
         import_to(folder, tmp_path / "again")
+
+
+def test_a_probe_tells_a_head_that_fits_from_one_that_does_not(tmp_path):
+    """The shipped EAGLE-1; and the same with embeddings and features exchanged before its layer."""
+    loaded, whole, asked = load_target("reference", "cpu", "float32", packed=False), shipped_at("heads/eagle"), []
+    answers, tau = probe(loaded, "reference", whole, "eagle", asked.append)
+    assert (answers, tuple(asked)) == (8, QUESTIONS)
+    assert tau > 1.5
+    copytree(whole, tmp_path / "wrong")
+    rewoven(tmp_path / "wrong", lambda t: t | {"fc.weight": t["fc.weight"].roll(t["fc.weight"].shape[1] // 2, 1)})
+    assert probe(loaded, "reference", tmp_path / "wrong", "eagle", asked.append)[1] < FITS
