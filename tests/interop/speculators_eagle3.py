@@ -1,4 +1,4 @@
-"""Our exported EAGLE-3 in the real `speculators` package, on a CPU: the same logits, draft after draft.
+"""EAGLE-3 and the real `speculators` package, on a CPU: ours in it, and its own in ours, with the same logits.
 
 The package wants an older transformers than ours, so it runs in an environment of its own: `make interop`. The test
 runner does not collect this file; `tests/heads/convert/test_interop.py` runs what of it is ours.
@@ -6,6 +6,7 @@ runner does not collect this file; `tests/heads/convert/test_interop.py` runs wh
 
 import sys
 import tempfile
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from crossdraft.heads.convert.convert import export_head, random_batch
+from crossdraft.heads.convert.convert import export_head, import_head, random_batch
 from crossdraft.heads.convert.converter import TargetInfo
 from crossdraft.heads.files import load_head, make, save_head
 from crossdraft.heads.networks.base import SharedWeights
@@ -22,13 +23,15 @@ from crossdraft.heads.networks.train_batch import TrainBatch
 
 TOLERANCE, STEPS = 1e-5, 4
 HIDDEN, VOCABULARY, DEEP, SHA = 64, 200, 7, "0" * 64
+PADDED, LEVELS = 208, [1, 2, 4, 6]  # of a head by the package: rows of its vocabulary, and what it reads
+DRAFTED = (3, 5, 90, 150, 199, 201, 207)  # the last two are padding that the target does not have
 
 
-def make_target(folder: Path) -> TargetInfo:
+def make_target(folder: Path, rows: int = VOCABULARY) -> TargetInfo:
     """A small random Llama, saved: the package looks its verifier up."""
     torch.manual_seed(1)
     config = LlamaConfig(
-        hidden_size=HIDDEN, vocab_size=VOCABULARY, num_hidden_layers=DEEP, num_attention_heads=4, intermediate_size=96
+        hidden_size=HIDDEN, vocab_size=rows, num_hidden_layers=DEEP, num_attention_heads=4, intermediate_size=96
     )
     model = LlamaForCausalLM(config)
     model.save_pretrained(folder)
@@ -86,6 +89,54 @@ def compare(drafted: int) -> float:
     return max(float((a[:whole] - b[:whole]).abs().max()) for a, b in zip(ours, found, strict=True))
 
 
+def write_theirs(folder: Path, host: TargetInfo) -> None:
+    """A head that the package writes: EAGLE-3.1 of four levels, its residual after the norm, a padded vocabulary."""
+    from speculators import SpeculatorsConfig, VerifierConfig
+    from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
+    from speculators.proposals.greedy import GreedyTokenProposalConfig
+
+    proposals = SpeculatorsConfig(
+        algorithm="eagle3", proposal_methods=[GreedyTokenProposalConfig(speculative_tokens=STEPS)],
+        default_proposal_method="greedy", verifier=VerifierConfig.from_pretrained(host.name),
+    )  # fmt: skip
+    layer = LlamaConfig(
+        hidden_size=HIDDEN, vocab_size=PADDED, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=24, intermediate_size=96, attn_implementation="eager",
+    )  # fmt: skip
+    config = Eagle3SpeculatorConfig(
+        transformer_layer_config=layer, draft_vocab_size=len(DRAFTED), norm_before_residual=True, fc_norm=True,
+        norm_output=True, eagle_aux_hidden_state_layer_ids=LEVELS, speculators_config=proposals,
+    )  # fmt: skip
+    model = Eagle3DraftModel(config)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(torch.randn_like(weight) * 0.2)
+        model.embed_tokens.weight.copy_(host.shared.embeddings)
+    drafted = torch.zeros(PADDED, dtype=torch.bool)
+    drafted[list(DRAFTED)] = True
+    model.load_vocab_mappings(drafted, torch.tensor(DRAFTED) - torch.arange(len(DRAFTED)))
+    model.save_pretrained(folder)
+
+
+@torch.no_grad()
+def compare_imported() -> float:
+    """The largest difference between the logits of a head by the package and those of the same, imported."""
+    with tempfile.TemporaryDirectory() as room:
+        own, foreign = Path(room) / "own", Path(room) / "foreign"
+        padded = make_target(Path(room) / "target", PADDED)
+        write_theirs(foreign, padded)
+        rows = padded.shared.embeddings[:VOCABULARY], padded.shared.lm_head[:VOCABULARY]
+        host = replace(padded, shared=SharedWeights(*rows))
+        import_head(foreign, own, host)
+        head = load_head(own, host.shared)
+        batch = random_batch(head)
+        kept = len([one for one in DRAFTED if one < VOCABULARY])
+        pairs = zip(head(batch), theirs(foreign, batch), strict=True)
+        whole = batch.tokens.shape[1] - STEPS - 1
+        return max(float((a.logits[0, :whole] - b[:whole, :kept]).abs().max()) for a, b in pairs)
+
+
 def say(line: str) -> None:
     """On stdout."""
     sys.stdout.write(f"{line}\n")
@@ -99,6 +150,9 @@ def main() -> None:
         separate = compare(drafted)
         say(f"EAGLE-3 drafting {drafted} of {VOCABULARY} ids, {STEPS} steps: logits differ by {separate:.1e} at most")
         worst = max(worst, separate)
+    separate = compare_imported()
+    say(f"EAGLE-3.1 by speculators, imported: logits differ by {separate:.1e} at most")
+    worst = max(worst, separate)
     sys.exit(not worst <= TOLERANCE)
 
 

@@ -63,9 +63,6 @@ MAPS = ("d2t", "t2d")
 BIASES = tuple(f"self_attn.{name}_proj.bias" for name in "qkv")
 IMAGES = ("img_fc.weight", "img_fc.bias", *(f"imadpt.{name}_proj.weight" for name in "kvo"), "imadpt.q")
 IMAGE_BIASES = ("imadpt.k_proj.bias", "imadpt.v_proj.bias")
-LAYER_DEFAULTS = {  # of `LlamaConfig`: speculators leave out what is so
-    "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "vocab_size": 32000,
-}  # fmt: skip
 SPECULATORS_VERSION = "0.9.0"  # version of the package that writes such files
 
 
@@ -289,7 +286,7 @@ def read_speculators(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     layer = theirs.get("transformer_layer_config")
     if not isinstance(layer, Mapping):
         raise CrossdraftError("The checkpoint's config.json lacks 'transformer_layer_config'; is it whole?")
-    flat = {**LAYER_DEFAULTS, **layer, **{key: theirs.get(key) for key in (LEVELS, *FLAGS)}}
+    flat = {**layer, **{key: theirs.get(key) for key in (LEVELS, *FLAGS)}}
     return read_eagle3(flat, foreign.tensors, host, number(theirs, "draft_vocab_size"), _steps(theirs))
 
 
