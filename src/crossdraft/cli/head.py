@@ -144,13 +144,9 @@ def _probed(loaded: "Target", target: str, out: Path, network: str) -> tuple[lis
             answers, tau = probe(loaded, target, out, network, tell)
     except CrossdraftError as error:
         return [f"- It was not tried: {error}"], {"answers": 0, "tau": None, "why": str(error)}
-    lines = [f"- Tried on {answers} short answers of the target's own, in chains of 4: τ {tau:.2f}."]
-    if tau < FITS:
-        lines.append(
-            "- Warning: this head does not fit: wrong rope theta, levels or norm order, or another target; see "
-            "--rope-theta and --levels."
-        )
-    return lines, {"answers": answers, "tau": tau, "fits": tau >= FITS}
+    said = f"- Tried on {answers} short answers of the target's own, in chains of 4: τ {tau:.2f}."
+    wrong = "- Warning: this head does not fit: wrong rope theta, levels or norm order (--rope-theta, --levels)."
+    return [said, wrong][: 2 if tau < FITS else 1], {"answers": answers, "tau": tau, "fits": tau >= FITS}
 
 
 def _report(done: "ConversionReport", out: Path, what: str, *more: str, as_json: bool, **facts: Any) -> None:

@@ -176,6 +176,7 @@ def llama_config(config: DecoderConfig, layers: int = 1) -> dict[str, Any]:
         "hidden_act": "silu",
         "attention_bias": False,
         "mlp_bias": False,
+        **({"qkv_bias": True} if config.qkv_bias else {}),
         "attention_dropout": 0.0,
         "tie_word_embeddings": False,
         "pad_token_id": None,
