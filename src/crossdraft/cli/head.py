@@ -69,7 +69,7 @@ def import_(
         raise CrossdraftError(f"{out} is there already; name a new folder.")
     check_early(head, target)
     from crossdraft.heads.convert.convert import import_head
-    from crossdraft.heads.convert.probe import method_of
+    from crossdraft.heads.probe import method_of
 
     loaded, host = _loaded(target)
     done = import_head(head, out, host, corrections)
@@ -137,7 +137,7 @@ def _loaded(target: str, name: str | None = None) -> "tuple[Target, TargetInfo]"
 def _probed(loaded: "Target", target: str, out: Path, network: str) -> tuple[list[str], dict[str, Any]]:
     """Probe an imported head: lines for people, and facts."""
     from crossdraft.cli.reporting import saying
-    from crossdraft.heads.convert.probe import FITS, probe
+    from crossdraft.heads.probe import FITS, probe
 
     try:
         with saying("drafting answers of the target's own") as tell:

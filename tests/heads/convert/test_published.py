@@ -11,10 +11,10 @@ from safetensors.torch import save_file
 from crossdraft.checkpoints.locate import shipped_at
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.convert.convert import import_head, random_batch
-from crossdraft.heads.convert.probe import FITS, QUESTIONS, probe
 from crossdraft.heads.drafting.autoregressive import AutoregressiveDrafter
 from crossdraft.heads.drafting.head_drafter import TREES
 from crossdraft.heads.files import load_head, read_config
+from crossdraft.heads.probe import FITS, QUESTIONS, probe
 from crossdraft.load import load_target
 from tests.heads.consistency import check_consistency
 from tests.heads.convert import by_hand
@@ -274,7 +274,7 @@ def test_eagle3_with_biases_needs_them_all(tmp_path):
         import_to(folder, tmp_path / "again")
 
 
-def test_a_probe_tells_a_head_that_fits_from_one_that_does_not(tmp_path):
+def test_a_probe_separates_a_head_that_fits_from_one_that_does_not(tmp_path):
     """The shipped EAGLE-1; and the same with embeddings and features exchanged before its layer."""
     loaded, whole, asked = load_target("reference", "cpu", "float32", packed=False), shipped_at("heads/eagle"), []
     answers, tau = probe(loaded, "reference", whole, "eagle", asked.append)
