@@ -4,16 +4,22 @@ import json
 from dataclasses import replace
 from shutil import copytree
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from crossdraft.checkpoints.locate import shipped_at
+from crossdraft.cli.head import _loaded
+from crossdraft.engine.loop import DecodeLoop
+from crossdraft.engine.request import Request
+from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.convert.convert import import_head, random_batch
 from crossdraft.heads.drafting.autoregressive import AutoregressiveDrafter
 from crossdraft.heads.drafting.head_drafter import TREES
-from crossdraft.heads.files import load_head, read_config
+from crossdraft.heads.files import config_of, load_head, make, read_config, save_head
+from crossdraft.heads.load import load_head_drafter
 from crossdraft.heads.probe import FITS, QUESTIONS, probe
 from crossdraft.load import load_target
 from tests.heads.consistency import check_consistency
@@ -283,3 +289,22 @@ def test_a_probe_separates_a_head_that_fits_from_one_that_does_not(tmp_path):
     copytree(whole, tmp_path / "wrong")
     rewoven(tmp_path / "wrong", lambda t: t | {"fc.weight": t["fc.weight"].roll(t["fc.weight"].shape[1] // 2, 1)})
     assert probe(loaded, "reference", tmp_path / "wrong", "eagle", asked.append)[1] < FITS
+
+
+@pytest.mark.parametrize("network", ["vispec", "eaglevlm"])
+def test_a_head_in_its_authors_arrangement_finds_what_is_shown_and_changes_no_answer(tmp_path, network, monkeypatch):
+    """ViSpec's and MSD's prefix in the engine: an untrained one, on the reference target with a picture."""
+    target, host = _loaded("reference")
+    sizes = {"heads": 4, "kv_heads": 2, "head_dim": 16, "intermediate_size": 32, "visual_ids": host.visual_ids}
+    head = make(network, config_of(network, {**host.sizes, "draft_ids": (5, 6, 7), **sizes}, "here"), host.shared)
+    save_head(tmp_path, head, network, host.sha256)
+    drafter = load_head_drafter(network, target, "reference", tmp_path, "chain", sorted(target.reserved))
+    found, prefix = [], type(drafter.head).prefix
+    monkeypatch.setattr(
+        type(drafter.head), "prefix", lambda self, *given: found.append(given[1]) or prefix(self, *given)
+    )
+    request = Request("What is shown?", image=np.zeros((56, 84, 3), np.uint8), max_new_tokens=12)
+    (answer,) = DecodeLoop(target, DraftRunner(drafter, "off"), adaptive=False, nodes=4).generate([request])
+    assert torch.isin(found[0], torch.tensor(host.visual_ids)).any()
+    assert answer.stats.drafted > 0
+    assert answer.tokens == DecodeLoop(target).generate([request])[0].tokens
