@@ -7,6 +7,7 @@
 # make docs     the pages' lists from the code and figures from the JSON, and the site in build/site, by an environment of its own
 # make interop  our exported EAGLE-3 in the real speculators package, in an environment of its own
 # make interop-vllm  the reference pair inside the real vLLM (CPU), in an environment of its own: minutes, 4 GB
+# make interop-processors  every class of docs/models.md from its folder, with its real processor: minutes, 4 GB
 # make interop-ray   replicas on a Ray cluster, a node of which is killed; INTEROP_JSON=FILE writes what was counted
 # make gpu      on a machine with a CUDA device: its tests and the shapes of 7B models, in one JSON; needs no `make setup`
 # make dist     source and wheel of each distribution, in dist
@@ -24,7 +25,7 @@ TESTS := $(ONE_THREAD) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(SIDE_B
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve test test-all check dist format docs site interop interop-vllm interop-ray gpu bench
-.PHONY: report-quick clean
+.PHONY: interop-processors report-quick clean
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -133,6 +134,18 @@ $(INTEROP_VLLM)/.ready: Makefile
 	$(INTEROP_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check av h5py hdf5plugin
 	@touch $@
 
+# torch and torchvision must be of one build: these are PyPI's, with CUDA's libraries, and run on a CPU.
+INTEROP_PROCESSORS := .venv-processors
+interop-processors: $(INTEROP_PROCESSORS)/.ready
+	PYTHONPATH=$(SOURCES):. $(ONE_THREAD) $(INTEROP_PROCESSORS)/bin/python -W ignore tests/interop/processors.py $(ARGS)
+
+$(INTEROP_PROCESSORS)/.ready: constraints.txt Makefile
+	test -x $(INTEROP_PROCESSORS)/bin/python || $(PYTHON) -m venv $(INTEROP_PROCESSORS)
+	$(INTEROP_PROCESSORS)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.14.1 torchvision==0.29.1
+	$(INTEROP_PROCESSORS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  $$(grep '^transformers==' constraints.txt) typer rich jinja2 'av>=18' 'pillow>=11'
+	@touch $@
+
 INTEROP_RAY := .venv-ray
 interop-ray: $(INTEROP_RAY)/.ready
 	PYTHONPATH=$(SOURCES):. $(ONE_THREAD) $(INTEROP_RAY)/bin/python -m pytest -m slow -s tests/interop/test_ray.py $(ARGS)
@@ -145,4 +158,4 @@ $(INTEROP_RAY)/.ready: pyproject.toml constraints.txt Makefile
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-interop .venv-vllm .venv-ray .venv-docs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-interop .venv-vllm .venv-processors .venv-ray .venv-docs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

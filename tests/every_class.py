@@ -23,7 +23,7 @@ from crossdraft.engine.encoded import visual_rows
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.target import Target
 from crossdraft.trial import WORDS, conforms
-from tests.any_class import LITTLE, merged
+from tests.any_class import little, with_ids
 
 VOCABULARY, IMAGE, VIDEO = 300, 297, 298
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "models.json"
@@ -144,21 +144,10 @@ def shown(kind: str, model: PreTrainedModel, clip: bool) -> Prompt:
 
 def config_of(kind: str) -> PretrainedConfig:
     """A class's own configuration, with little pictures and a vocabulary of its own."""
-    config = CONFIG_MAPPING[kind]
-    values = config().to_dict()
-    vision = values.get("vision_config") or {}
-    vision |= {name: value for name, value in LITTLE.items() if isinstance(vision.get(name), int)}
-    values = merged(values, EDITS[kind])
-    width = (values.get("text_config") or values).get("hidden_size")
-    values |= {"hidden_size": width} if "hidden_size" in values else {}
-    vision |= {"out_hidden_size": width} if "out_hidden_size" in vision else {}  # the defaults of some do not fit
     ids = {"image_token": IMAGE, "video_token": VIDEO, "bos_token": 1, "eos_token": 2, "pad_token": 0}
     starts = ("vision_start_token", "image_start_token", "video_start_token")
     ids |= dict.fromkeys(starts, 290) | {name.replace("start", "end"): 291 for name in starts}
-    named = {f"{name}_{end}": one for name, one in ids.items() for end in ("id", "index")}
-    for part in (values, values.get("text_config") or {}):
-        part |= {name: one for name, one in {**named, "vocab_size": VOCABULARY}.items() if name in part}
-    return config.from_dict(values)
+    return CONFIG_MAPPING[kind].from_dict(with_ids(little(kind, EDITS[kind]), ids, VOCABULARY))
 
 
 def tried(kind: str) -> dict[str, Any]:

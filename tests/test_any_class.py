@@ -1,28 +1,34 @@
 """Classes that are not in the table of families: tried when they are loaded, prompts by the checkpoint's processor."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from transformers import AutoProcessor, BertConfig, BertLMHeadModel
 
 import crossdraft as cd
 from crossdraft import trial
 from crossdraft.cli.main import main
+from crossdraft.engine.target import Target
 from crossdraft.load import load_target, text_folder
-from tests.any_class import save_class
+from tests.any_processor import (
+    CASES,
+    FRAMES,
+    QUESTION,
+    compared,
+    own_inputs,
+    save_kind,
+    save_model,
+    template_of,
+    tokenizer_of,
+)
 from tests.every_class import EDITS, RESULTS, tried
 
 OPTIONS = cd.Options(device="cpu", placement="inline", adaptive=False)
 PIXELS = np.random.default_rng(0).integers(0, 256, (70, 40, 3), dtype=np.uint8)
-CLIP_PIXELS = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 16}}
-LLAVA = {
-    "processor_class": "LlavaProcessor",
-    "patch_size": 4,
-    "vision_feature_select_strategy": "default",
-    "num_additional_image_tokens": 1,
-    "image_processor": CLIP_PIXELS | {"crop_size": {"height": 16, "width": 16}},
-}
 
 
 def generated(target, request):
@@ -33,7 +39,7 @@ def generated(target, request):
 
 @pytest.fixture(scope="module")
 def llava(tmp_path_factory):
-    return save_class("llava", tmp_path_factory.mktemp("llava"), {}, LLAVA)
+    return save_kind("llava", tmp_path_factory.mktemp("llava"))
 
 
 def changed(folder: Path, new: Path, **files: str | None) -> str:
@@ -59,15 +65,57 @@ def test_answers_are_those_of_generate(llava):
         assert answer.stats.cached_tokens > 9  # the picture's
         words = cd.Request("Say something.", max_new_tokens=24)
         assert engine.generate(words).tokens == generated(engine.target, words)
-        with pytest.raises(cd.CrossdraftError, match=r"Clips are read .* needs the package torchvision; install"):
+        with pytest.raises(cd.CrossdraftError, match=r"Clips cannot be .* a Llava.*: the LlavaProcessor .* reads none"):
             engine.generate(cd.Request("what is it?", PIXELS[None]))
         with pytest.raises(cd.CrossdraftError, match=r"own processor, a LlavaProcessor, fails on this request: .*;"):
             engine.generate(cd.Request("what is <image>?", image=PIXELS))
 
 
+@pytest.mark.parametrize("kind", ["aya_vision", "idefics3", "llava_next", "paddleocr_vl"])
+def test_inputs_and_answers_are_those_of_the_class_and_its_processor(kind, tmp_path):
+    """By Pillow; `make interop-processors` has all classes, and clips."""
+    folder = save_kind(kind, tmp_path)
+    with cd.Engine.load(str(folder), "union:memory,ngram", OPTIONS) as engine:
+        for name, shown in {"words": {}, "image": {"image": FRAMES[4]}}.items():
+            request = cd.Request(QUESTION, **shown, max_new_tokens=12)
+            prompt = engine.target.prepare(request)
+            own = own_inputs(AutoProcessor.from_pretrained(folder), engine.target.model, name)
+            assert not compared(own, prompt.input_ids, prompt.features)
+            wanted = engine.target.model.generate(**own, max_new_tokens=12, do_sample=False)[0, len(prompt) :]
+            assert [*engine.generate(request).tokens] == wanted.tolist()
+
+
+def test_a_folder_whose_clips_need_torchvision(tmp_path):
+    case = CASES["video_llama_3"]
+    save_model("video_llama_3", case, tmp_path)
+    tokenizer_of(case).save_pretrained(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(template_of(case))
+    parts = {
+        "image_processor": {"image_processor_type": "VideoLlama3ImageProcessor", **case.image},
+        "video_processor": {"video_processor_type": "VideoLlama3VideoProcessor", **case.video},
+    }
+    settings = {"processor_class": "VideoLlama3Processor", **parts}
+    (tmp_path / "processor_config.json").write_text(json.dumps(settings))
+    target = load_target(str(tmp_path), "cpu")
+    assert target.prepare(cd.Request(QUESTION, image=FRAMES[4])).features
+    with pytest.raises(cd.CrossdraftError, match=r"Clips cannot be .*: its video .* needs .* torchvision; insta"):
+        target.prepare(cd.Request(QUESTION, FRAMES))
+
+
+def test_images_that_are_not_read_right_are_refused_and_words_are_answered(llava, monkeypatch, caplog):
+    """The adapter is made wrong: it drops the features of images."""
+    monkeypatch.setattr(Target, "_encode", lambda self, inputs: {})
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    target = load_target(str(llava), "cpu")
+    assert f"No image can be shown to {llava}" in caplog.text
+    assert len(target.prepare(cd.Request(QUESTION)))
+    with pytest.raises(cd.CrossdraftError, match=r"Images cannot be shown .* conformance, image: logits differ .* by"):
+        target.prepare(cd.Request(QUESTION, image=PIXELS))
+
+
 def test_a_class_is_tried_once(llava, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    load_target(str(llava), "cpu")
+    assert main(["check", str(llava), "--device", "cpu"]) == 0
     (note,) = tmp_path.rglob("*.json")
     assert [test["name"] for test in json.loads(note.read_text())] == ["conformance, text", "conformance, image"]
     monkeypatch.setattr(trial, "shrunk_model", None)
@@ -95,25 +143,68 @@ def test_check_lists_each_comparison(target, llava, capsys):
     assert found["passes"]
     assert {"conformance, text", "steps, text", "greedy chains, text", "greedy trees, text"} < {*names}
     assert ("greedy trees, image" in names) is (target != "text")
-    assert found["untried"] == {"llava": ["clip"], "reference": [], "text": ["image", "clip"]}[target]
+    assert [*found["untried"]] == {"llava": ["clip"], "reference": [], "text": ["image", "clip"]}[target]
     assert names[-1] == "drafter union:memory,ngram"
     assert {*found["seconds"]} == {"V(1)", "V(16)"}
 
 
 def test_check_says_what_is_wrong(llava, monkeypatch, capsys):
     monkeypatch.setattr("crossdraft.engine.passes.PassBuilder.depths", lambda self, tree: range(1, len(tree) + 1))
+    monkeypatch.setattr("crossdraft.cli.bars.FIRST_S", 0)
     assert main(["check", str(llava), "--device", "cpu"]) == 1
-    shown = capsys.readouterr().out
-    assert "LlavaForConditionalGeneration does not pass" in shown
-    assert "conformance, text  logits differ from the model's own" in shown
+    shown = capsys.readouterr()
+    assert f"checking {llava}: loading" in shown.err
+    assert "LlavaForConditionalGeneration does not pass" in shown.out
+    assert "conformance, text  logits differ from the model's own" in shown.out
+    assert "not tried: clip: the LlavaProcessor of its class reads none;" in shown.out
+
+
+def test_what_check_cannot_use_is_said_before_pytorch_is_imported(llava):
+    """Each with status 2, in one process."""
+    wrong = {
+        "DIR --drafter event": "reads an event recording, and none is shown here",
+        "DIR --drafter nosuch": "There is no drafter 'nosuch'",
+        "DIR --drafter model:dir=DIR,frames=999999": "frames must be 1 to 100000 frames",
+        "DIR --drafter model:dir=DIR/none": "neither the name of a shipped model",
+        "DIR --device gpu7": "--device is 'gpu7', which cannot be used",
+        "DIR/config.json": f"is a file; give the folder of the checkpoint, {llava}.",
+    }
+    calls = [asked.replace("DIR", str(llava)).split() for asked in wrong]
+    run = f"import sys; from crossdraft.cli.main import main; print([main(['check', *one]) for one in {calls}])"
+    found = subprocess.run(
+        [sys.executable, "-c", f"{run}; assert 'torch' not in sys.modules"], capture_output=True, text=True, check=True
+    )
+    assert found.stdout == f"{[2] * len(wrong)}\n"
+    for line, says in zip(found.stderr.splitlines(), wrong.values(), strict=True):
+        assert says in line
+
+
+def test_the_class_of_a_drafter_is_tried_too(llava, tmp_path):
+    """A BERT reads in both directions."""
+    tokenizer = tokenizer_of(CASES["llava"])
+    tokenizer.save_pretrained(tmp_path)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+    BertLMHeadModel(BertConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(tmp_path)
+    with pytest.raises(cd.CrossdraftError, match=r"its class BertLMHeadModel .* was tried, and conformance, text"):
+        cd.Engine.load(str(llava), f"model:dir={tmp_path}", OPTIONS)
+
+
+def test_the_help_of_check_names_each_status(capsys):
+    assert main(["check", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "0 if all is right, 1 if a comparison is wrong, 2 if a folder or an option cannot be used" in shown
 
 
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ({"processor_config": None}, "cannot be loaded|has no processor"),
+        ({"processor_config": None}, r"lacks its processor \(processor_config.json or preprocessor_config.json\)"),
         ({"chat_template": None}, "has no chat template"),
-        ({"processor_config": json.dumps(LLAVA | {"processor_class": "NoProcessor"})}, "cannot be loaded|no processor"),
+        ({"processor_config": json.dumps({"processor_class": "NoProcessor"})}, "cannot be loaded|no processor class"),
+        (
+            {"processor_config": '{"processor_class": "LlavaProcessor"}'},
+            "Can't load image processor for '[^' ]*'; copy",
+        ),
         ({"processor_config": "{"}, "processor of .* cannot be loaded"),
     ],
 )

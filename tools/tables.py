@@ -70,11 +70,18 @@ def datasets() -> Iterator[Entry]:
 
 
 def models() -> Iterator[Entry]:
-    """Every class that was tried by inputs made by hand: words, an image, a clip."""
+    """Every class that was tried: by inputs made by hand, and from a folder with its own processor."""
+    folders = json.loads((PAGES / "results" / "processors.json").read_text(encoding="utf-8"))["classes"]
     found = json.loads((PAGES / "results" / "models.json").read_text(encoding="utf-8"))
     for name, tried in found["classes"].items():
         said = [f"{what} {_error(tried[what])}" for what in ("text", "image", "clip") if what in tried]
-        yield name, _joined(*said)
+        yield name, _joined(*said, f"from its folder: {_folder(folders[name])}")
+
+
+def _folder(found: Mapping[str, str]) -> str:
+    """What a class reads from its folder as Hugging Face does, and why not what else it has."""
+    same = ", ".join(what for what, why in found.items() if not why)
+    return "; ".join([same, *(f"no {what}: {why.rstrip('.')}" for what, why in found.items() if why)])
 
 
 def _error(result: Mapping[str, object]) -> str:

@@ -1,8 +1,9 @@
 """Models from local folders: safetensors only, never remote code, every key and shape accounted for."""
 
+import logging
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MULTIMODAL_LM_MAPPI
 from crossdraft.checkpoints.files import check_files, quantization_method, read_config, target_class
 from crossdraft.checkpoints.locate import EVENT_MODELS, TARGETS, repair_hint, shipped_or_found
 from crossdraft.checkpoints.parts import check_model, check_tokenizer, frame_settings, is_text_model, parts
-from crossdraft.checkpoints.processor import MissingPackageError, load_processor
+from crossdraft.checkpoints.processor import MissingPackageError, load_processor, no_clips
 from crossdraft.checkpoints.weights import LIBRARY_ERRORS, DeviceMap, Fill, first_line, load_mapped, load_weights
 from crossdraft.dtypes import DTYPES, dtype_name
 from crossdraft.engine.detokenize import TokenText
@@ -40,6 +41,7 @@ from crossdraft.video.inputs import image_spec
 from crossdraft.video.spec import image_settings, video_settings
 from crossdraft.video_prompt import VideoPrompt, text_of
 
+log = logging.getLogger(__name__)
 VERIFIED = 16  # rows of a usual pass that verifies a draft
 BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")  # how SentencePiece spells a byte that has no other token
 
@@ -126,21 +128,30 @@ def _by_processor(
     Args:
         given: the checkpoint's folder, its processor, or its tokenizer alone.
     """
-    lacking = "only its tokenizer is here; give its processor."
+    refused: dict[str, str] = dict.fromkeys(("image", "clip"), "only its tokenizer is here; give its processor.")
     processor: Any = given if isinstance(given, ProcessorMixin) else None
     if isinstance(given, Path):
         try:
             processor = load_processor(given)
         except MissingPackageError as error:
-            lacking = str(error)
+            refused = dict.fromkeys(refused, str(error))
+    if processor is not None:
+        refused = {"clip": why} if (why := no_clips(processor)) else {}
     settings = vars(getattr(processor, "video_processor", None) or words)
     sampling = FrameSampling.from_settings(settings).instead(num_frames, fps)
-    return ProcessorPrompt(model, processor, words, sampling, lacking)
+    return ProcessorPrompt(model, processor, words, sampling, refused)
 
 
 def _tried(target: Target) -> Target:
-    """Return a target whose class was tried; CrossdraftError if it is not right."""
-    check_class(target, sample_prompts(target.prepare))
+    """Return a target whose class was tried, and which refuses what is not right; CrossdraftError if words are not."""
+    prompts, lacking = sample_prompts(target.prepare)
+    lacking |= check_class(target, prompts)
+    if isinstance(target.prepare, ProcessorPrompt):
+        for name in lacking.keys() - target.prepare.refused.keys():
+            log.warning(
+                "No %s can be shown to %s: %s", name, target.source or type(target.model).__name__, lacking[name]
+            )
+        target.prepare = replace(target.prepare, refused=lacking | dict(target.prepare.refused))
     return target
 
 

@@ -1,7 +1,7 @@
 """A request as the inputs of any vision-language model: its own Hugging Face processor writes ids and pixels."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,12 +10,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.video_utils import VideoMetadata
 
-from crossdraft.checkpoints.processor import reads_clips
 from crossdraft.checkpoints.weights import LIBRARY_ERRORS, first_line, quiet
 from crossdraft.engine.prompt import Prompt, ready_made
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
-from crossdraft.messages import Message, Part
+from crossdraft.messages import Message
 from crossdraft.text_model import TextPrompt
 from crossdraft.video.clip import FrameSampling, read_clip
 from crossdraft.video.clip_frames import ClipFrames
@@ -33,30 +32,32 @@ class ProcessorPrompt:
         processor: its processor, with a chat template; `None` = only words and ready-made inputs are read.
         words: writes prompts of words alone where there is no processor.
         sampling: sampling of a file's frames.
-        lacking: why images cannot be read, if there is no processor.
+        refused: why images or clips cannot be shown, by `image` and `clip`.
     """
 
     model: PreTrainedModel
     processor: Any
     words: TextPrompt
     sampling: FrameSampling = field(default_factory=FrameSampling)
-    lacking: str = ""
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, request: Request) -> Prompt:
         """Make the prompt of a request.
 
         Raises:
-            CrossdraftError: ready-made inputs are no prompt, an image or a clip cannot be read, the processor lacks a
-                package for it, or fails.
+            CrossdraftError: ready-made inputs are no prompt, an image or a clip cannot be read or shown, or the
+                processor fails.
         """
         if request.inputs is not None:
             return Prompt(*ready_made(request.inputs))
-        if request.visuals and self.processor is None:
-            raise CrossdraftError(f"Images and clips cannot be shown to this target: {self.lacking}")
+        for part in request.visuals:
+            if why := self.refused.get("clip" if part.kind == "video" else "image"):
+                what = "Clips" if part.kind == "video" else "Images"
+                raise CrossdraftError(f"{what} cannot be shown to a {type(self.model).__name__} here: {why}")
         if self.processor is None:
             return self.words(request)
         images = [image_frames(part.value) for part in request.visuals if part.kind == "image"]
-        clips = [self._clip(part) for part in request.visuals if part.kind == "video"]
+        clips = [read_clip(part.value, self.sampling) for part in request.visuals if part.kind == "video"]
         try:
             with quiet():
                 found = self._processed(request.conversation, images, clips)
@@ -73,40 +74,43 @@ class ProcessorPrompt:
             ids, features if request.visuals else {}, tuple(n for one in (*images, *clips) for n in one.notes)
         )
 
-    def _clip(self, part: Part) -> ClipFrames:
-        if not reads_clips(self.processor):
-            raise CrossdraftError(
-                f"Clips are read for a {type(self.model).__name__} by Hugging Face's video processor, "
-                "which this model has not or which needs the package torchvision; install the torchvision of your "
-                "PyTorch's build, or give the clip's frames as images."
-            )
-        return read_clip(part.value, self.sampling)
-
     def _processed(
         self, messages: Sequence[Message], images: Sequence[ClipFrames], clips: Sequence[ClipFrames]
     ) -> dict[str, Any]:
         """Run the processor over the conversation, a batch of one."""
         from PIL import Image
 
-        text = self._rendered(messages)
+        text, tokenizer = self._rendered(messages), self.processor.tokenizer
         given: dict[str, Any] = {"text": [text], "return_tensors": "pt"}
         if images:
             given["images"] = [[Image.fromarray(one.frames[0].numpy()) for one in images]]
         if clips:
             given["videos"] = [[one.frames.movedim(-1, 1).numpy() for one in clips]]
             given |= {"video_metadata": [[_metadata(one) for one in clips]], "do_sample_frames": False}
-        tokenizer = getattr(self.processor, "tokenizer", None)
-        if (bos := getattr(tokenizer, "bos_token", None)) is not None and text.startswith(bos):
+            given["return_metadata"] = True  # which some classes' prompts need, and do not ask for
+        if tokenizer.bos_token is not None and text.startswith(tokenizer.bos_token):
             given["add_special_tokens"] = False  # the template has written it
+        if not images and not clips:
+            return dict(tokenizer(**given))  # some processors want an image
         if "mm_token_type_ids" in inspect.signature(inspect.unwrap(self.model.forward)).parameters:
             given["return_mm_token_type_ids"] = True
-        return dict(self.processor(**given))
+        try:
+            return dict(self.processor(**given))
+        except ValueError:
+            if not images:
+                raise
+            return dict(self.processor(**given | {"images": given["images"][0]}))  # GOT-OCR takes no list of lists
 
     def _rendered(self, messages: Sequence[Message]) -> str:
         """The conversation by the chat template: in parts, or where it takes words alone, as plain text."""
+        from jinja2 import TemplateError
+
         for plain in (False, True):
             given = [_as_dict(message, plain=plain) for message in messages]
-            text = self.processor.apply_chat_template(given, tokenize=False, add_generation_prompt=True)
+            try:
+                text = self.processor.apply_chat_template(given, tokenize=False, add_generation_prompt=True)
+            except TemplateError as error:
+                raise ValueError(f"its chat template cannot be filled in: {error}") from error
             if all(part.value.strip() in text for one in messages for part in one.parts if part.kind == "text"):
                 return text
         raise ValueError("its chat template leaves out a message's text")
@@ -132,12 +136,18 @@ def _metadata(clip: ClipFrames) -> VideoMetadata:
     )  # fmt: skip
 
 
-def sample_prompts(prepare: Callable[[Request], Prompt]) -> dict[str, Prompt]:
-    """Prompts about a small image and a small clip, by what they show, as far as they can be made."""
+def sample_prompts(prepare: Callable[[Request], Prompt]) -> tuple[dict[str, Prompt], dict[str, str]]:
+    """Prompts about a small `image` and a small `clip`; and for those that cannot be made, why."""
     pixels = np.random.default_rng(0).integers(0, 256, (4, 56, 84, 3), dtype=np.uint8)
     asked = {"image": Request("What is it?", image=pixels[0]), "clip": Request("What is it?", pixels)}
-    if isinstance(prepare, TextPrompt) or (isinstance(prepare, ProcessorPrompt) and prepare.processor is None):
-        asked = {}
-    elif isinstance(prepare, ProcessorPrompt) and not reads_clips(prepare.processor):
-        del asked["clip"]
-    return {name: prepare(request) for name, request in asked.items()}
+    found: dict[str, Prompt] = {}
+    lacking = dict(prepare.refused) if isinstance(prepare, ProcessorPrompt) else {}
+    lacking |= dict.fromkeys(asked, "it is a text model.") if isinstance(prepare, TextPrompt) else {}
+    for name, request in asked.items():
+        if name in lacking:
+            continue
+        try:
+            found[name] = prepare(request)
+        except CrossdraftError as error:
+            lacking[name] = str(error)
+    return found, lacking

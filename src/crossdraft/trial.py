@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
+from crossdraft import __version__
 from crossdraft.checkpoints.shrunk import shrunk_ids, shrunk_model
 from crossdraft.checkpoints.weights import LIBRARY_ERRORS, first_line, quiet
 from crossdraft.engine.conformance import PARENTS, check_conformance, stepped_error
@@ -55,6 +55,11 @@ class Test:
     error: float | None
     passes: bool
     why: str = ""
+
+    @property
+    def shows(self) -> str:
+        """`image` or `clip`; empty for words."""
+        return next((one for one in ("image", "clip") if f", {one}" in self.name), "")
 
 
 def try_class(model: PreTrainedModel, prompts: Mapping[str, Prompt]) -> list[Test]:
@@ -153,41 +158,54 @@ def _answered(target: Target, prompt: Prompt, wanted: Sequence[int], *, chains: 
     return found[: len(wanted)]
 
 
-def check_class(target: Target, prompts: Mapping[str, Prompt]) -> None:
+def check_class(target: Target, prompts: Mapping[str, Prompt]) -> dict[str, str]:
     """Try a class once for each configuration and version, and its weights each time.
 
     Args:
         target: the target as it was loaded.
         prompts: prompts of the checkpoint by what they show.
 
+    Returns:
+        Which of the prompts must not be shown, and why.
+
     Raises:
-        CrossdraftError: it is not right, with what was wrong.
+        CrossdraftError: it is not right with words, with what was wrong.
     """
-    note = _cache() / f"{_key(target.model, prompts)}.json"
-    tests: list[Test] = []
-    if not note.is_file():
+    note = _note(target.model, prompts)
+    try:
+        tests = [Test(**one) for one in json.loads(note.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError):
         tests = try_class(target.model, prompts)
-        if all(test.passes for test in tests):
-            with suppress(OSError):  # a home that cannot be written to costs a trial each time
-                note.parent.mkdir(parents=True, exist_ok=True)
-                note.write_text(json.dumps([asdict(test) for test in tests]), encoding="utf-8")
-    tests += [try_weights(target, name, prompt) for name, prompt in (prompts or {"text": WORDS}).items()]
-    wrong = next((test for test in tests if not test.passes), None)
-    if wrong is not None:
-        by = "" if wrong.error is None else f" by {wrong.error:.1e}"
-        raise CrossdraftError(
-            f"{target.source or type(target.model).__name__} cannot be a target: its class "
-            f"{type(target.model).__name__} is not in the table of families, so it was tried, and {wrong.name}: "
-            f"{wrong.why}{by}; take another model; `crossdraft check` lists all comparisons."
-        )
+        keep_trial(target.model, prompts, tests)
+    tests += [try_weights(target, name, prompt) for name, prompt in ({"text": WORDS} | dict(prompts)).items()]
+    refused: dict[str, str] = {}
+    for test in tests:
+        if test.passes:
+            continue
+        found = f"it was tried, and {test.name}: {test.why}{'' if test.error is None else f' by {test.error:.1e}'}"
+        if not test.shows:
+            name = type(target.model).__name__
+            raise CrossdraftError(
+                f"{target.source or name} cannot be used: its class {name} is not in the table of families, so "
+                f"{found}; take another model; `crossdraft check` lists all comparisons."
+            )
+        refused.setdefault(test.shows, f"{found}; ask in words alone, or take another model.")
+    return refused
 
 
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "crossdraft" / "trials"
+def keep_trial(model: PreTrainedModel, prompts: Mapping[str, Prompt], tests: Sequence[Test]) -> None:
+    """Note the trial of a class that is right with words, for the next loading, unless something could not be tried."""
+    if all(test.passes or (test.shows and test.error is not None) for test in tests):
+        note = _note(model, prompts)
+        with suppress(OSError):  # a home that cannot be written to costs a trial each time
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.write_text(json.dumps([asdict(test) for test in tests]), encoding="utf-8")
 
 
-def _key(model: PreTrainedModel, prompts: Mapping[str, Prompt]) -> str:
-    """A digest of what a trial depends on."""
+def _note(model: PreTrainedModel, prompts: Mapping[str, Prompt]) -> Path:
+    """The file that a trial is noted in, named by a digest of what it depends on."""
     config: Any = {**model.config.to_dict(), "_name_or_path": ""}
-    facts = [type(model).__name__, sorted(prompts), torch.__version__, transformers.__version__, version("crossdraft")]
-    return hashlib.sha256(json.dumps([facts, config], sort_keys=True, default=str).encode()).hexdigest()[:32]
+    facts = [type(model).__name__, sorted(prompts), torch.__version__, transformers.__version__, __version__]
+    key = hashlib.sha256(json.dumps([facts, config], sort_keys=True, default=str).encode()).hexdigest()[:32]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "crossdraft" / "trials" / f"{key}.json"

@@ -59,7 +59,9 @@ def find_mtp(folder: Path) -> tuple[dict[str, str], ...]:
     found = mtp_names(stored, read_config(folder))
     for number, layer in enumerate(found):
         parts = {name.removesuffix(".weight").partition(".")[0] for name in layer}
-        faults = [f"its {part} is missing" for part in (*PARTS, "block") if part not in parts]
+        names = SHARED if any(name.startswith("mtp.") for name in layer.values()) else OWN
+        faults = [f"its {name}.weight is missing" for name, part in names.items() if part not in parts]
+        faults += [] if "block" in parts else ["its decoder layer is missing"]
         faults += [f"{name} is quantised" for name in layer.values() if stored[name].dtype not in FLOATS]
         if faults:
             raise CrossdraftError(

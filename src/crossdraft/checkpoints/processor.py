@@ -9,11 +9,14 @@ from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 
 from crossdraft.checkpoints.files import read_config
+from crossdraft.checkpoints.locate import repair_hint
 from crossdraft.checkpoints.weights import LIBRARY_ERRORS, first_line, quiet
 from crossdraft.errors import CrossdraftError
 
 LOCAL = {"local_files_only": True, "trust_remote_code": False}
 PARTS: dict[str, Any] = {"tokenizer": AutoTokenizer, "image_processor": AutoImageProcessor}
+TORCHVISION, INSTALL = "torchvision", "install the torchvision of your PyTorch's build"
+SETTINGS = "processor_config.json", "preprocessor_config.json"
 
 
 class MissingPackageError(CrossdraftError):
@@ -21,43 +24,55 @@ class MissingPackageError(CrossdraftError):
 
 
 def load_processor(folder: Path) -> Any:
-    """Load a checkpoint's processor. Where its video processor lacks torchvision, it is left out: see `reads_clips`.
+    """Load a checkpoint's processor. Where its video processor lacks torchvision, it is left out: see `no_clips`.
 
     Raises:
         CrossdraftError: the folder has no processor, one of another's code, one that cannot be loaded, or no chat
             template.
     """
+    if not any((folder / name).is_file() for name in SETTINGS):
+        raise CrossdraftError(
+            f"The checkpoint {folder} lacks its processor ({' or '.join(SETTINGS)}), which writes the prompts of a "
+            f"class that is not in the table of families; {repair_hint(folder)}."
+        )
     try:
         with quiet():
             found = _loaded(folder)
     except ImportError as error:
-        raise MissingPackageError(
-            f"the processor of {folder} needs a package that is not here ({first_line(error)}); install it."
-        ) from error
+        lacks = (
+            f"the package torchvision; {INSTALL}"
+            if TORCHVISION in str(error).lower()
+            else f"a package: {first_line(error)}"
+        )
+        raise MissingPackageError(f"the processor of {folder} needs {lacks}.") from error
     except LIBRARY_ERRORS as error:
         raise CrossdraftError(
-            f"The processor of {folder} cannot be loaded: {first_line(error)}; take its files from the checkpoint "
-            "again."
+            f"The processor of {folder} cannot be loaded: {first_line(error)}; {repair_hint(folder)}."
         ) from error
     if not isinstance(found, ProcessorMixin):
         raise CrossdraftError(
-            f"{folder} has no processor (processor_config.json or preprocessor_config.json), which writes the prompts "
-            "of a class that is not in the table of families; take the files from the checkpoint again."
+            f"{folder} names no processor class of transformers ({' or '.join(SETTINGS)}); {repair_hint(folder)}."
         )
     if not getattr(found, "chat_template", None):
         template = getattr(getattr(found, "tokenizer", None), "chat_template", None)
         if not template:
             raise CrossdraftError(
                 f"The processor of {folder} has no chat template (chat_template.jinja), so that no prompt can be "
-                "written; take the file from the checkpoint again."
+                f"written; {repair_hint(folder)}."
             )
         found.chat_template = template
     return found
 
 
-def reads_clips(processor: Any) -> bool:
-    """True if a processor has a video processor that runs here."""
-    return isinstance(getattr(processor, "video_processor", None), transformers.BaseImageProcessor)
+def no_clips(processor: Any) -> str:
+    """The reason why a processor reads no clips here; empty if it does."""
+    found = getattr(processor, "video_processor", None)
+    if isinstance(found, transformers.BaseImageProcessor):
+        return ""
+    why = f"its video processor needs the package torchvision; {INSTALL}"
+    if found is None:
+        why = f"the {type(processor).__name__} of its class reads none; take another model"
+    return f"{why}, or give the clip's frames as images."
 
 
 def _loaded(folder: Path) -> Any:
@@ -65,7 +80,7 @@ def _loaded(folder: Path) -> Any:
         return AutoProcessor.from_pretrained(str(folder), **LOCAL)
     except ImportError as error:
         kind = _class_of(folder)
-        if kind is None or "torchvision" not in str(error) or "video_processor" not in kind.get_attributes():
+        if kind is None or TORCHVISION not in str(error).lower() or "video_processor" not in kind.get_attributes():
             raise
     settings, _ = kind.get_processor_dict(str(folder), local_files_only=True)
     unread = SimpleNamespace(model_input_names=[], **(settings.get("video_processor") or {}))
@@ -76,6 +91,9 @@ def _loaded(folder: Path) -> Any:
         def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
             check = super().check_argument_for_proper_class
             return None if argument is unread else check(argument_name, argument)
+
+        def __repr__(self) -> str:  # transformers' own writes all parts as JSON
+            return kind.__name__
 
     WithoutClips.__name__ = kind.__name__
     parts = [

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
 ORDINARY = 128  # ids of a small vocabulary that no key of the configuration names
+NOTHING = 1e-6  # some encoders begin with weights of 1e-10
 WINDOW, WIDTH, EXPERTS, RANK = 8, 64, 4, 32
 LEFT_OUT = ("transformers_version", "dtype", "_name_or_path", "quantization_config", "id2label", "label2id")
 WIDTHS = re.compile(r"hidden|embed|proj|intermediate|ffn|mlp|d_model|n_inner|(out|output|in)_dim$|adapter")
@@ -92,8 +93,8 @@ def shrunk_model(kind: Any, config: PretrainedConfig, dtype: torch.dtype) -> Pre
 def random_model(kind: Any, config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
     """Make a random model of a class, or of an auto class.
 
-    Its weights are three times as large as usual, and none is zero, so that what it reads decides what it says. The
-    seed is fixed, and the caller's random numbers stay as they are.
+    Its weights are three times as large as usual, and none is next to zero, so that what it reads decides what it says.
+    The seed is fixed, and the caller's random numbers stay as they are.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -103,7 +104,7 @@ def random_model(kind: Any, config: PretrainedConfig, dtype: torch.dtype) -> Pre
         with torch.no_grad():
             for weight in model.parameters():
                 weight.mul_(3)
-                if not weight.any():
+                if weight.abs().max() < NOTHING:
                     weight.normal_(0, 0.1)
     return model
 
@@ -204,6 +205,8 @@ def _shrink_sizes(values: dict[str, Any], own: _Part | None, parts: Sequence[_Pa
     for key, value in values.items():
         if isinstance(value, list) and value and "intermediate" in key and all(type(one) is int for one in value):
             values[key] = [min(one, WIDTH) for one in value]
+        if isinstance(value, list) and key.endswith("channels"):  # the last is as wide as the next encoder
+            values[key] = [next((part.small for part in parts if part.width == one), one) for one in value]
         if type(value) is not int:
             continue
         if key in WINDOWS:

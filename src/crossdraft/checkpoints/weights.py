@@ -35,6 +35,7 @@ LIBRARY_ERRORS = (
     AssertionError, MemoryError, StrictDataclassError, SafetensorError,
 )  # fmt: skip
 
+LONGEST = 200  # letters of a library's error that are shown
 
 Fill = Callable[[nn.Module], None]
 """Reads the weights of a module that are still in their files."""
@@ -279,7 +280,9 @@ def first_line(error: BaseException) -> str:
         return f"{error} is unknown or missing"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     message = next((line for line in lines if not line.endswith(":")), lines[0] if lines else "")
-    return message.rstrip(".:; ")[:200] or type(error).__name__
+    if len(message) > LONGEST:  # its first sentence says what is wrong
+        message = message.partition(". ")[0][:LONGEST]
+    return message.rstrip(".:; ") or type(error).__name__
 
 
 @contextmanager

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crossdraft.checkpoints.models import check_target
-from crossdraft.cli.options import AsJson
+from crossdraft.cli.options import AsJson, check_values, reads_events
+from crossdraft.cli.reporting import hush, import_engine, report, saying
+from crossdraft.errors import CrossdraftError
+from crossdraft.methods import check_drafter_files, read_spec
 
 if TYPE_CHECKING:
     from crossdraft.api import Options
@@ -26,34 +29,58 @@ def check(
     dtype: Annotated[str | None, typer.Option(help="Dtype that the weights are tried in.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Try a model's class on a small random model, then its weights, beside Hugging Face's own; exit status 0 or 1."""
+    """Try a model's class on a small random model, then its weights, beside Hugging Face's own.
+
+    Exit status: 0 if all is right, 1 if a comparison is wrong, 2 if a folder or an option cannot be used.
+    """
+    drafter = None if drafter == "none" else drafter
+    check_values(drafter=drafter, device=device, dtype=dtype)
     check_target(target)
+    if drafter is not None:
+        _check_drafter(drafter, target)
+    import_engine()
     from crossdraft.api import Options
-    from crossdraft.cli.reporting import hush, report
     from crossdraft.engine.pass_times import CHUNK, least_seconds
     from crossdraft.load import load_target
     from crossdraft.processor_prompt import sample_prompts
-    from crossdraft.trial import WORDS, try_class, try_greedy, try_weights
+    from crossdraft.trial import WORDS, keep_trial, try_class, try_greedy, try_weights
 
     hush()
-    loaded = load_target(target, device, dtype, tried=False)
-    prompts = sample_prompts(loaded.prepare)
-    tests = try_class(loaded.model, prompts)
-    for name, prompt in ({"text": WORDS} | prompts).items():
-        tests.append(try_weights(loaded, name, prompt))
-        tests += [try_greedy(loaded, name, prompt, chains=chains) for chains in (True, False)]
-    if drafter is not None and all(test.passes for test in tests):
-        tests += _drafted(target, drafter, Options(device=device, dtype=dtype), shows="image" in prompts)
-    times = {}
-    if loaded.context > CHUNK:
-        times = {f"V({n})": least_seconds(loaded, 1, 1, n - 1) for n in (1, 16)}
+    with saying(f"checking {target}") as say:
+        say("loading")
+        loaded = load_target(target, device, dtype, tried=False)
+        say("the class, on a small random model")
+        prompts, untried = sample_prompts(loaded.prepare)
+        tests = try_class(loaded.model, prompts)
+        keep_trial(loaded.model, prompts, tests)
+        for name, prompt in ({"text": WORDS} | prompts).items():
+            say(f"the weights, {name}")
+            tests.append(try_weights(loaded, name, prompt))
+            tests += [try_greedy(loaded, name, prompt, chains=chains) for chains in (True, False)]
+        if drafter is not None and all(test.passes for test in tests):
+            say(f"the drafter {drafter}")
+            tests += _drafted(target, drafter, Options(device=device, dtype=dtype), shows="image" in prompts)
+        say("times")
+        times = {}
+        if loaded.context > CHUNK:
+            times = {f"V({n})": least_seconds(loaded, 1, 1, n - 1) for n in (1, 16)}
     facts = {
         "target": target, "class": type(loaded.model).__name__, "passes": all(test.passes for test in tests),
-        "tests": [asdict(test) for test in tests], "untried": [one for one in ("image", "clip") if one not in prompts],
-        "seconds": times,
+        "tests": [asdict(test) for test in tests], "untried": untried, "seconds": times,
     }  # fmt: skip
     report(facts, *_lines(facts), as_json=as_json)
     raise typer.Exit(0 if facts["passes"] else 1)
+
+
+def _check_drafter(drafter: str, target: str) -> None:
+    """Refuse a drafter whose files are missing, or which reads what is not shown here."""
+    spec = read_spec(drafter)
+    check_drafter_files(spec, target)
+    if reads_events(spec):
+        raise CrossdraftError(
+            f"The drafter {spec} reads an event recording, and none is shown here; name one that needs none, such as "
+            "union:memory,ngram."
+        )
 
 
 def _drafted(target: str, drafter: str, options: "Options", *, shows: bool) -> "list[Test]":
@@ -80,5 +107,5 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     for test in facts["tests"]:
         error = "-" if test["error"] is None else f"{test['error']:.0e}"
         lines.append(f"  {'right' if test['passes'] else 'WRONG'}  {error:>6}  {test['name']}  {test['why']}".rstrip())
-    lines += [f"  not tried: {one}, which the target is not shown here" for one in facts["untried"]]
+    lines += [f"  not tried: {one}: {why}" for one, why in facts["untried"].items()]
     return lines + [f"  {name}: {seconds * 1e3:.1f} ms" for name, seconds in facts["seconds"].items()]

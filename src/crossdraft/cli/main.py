@@ -34,8 +34,7 @@ COMMANDS = {
     "serve": "Serve a pair over HTTP, as OpenAI's API.",
     "edge": "Ask a server about a clip, and draft here from what an event camera saw: what is drafted is on its way at "
     "once.",
-    "check": "Try a model's class on a small random model, then its weights, beside Hugging Face's own; exit status 0 "
-    "or 1.",
+    "check": "Try a model's class on a small random model, then its weights, beside Hugging Face's own.",
     "drafters": "List every drafter: what it drafts from, whether it needs training, drafts trees and sees the clip.",
     "bench": "Measure the speed against other methods, and check that the text is the same.",
     "experiment": "Run experiments: raw runs, a table, a figure and a summary each, in OUT/NAME; after 'all' the "

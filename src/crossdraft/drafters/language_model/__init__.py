@@ -1,16 +1,19 @@
 """The drafters `text` and `model`: a language model or a video VLM, of the target's vocabulary or another one."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from crossdraft.checkpoints.files import check_files
 from crossdraft.checkpoints.locate import shipped_or_found
 from crossdraft.errors import CrossdraftError
 from crossdraft.records import DrafterContext, Method
-from crossdraft.specs import Count, Spec
+from crossdraft.specs import Count, Limit, Spec
+from crossdraft.video.limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
     from crossdraft.engine.drafter import Drafter
+
+FRAMES = Limit(f"1 to {DEFAULT_LIMITS.frames} frames", lambda value: 1 <= value <= DEFAULT_LIMITS.frames)
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class ModelSettings:
 
     dir: str | None = None
     how: Literal["slem", "tli", "omni"] | None = None
-    frames: Count | None = None
+    frames: Annotated[int, FRAMES] | None = None
     pixels: Count | None = None
 
 

@@ -23,6 +23,7 @@ from crossdraft.load import (
     token_text,
 )
 from crossdraft.text_model import TextPrompt, text_model
+from crossdraft.trial import check_class
 from crossdraft.video.spec import FrameSpec, PixelBudget
 from crossdraft.video_prompt import VideoPrompt
 
@@ -83,6 +84,8 @@ def load_model_drafter(
         network = load_network(AutoModelForCausalLM, folder, device, dtype, packed=packed, quantize=quantize)
         decode, eos = token_text(tokenizer), ends_of(network, tokenizer)
         model = text_model(network, TextPrompt(tokenizer), decode, eos, reserved_of(network, tokenizer))
+        if source != "text":  # the shipped one, which is right
+            check_class(model, {})
     own = read_token_table(tokenizer, model.vocab_size, tuple(model.eos), tuple(model.reserved))
     same = bool(set(own.ids) & set(target.ids)) and map_vocabularies(own, target).identity
     if how is None and same:
