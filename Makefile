@@ -137,13 +137,14 @@ $(INTEROP_VLLM)/.ready: Makefile
 # torch and torchvision must be of one build: these are PyPI's, with CUDA's libraries, and run on a CPU.
 INTEROP_PROCESSORS := .venv-processors
 interop-processors: $(INTEROP_PROCESSORS)/.ready
-	PYTHONPATH=$(SOURCES):. $(ONE_THREAD) $(INTEROP_PROCESSORS)/bin/python -W ignore tests/interop/processors.py $(ARGS)
+	PYTHONPATH=. $(ONE_THREAD) $(INTEROP_PROCESSORS)/bin/python -W ignore tests/interop/processors.py $(ARGS)
 
 $(INTEROP_PROCESSORS)/.ready: constraints.txt Makefile
 	test -x $(INTEROP_PROCESSORS)/bin/python || $(PYTHON) -m venv $(INTEROP_PROCESSORS)
 	$(INTEROP_PROCESSORS)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.14.1 torchvision==0.29.1
 	$(INTEROP_PROCESSORS)/bin/python -m pip install --quiet --disable-pip-version-check \
 	  $$(grep '^transformers==' constraints.txt) typer rich jinja2 'av>=18' 'pillow>=11'
+	$(INTEROP_PROCESSORS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
 INTEROP_RAY := .venv-ray

@@ -61,8 +61,9 @@ class Case:
         more: further special tokens.
         marks: what the chat template writes for an image and for a clip; default: their tokens.
         edits: changes of the configuration, besides those of `EDITS`.
+        lists: special tokens whose ids the configuration has in a list.
         kind: the processor's class, where no table of transformers names it.
-        parts: the image processor's class, where no table names it.
+        like: the type whose image and video processors are taken, where no table names any.
     """
 
     tokens: Mapping[str, str] = field(default_factory=lambda: {"image_token": "<image>"})

@@ -81,7 +81,12 @@ def models() -> Iterator[Entry]:
 def _folder(found: Mapping[str, str]) -> str:
     """What a class reads from its folder as Hugging Face does, and why not what else it has."""
     same = ", ".join(what for what, why in found.items() if not why)
-    return "; ".join([same, *(f"no {what}: {why.rstrip('.')}" for what, why in found.items() if why)])
+    return "; ".join([same, *(f"no {what}: {_cause(why)}" for what, why in found.items() if why)])
+
+
+def _cause(why: str) -> str:
+    """What was wrong, out of a refusal."""
+    return why.rpartition("conformance, ")[2].partition(": ")[2].partition(";")[0] or why.partition(",")[0]
 
 
 def _error(result: Mapping[str, object]) -> str:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from crossdraft import __version__
 from crossdraft.checkpoints.shrunk import shrunk_ids, shrunk_model
 from crossdraft.checkpoints.weights import LIBRARY_ERRORS, first_line, quiet
 from crossdraft.engine.conformance import PARENTS, check_conformance, stepped_error
@@ -205,7 +205,7 @@ def keep_trial(model: PreTrainedModel, prompts: Mapping[str, Prompt], tests: Seq
 def _note(model: PreTrainedModel, prompts: Mapping[str, Prompt]) -> Path:
     """The file that a trial is noted in, named by a digest of what it depends on."""
     config: Any = {**model.config.to_dict(), "_name_or_path": ""}
-    facts = [type(model).__name__, sorted(prompts), torch.__version__, transformers.__version__, __version__]
+    facts = [type(model).__name__, sorted(prompts), torch.__version__, transformers.__version__, version("crossdraft")]
     key = hashlib.sha256(json.dumps([facts, config], sort_keys=True, default=str).encode()).hexdigest()[:32]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "crossdraft" / "trials" / f"{key}.json"
