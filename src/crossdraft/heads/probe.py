@@ -44,7 +44,7 @@ def probe(target: Target, source: str, folder: Path, network: str, tell: Callabl
     """
     drafter = load_head_drafter(method_of(network), target, source, folder, "chain", sorted(target.reserved))
     loop = DecodeLoop(target, DraftRunner(drafter, "off"), adaptive=False, nodes=NODES)
-    shows = "image" in sample_prompts(target.prepare)
+    shows = "image" in sample_prompts(target.prepare)[0]
     image = np.indices((56, 84)).sum(0)[..., None].repeat(3, 2).astype(np.uint8) if shows else None  # a gradient
     found, until = list[tuple[int, int]](), time.monotonic() + LIMIT_S
     for question in QUESTIONS:
