@@ -117,6 +117,7 @@ CASES: Mapping[str, Case] = {
     "wrong": Case("known:file=known.json,wrong=0", passes=wrong),
     "event": Case("event", most=lambda asked: total(asked) // 5),
     "event, riding": Case("event", CUT, most=lambda asked: total(asked) // 5),
+    "VLM, two frames": Case(f"model:dir={TARGET},frames=2", most=lambda asked: total(asked) // 4),
     "EAGLE-1": Case(None, head="eagle", most=lambda asked: total(asked) // 2),
     "event, then EAGLE-3": Case("event", head="eagle3", most=lambda asked: total(asked) // 4),
     "union, batches": Case("union:event,memory", CUT, together=6, most=lambda asked: total(asked) // 8),
@@ -130,8 +131,9 @@ CASES: Mapping[str, Case] = {
 def make(folder: Path) -> None:
     """Clips, questions, the answers of our own engine's target alone, and the exported head."""
     import crossdraft as cd
-    from crossdraft.cli.head import folder_of, host_of
+    from crossdraft.cli.head import host_of
     from crossdraft.heads.convert.convert import export_head
+    from crossdraft_lab import WEIGHTS
     from crossdraft_lab.bench.workload import Workload, items
 
     asked: list[Asked] = []
@@ -144,7 +146,8 @@ def make(folder: Path) -> None:
     known = {f"{one.events} {one.question}": one.tokens for one in asked}
     (folder / KNOWN).write_text(json.dumps(known), encoding="utf-8")
     for head in HEADS:
-        export_head(folder_of(head), folder / head, "eagle", host_of("reference", None))
+        shipped = REFERENCE if head == "eagle" else Path(WEIGHTS)  # the laboratory is on the path, not installed
+        export_head(shipped / "heads" / head, folder / head, "eagle", host_of("reference", None))
 
 
 def read(folder: Path) -> list[Asked]:
@@ -244,8 +247,7 @@ class Hosted:
 
     @property
     def drafter(self) -> Any:
-        runner = self.scheduler.drafts._supervisor.runner if hasattr(self.scheduler, "drafts") else None
-        return None if runner is None else runner.drafter
+        return self.scheduler.drafts._runner.drafter if hasattr(self.scheduler, "drafts") else None
 
     def wait(self) -> None:
         """Until the drafter has done all that it was told."""
@@ -265,7 +267,8 @@ class Hosted:
 
         self.first_s = 0.0
         for number, one in enumerate(asked):
-            extra = {"crossdraft_events": one.events, "crossdraft_question": one.question} if drafted else None
+            named = {"crossdraft_events": one.events, "crossdraft_video": Path(one.video).name}
+            extra = {**named, "crossdraft_question": one.question} if drafted else None
             most = DRAWN if temperature else LONGEST
             params = SamplingParams(temperature=temperature, max_tokens=most, extra_args=extra)
             frames, _ = read_frames(one.video, 8)
