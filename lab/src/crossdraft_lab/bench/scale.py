@@ -117,16 +117,17 @@ def _run(scale: Scale, say: Tick) -> Json:
     }
 
 
-def parser_of(prog: str, description: str, config: str) -> argparse.ArgumentParser:
-    """Parser of the options of both programs that run where only argparse is installed to read options.
+def parser_of(prog: str, description: str, config: str | None = None) -> argparse.ArgumentParser:
+    """Parser of the options of the programs that run where only argparse is installed to read options.
 
     Args:
         prog, description: name and description of the program.
-        config: default of `--config`; empty where a config must be named.
+        config: default of `--config`; empty where a config must be named; `None` = there is no such option.
     """
     parser = argparse.ArgumentParser(prog=prog, description=description)
-    named = ", ".join([config, *TARGETS] if config else TARGETS)
-    parser.add_argument("--config", required=not config, default=config, help=f"{named}, or the path of a config.json")
+    if config is not None:
+        named = f"{', '.join([config, *TARGETS] if config else TARGETS)}, or the path of a config.json"
+        parser.add_argument("--config", required=not config, default=config, help=named)
     parser.add_argument("--device", help="CUDA if there is a GPU, else cpu")
     parser.add_argument("--dtype", choices=DTYPES, help="bfloat16 on a GPU, float32 on a CPU")
     parser.add_argument("--json", action="store_true", help="JSON on stdout; the rest then goes to stderr")

@@ -320,6 +320,14 @@ def compiled(ctx: typer.Context) -> None:
     main(ctx.args, prog="crossdraft bench compiled")
 
 
+@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})
+def recurrent(ctx: typer.Context) -> None:
+    """Time passes over recurrent layers, in turn with Hugging Face's steps; see `crossdraft bench recurrent --help`."""
+    from crossdraft_lab.bench.recurrent import main
+
+    main(ctx.args, prog="crossdraft bench recurrent")
+
+
 def _refuse_options(ctx: typer.Context) -> None:
     """Refuse options in front of a subcommand: they belong to `bench` itself, and would be lost."""
     for option in ctx.command.params:

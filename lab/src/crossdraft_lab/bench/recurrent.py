@@ -1,0 +1,142 @@
+"""`crossdraft bench recurrent`: passes over a model with recurrent layers, in turn with Hugging Face's own steps.
+
+Random weights at Qwen3.5's default sizes, three gated delta nets and one attending layer. Runs where only torch,
+transformers and numpy are installed: `python -m crossdraft_lab.bench.recurrent`.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+from crossdraft.engine.passes import Chunk, PassRow
+from crossdraft.engine.prefill import prefill
+from crossdraft.engine.prompt import Prompt
+from crossdraft.engine.recurrent.mixers import find_mixers
+from crossdraft.engine.target import Target
+from crossdraft.engine.tree import DraftTree
+from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.environment import environment
+from crossdraft_lab.bench.scale import DTYPES, parsed, parser_of, publish, run_program
+from crossdraft_lab.bench.scale_measure import Json
+from crossdraft_lab.bench.statistics import Interval, median_ratio, quartiles
+
+LAYERS = ["linear_attention"] * 3 + ["full_attention"]
+PROMPT, WARM_UPS = 128, 3
+DEFAULTS = {"vocab_size": 8192}  # smaller than Qwen3.5's: the head is no part of the question
+BRANCHES = 4  # children of the root; the rest of the tree hangs below them in chains
+
+
+@torch.inference_mode()
+def compare_steps(
+    device: torch.device, dtype: torch.dtype, nodes: int, repeats: int, sizes: Mapping[str, int] = DEFAULTS
+) -> Json:
+    """Time steps of ours and of Hugging Face in turn, and the recurrent modules in passes over trees of `nodes`.
+
+    Args:
+        device, dtype: of the model.
+        nodes: nodes of a draft tree.
+        repeats: runs of each pass.
+        sizes: fields of the configuration that differ from the class's own.
+    """
+    torch.manual_seed(0)
+    config = Qwen3_5TextConfig(**{"num_hidden_layers": len(LAYERS), "layer_types": LAYERS, **sizes})
+    with torch.device(device):
+        made: Any = Qwen3_5ForCausalLM(config)
+    model = made.to(dtype).eval()
+    mixers = list(find_mixers(model, {i: kind for i, kind in enumerate(LAYERS) if kind != "full_attention"}).values())
+    ids = torch.randint(5, config.vocab_size, (PROMPT,), generator=torch.Generator().manual_seed(0))
+    theirs = model(ids[None].to(device)).past_key_values
+    target, prompt = Target(model, lambda request: Prompt(ids), str, []), Prompt(ids)
+    room = len(prompt) + repeats + WARM_UPS + nodes + 2
+    cache, root = target.new_cache(capacity=room), Chunk(torch.tensor([7]))
+    prefill(target, cache, prompt, target.encode(prompt), room)
+    tree = DraftTree(tuple(range(10, 10 + nodes)), tuple(max(-1, node - BRANCHES) for node in range(nodes)))
+
+    def ours(draft: DraftTree) -> None:
+        target.extend(cache, [PassRow(0, root, draft)]).done.wait()
+        cache.keep(0, [])
+
+    token = torch.tensor([[7]], device=device)
+    ways: dict[str, Callable[[], object]] = {
+        "ours": lambda: ours(DraftTree.empty()),
+        "hugging_face": lambda: float(model(token, past_key_values=theirs).logits[0, 0, 0]),
+        "tree": lambda: ours(tree),
+    }
+    found: dict[str, list[float]] = {name: [] for name in (*ways, "modules", "projections")}
+    linears = [part for mixer in mixers for part in mixer.modules() if isinstance(part, nn.Linear)]
+    for turn in range(-WARM_UPS, repeats):
+        for name, run in ways.items():
+            with clocked(mixers) as whole, clocked(linears) as parts:
+                start = time.perf_counter()
+                run()
+                spent = time.perf_counter() - start
+            if turn >= 0:
+                found[name].append(spent)
+            if turn >= 0 and name == "tree":
+                found["modules"].append(sum(whole))
+                found["projections"].append(sum(parts))
+    added = [1 + (one - two) / two for one, two in zip(found["modules"], found["projections"], strict=True)]
+    return {
+        "environment": environment(),
+        "workload": {
+            "device": str(device),
+            "dtype": str(dtype)[6:],
+            "nodes": nodes,
+            "threads": torch.get_num_threads(),
+        },
+        **{f"{name}_ms": quartiles(times).ms() for name, times in found.items()},
+        "over_hugging_face": median_ratio(found["hugging_face"], found["ours"]).to_json(),
+        "beyond_projections": round(quartiles(added).median - 1, 3),
+    }
+
+
+@contextmanager
+def clocked(modules: Sequence[nn.Module]) -> Iterator[list[float]]:
+    """Collect the seconds of each forward of these modules within the context, on a CPU."""
+    starts, spent = list[float](), list[float]()
+    with ExitStack() as hooks:
+        for module in modules:
+            begin = module.register_forward_pre_hook(lambda *_: starts.append(time.perf_counter()))
+            end = module.register_forward_hook(lambda *_: spent.append(time.perf_counter() - starts.pop()))
+            hooks.callback(begin.remove)
+            hooks.callback(end.remove)
+        yield spent
+
+
+def lines(found: Json) -> list[str]:
+    """Result of the comparison, in sentences."""
+    work, ratio = found["workload"], Interval.from_json(found["over_hugging_face"]).shown("runs")
+    each = {name: found[f"{name}_ms"]["median"] for name in ("ours", "hugging_face", "tree", "modules", "projections")}
+    modules, projections = each["modules"], each["projections"]
+    return [
+        f"{work['device']}, {work['dtype']}, {work['threads']} threads",
+        f"a step {each['ours']:.1f} ms, Hugging Face's {each['hugging_face']:.1f} ms ({ratio} of it)",
+        f"a pass over a tree of {work['nodes']} {each['tree']:.1f} ms",
+        f"its recurrent modules {modules:.1f} ms, of it projections {projections:.1f}, and "
+        f"{found['beyond_projections']:.2f} of these beyond them",
+    ]
+
+
+def main(argv: Sequence[str], prog: str = "crossdraft_lab.bench.recurrent") -> None:
+    """Run a command line.
+
+    Raises:
+        CrossdraftError: bad input.
+    """
+    parser = parser_of(prog, "Passes over recurrent layers, in turn with Hugging Face's own steps.")
+    parser.add_argument("--nodes", type=int, default=16, help="nodes of a draft tree")
+    parser.add_argument("--repeats", type=int, default=100, help="runs of each pass")
+    given, device, dtype = parsed(parser, argv)
+    if given.repeats < 1 or given.nodes < 1:
+        raise CrossdraftError("--nodes and --repeats must be 1 or more.")
+    result = compare_steps(device, DTYPES[dtype], given.nodes, given.repeats)
+    publish(given, result, lines(result))
+
+
+if __name__ == "__main__":
+    run_program(main)
