@@ -1,6 +1,6 @@
 """A drafter that knows the answers, by recording and question, so that the number of passes is known beforehand.
 
-Or it is always wrong, from a token of the answer on. Built in the drafter's own process, which imports this module.
+Or it is always wrong, from a token of the answer on. Built in the drafter's own process, which finds this module by an entry point.
 """
 
 import json
@@ -12,7 +12,6 @@ from typing import Any
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
-from crossdraft.methods import register
 from crossdraft.records import DrafterContext, Method
 from crossdraft.specs import Spec
 
@@ -72,5 +71,13 @@ def build(spec: Spec, options: Any, context: DrafterContext) -> KnownAnswers:
     return KnownAnswers(answers, options.wrong)
 
 
-def register_known() -> None:
-    register(Method("known", "knows the answers", "", build, settings=KnownSettings, has_network=False))
+KNOWN = Method("known", "knows the answers", "", build, settings=KnownSettings, has_network=False)
+
+
+def install_known(folder: Path) -> None:
+    """Make the drafter known to every process that has the folder on its path: vLLM's, and the drafter's own."""
+    package = folder / "known-1.dist-info"
+    package.mkdir(exist_ok=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: known\nVersion: 1\n", encoding="utf-8")
+    entry = f"[crossdraft.drafters]\nknown = {__name__}:KNOWN\n"
+    (package / "entry_points.txt").write_text(entry, encoding="utf-8")

@@ -24,7 +24,7 @@ from typing import Any
 from crossdraft.checkpoints.locate import REFERENCE
 from crossdraft.video.read import read_frames
 from crossdraft_vllm.plugin import register
-from tests.interop.known_answers import register_known
+from tests.interop.known_answers import install_known
 
 TARGET = str(REFERENCE / "target")
 LONGEST, DRAFT, HEAD_DRAFT = 64, 48, 4  # tokens of an answer, of a draft, of a head's draft
@@ -202,7 +202,6 @@ class Hosted:
         from vllm import LLM
 
         register()
-        register_known()
         if case.mended:
             mend_temperatures()
         self.tokenizer = AutoTokenizer.from_pretrained(TARGET)
@@ -368,7 +367,8 @@ def report(folder: Path, chosen: Sequence[str]) -> dict[str, object]:
 def in_a_process(folder: Path, name: str, script: str = __file__) -> bool:
     """A script's `run` in a process of its own."""
     command = [sys.executable, script, "case", str(folder), name]
-    return subprocess.run(command, env=os.environ | ENVIRONMENT, check=False).returncode == 0
+    path = f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    return subprocess.run(command, env=os.environ | ENVIRONMENT | {"PYTHONPATH": path}, check=False).returncode == 0
 
 
 def say(line: str) -> None:
@@ -391,6 +391,7 @@ def main() -> None:
         folder = Path(kept or room)
         if not (folder / ASKED).exists():
             make(folder)
+        install_known(folder)
         failed = [name for name in chosen if not in_a_process(folder, name)]
         if arguments.json_out is not None:
             text = json.dumps(report(folder, chosen), indent=1)

@@ -117,8 +117,8 @@ def lines(found: Json) -> list[str]:
         f"{work['device']}, {work['dtype']}, {work['threads']} threads",
         f"a step {each['ours']:.1f} ms, Hugging Face's {each['hugging_face']:.1f} ms ({ratio} of it)",
         f"a pass over a tree of {work['nodes']} {each['tree']:.1f} ms",
-        f"its recurrent modules {modules:.1f} ms, of it projections {projections:.1f}, and "
-        f"{found['beyond_projections']:.2f} of these beyond them",
+        f"its recurrent modules {modules:.1f} ms, of it projections {projections:.1f}",
+        f"beyond the projections {found['beyond_projections']:.2f} of them",
     ]
 
 
