@@ -1,6 +1,6 @@
 """A drafter that knows the answers, by recording and question, so that the number of passes is known beforehand.
 
-Or it is always wrong, from a token of the answer on. Built in the drafter's own process, which finds this module by an entry point.
+Or it is always wrong, from a token of the answer on. The drafter's own process finds this module by an entry point.
 """
 
 import json

@@ -6,19 +6,19 @@ import pytest
 
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.request import Request
-from crossdraft.methods import build, read_spec
+from crossdraft.methods import build, read_spec, register
 from crossdraft.records import DrafterContext
 from tests.integrations.vllm.fake_vllm import EOS
 from tests.integrations.vllm.helpers import ScriptedDrafter, ask, hosting
 from tests.interop import vllm_hosted, vllm_times
-from tests.interop.known_answers import register_known
+from tests.interop.known_answers import KNOWN
 from tests.interop.vllm_hosted import CASES, DRAFT, Asked
 
 
 def test_it_drafts_the_answer_from_where_it_is(tmp_path, no_drafters_registered):
     file = tmp_path / "known.json"
     file.write_text(json.dumps({"a.h5 what?": [5, 6, 7, 8]}))
-    register_known()
+    register(KNOWN)
     for wrong, drafts in ((10**9, [(5, 6), (8,)]), (1, [(5, 7), (9,)])):
         drafter = build(f"known:file={file},wrong={wrong}", DrafterContext(None))
         (state,) = drafter.begin([Request("what?", events="folder/a.h5")])
@@ -43,7 +43,7 @@ def test_the_expected_passes_are_those_of_the_fake_engine(length, case, budget):
 
 
 def test_cases_name_drafters_that_there_are(no_drafters_registered):
-    register_known()
+    register(KNOWN)
     for case in (*CASES.values(), *vllm_times.CASES.values()):
         if case.drafter is not None:
             read_spec(case.drafter)
