@@ -12,6 +12,7 @@ from crossdraft.engine.reference import full_forward
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench import identity
 from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.identity import (
     ALL_SPECS,
@@ -27,7 +28,9 @@ from crossdraft_lab.bench.identity import (
     configs_of,
     reference_answers,
     run_identity,
+    run_made_pairs,
 )
+from crossdraft_lab.bench.made_pairs import made_pairs
 from crossdraft_lab.bench.specs import POLICIES
 from crossdraft_lab.bench.workload import Workload, items
 
@@ -114,7 +117,39 @@ def test_a_drafter_is_checked_in_its_process_inline_and_in_batches_of_every_size
     placements = [placement for config in configs_of("blind") for placement in config.placements]
     assert {where for where, _ in placements} == {PROCESS, "before", "beside", "off"}
     assert {size for _, size in placements} == {1, 2, 3, 4}
-    assert [config.adaptive for config in configs_of("blind")] == [True, False, False]
+    assert [config.adaptive for config in configs_of("blind")] == [True, False, False, False]
+    assert [config.sampled for config in configs_of("blind")] == [False, False, False, True]
+
+
+def test_sampled_answers_are_compared_with_sampled_ones(models, target, pairs):
+    config = replace(configs_of("memory")[-1], placements=(("off", 1), ("off", 4)))
+    (check,) = run_identity(target, models, None, [[config]], pairs[:6])
+    assert (check.equal, check.total) == (6, 6)
+    assert check.drafted
+    greedy = [one.tokens for one in reference_answers(target, pairs[:6])]
+    drawn = [one.tokens for one in reference_answers(target, [identity._sampled(item) for item in pairs[:6]])]
+    assert greedy != drawn
+
+
+def test_made_targets_are_asked_with_their_own_drafters(models, tmp_path, pairs):
+    """All three; of the first one way: its assistant in shared passes."""
+    made = made_pairs(tmp_path, models, pairs[:4])
+    first = next(made)
+    config = replace(configs_of(first.specs["assistant of Gemma 4"])[2], placements=(("off", 4),))
+    (check,) = run_identity(first.target, first.models, None, [[config]], first.items)
+    assert (check.equal, check.total, check.notes) == (4, 4, set())
+    assert check.drafted > 20
+    rest = [*made]
+    assert [pair.target.model.config.model_type for pair in rest] == ["muse_glimmer", "video_llava"]
+    assert all(item.request.video is not None for item in rest[-1].items)
+
+
+@pytest.mark.slow
+def test_all_made_pairs_are_identical_every_way(models, tmp_path, pairs):
+    checks = run_made_pairs(tmp_path, models, None, pairs[:3])
+    assert len(checks) == 3 * 3 * 4  # targets, drafters, ways
+    assert [check.name for check in checks if check.divergences or check.notes] == []
+    assert sum(check.accepted for check in checks) > 20
 
 
 def test_without_a_name_it_is_the_event_drafter_in_nine_ways():

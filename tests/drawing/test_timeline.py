@@ -95,6 +95,17 @@ def test_without_a_draft_a_pass_over_one_token_is_a_decode_step_and_the_last_pie
     assert "ride-along" in {box.style for box in boxes_of(timeline_drawing("?", ANSWER))}
 
 
+@pytest.mark.parametrize("tokens", [0, 4])
+def test_an_empty_hidden_draft_is_called_a_draft(tokens):
+    """As of `memory` on a first question; one that came too late is still a hidden draft."""
+    stats, (_, _, *rest) = replace(ANSWER.stats, hidden_drafted=0), ANSWER.timeline.spans
+    timeline = Timeline(
+        [Span("target", "prefill", 5.0, 5.08, 40), Span("drafter", "hidden draft", 5.02, 5.07, tokens), *rest]
+    )
+    styles = {box.style for box in boxes_of(timeline_drawing("?", replace(ANSWER, stats=stats, timeline=timeline)))}
+    assert ("hidden-draft" in styles, "draft" in styles) == (tokens > 0, tokens == 0)
+
+
 def test_kinds_of_spans_have_colours_of_their_own_and_all_are_in_the_legend():
     assert len({kind.style for kind in KINDS}) == len({PALETTE[kind.style] for kind in KINDS}) == len(KINDS)
     drawing = timeline_drawing("?", ANSWER, alone())

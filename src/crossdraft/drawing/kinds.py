@@ -58,11 +58,13 @@ def kind_of(span: "Span") -> Kind:
 
 
 def plain(answer: "Answer") -> "list[Span]":
-    """Return an answer's spans; without a hidden draft the span `ride-along` is renamed to `prefill`."""
+    """Return an answer's spans; without a hidden draft its ride-along is a prefill, and an empty one is a draft."""
     spans = answer.timeline.spans
     if answer.stats.hidden_drafted:
         return list(spans)
-    return [replace(span, name="prefill") if span.name == "ride-along" else span for span in spans]
+    names = {"ride-along": "prefill"}
+    empty = names | {"hidden draft": "draft"}
+    return [replace(one, name=(names if one.tokens else empty).get(one.name, one.name)) for one in spans]
 
 
 def lanes_of(timeline: "Timeline") -> list[str]:

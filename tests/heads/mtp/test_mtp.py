@@ -291,6 +291,21 @@ def test_a_target_without_such_layers_or_with_others_is_refused(folders, tmp_pat
         cd.Engine.load(folders["qwen3"], "mtp:tree=static", ALONE)
 
 
+def test_a_loaded_model_s_folder_must_hold_that_model(tmp_path):
+    folder = add_mtp(save_text("qwen3", tmp_path), above=True)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    options = cd.Options(placement="inline")
+    with cd.Engine.from_model(model, tokenizer, "mtp", options) as engine:
+        assert engine.generate(cd.Request("why?", max_new_tokens=4)).stats.drafted
+    save_text("glm4_moe", folder)  # another model, under the same name
+    add_mtp(folder)
+    with pytest.raises(
+        CrossdraftError, match="are another model's: model_type is glm4_moe there and qwen3 in the loaded"
+    ):
+        cd.Engine.from_model(model, tokenizer, "mtp", options)
+
+
 def test_by_itself_it_is_taken_where_the_target_lies_on_one_device(folders):
     found = [default_drafter(str(folders["qwen3"]), cd.Options(device_map=given)) for given in (None, "auto")]
     assert found == ["mtp", "union:memory,ngram"]

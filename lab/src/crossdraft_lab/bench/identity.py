@@ -6,11 +6,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from crossdraft.assembly import assemble
+from crossdraft.checkpoints.locate import REFERENCE
 from crossdraft.checkpoints.mtp import has_mtp
 from crossdraft.cli.cores import Cores
 from crossdraft.engine.drafter import Drafter
@@ -19,6 +21,7 @@ from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.runner.parallel import BEST
 from crossdraft.engine.runner.runner import DraftRunner
+from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import METHODS, build_spec
@@ -34,8 +37,14 @@ WAVE = 12  # requests in a queue at a time
 PROCESS = "process"  # every other placement is inline, and names its hidden mode
 ALL = "all"
 MTP = ("mtp", "mtp:tree=chain")
-# What `all` stands for: every example of every drafter of ours, and every policy of parallel drafting.
-ALL_SPECS = (*(spec for method in METHODS.values() for spec in method.examples or ()), *POLICIES)
+# What `all` stands for: every example of every drafter of ours, DFlash by chains and trees, models that are named by
+# their folders (a text model, and the target itself with fewer frames), and every policy of parallel drafting.
+NAMED = ("dflash", "dflash:tree=dynamic", "model:dir=text", f"model:dir={REFERENCE / 'target'},frames=2")
+ALL_SPECS = (*(spec for method in METHODS.values() for spec in method.examples or ()), *NAMED, *POLICIES)
+SAMPLING = Sampling(temperature=0.8, top_p=0.95)
+MADE = 16  # pairs that made targets are asked at most
+# Answers to each of them: by three targets alone, greedy and sampled, and by three drafters of each in four ways.
+MADE_ANSWERS = 3 * (2 + 3 * 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +58,7 @@ class RunConfig:
         adaptive: let the cost model trim and silence the drafter, as it does for users. If not, every round verifies
             as much as the drafter will write, whether that pays or not.
         cached_clips: for how many clips the prefix caches of target and drafter have room; 0 = there are none.
+        sampled: draw the answers, each pair's with a seed of its own; if not, they are greedy.
     """
 
     name: str
@@ -56,6 +66,7 @@ class RunConfig:
     placements: tuple[tuple[str, int], ...]
     adaptive: bool = True
     cached_clips: float = 0.0
+    sampled: bool = False
 
 
 EVENT_CONFIGS = (  # every placement of the event drafter, its blind twin, and shared passes
@@ -81,12 +92,17 @@ CACHED_CONFIGS = tuple(  # with prefix caches: of everything, and so small that 
 )
 
 
-def configs_of(spec: str) -> tuple[RunConfig, ...]:
-    """Ways to run any drafter: as users do, in this process, and in batches of every size."""
+def configs_of(spec: str, name: str | None = None) -> tuple[RunConfig, ...]:
+    """Ways to run any drafter: as users do, in this process, in batches of every size, and sampled.
+
+    `name` stands for the spec where people read it.
+    """
+    name = name or spec.replace(str(REFERENCE), "…")
     return (
-        RunConfig(f"{spec}, process", spec, ((PROCESS, 1),)),
-        RunConfig(f"{spec}, inline", spec, (("beside", 1),), adaptive=False),
-        RunConfig(f"{spec}, batches of 2 to 4", spec, ((PROCESS, 2), ("before", 3), ("off", 4)), adaptive=False),
+        RunConfig(f"{name}, process", spec, ((PROCESS, 1),)),
+        RunConfig(f"{name}, inline", spec, (("beside", 1),), adaptive=False),
+        RunConfig(f"{name}, batches of 2 to 4", spec, ((PROCESS, 2), ("before", 3), ("off", 4)), adaptive=False),
+        RunConfig(f"{name}, sampled, 1 and 4", spec, (("beside", 1), ("off", 4)), adaptive=False, sampled=True),
     )
 
 
@@ -186,18 +202,40 @@ def run_identity(
 ) -> list[IdentityCheck]:
     """Answer every pair in every way and compare; the ways of a group are open together, the groups one by one.
 
-    The target's own answers are computed once. All pairs are held meanwhile: about 3 MB each.
+    The target's own answers are computed once each way, greedy and sampled. All pairs are held: about 3 MB each.
     """
-    known = list(reference_answers(target, items, tick))
-    bytes_of_clip = cached_bytes(target, known[0].item) if known else 0
+    greedy, groups = list(reference_answers(target, items, tick)), list(groups)
+    bytes_of_clip = cached_bytes(target, greedy[0].item) if greedy else 0
+    drawn: list[ReferenceAnswer] = []
+    if any(config.sampled for configs in groups for config in configs):
+        drawn = list(reference_answers(target, [_sampled(pair.item) for pair in greedy], tick))
     blank = blank_window(models.blind)
     checks: list[IdentityCheck] = []
     for configs in groups:
         with open_configs(target, models, cores, configs, bytes_of_clip) as opened:
             for config, decoders in zip(configs, opened, strict=True):
                 checks.append(IdentityCheck(config.name, config.spec))
+                known = drawn if config.sampled else greedy
                 pairs = with_events(known, blank) if is_blind(spec_of(config.spec)) else known
                 check_config(target, checks[-1], decoders, pairs, tick)
+    return checks
+
+
+def _sampled(item: Item) -> Item:
+    """The pair, with an answer that is drawn by the numbers of its seed."""
+    return replace(item, request=replace(item.request, sampling=replace(SAMPLING, seed=item.seed)))
+
+
+def run_made_pairs(
+    folder: Path, models: Models, cores: Cores | None, items: Sequence[Item], tick: Tick = lambda _: None
+) -> list[IdentityCheck]:
+    """Check drafters that come with a checkpoint, on pairs that are made below `folder`; see `made_pairs`."""
+    from crossdraft_lab.bench.made_pairs import made_pairs
+
+    checks: list[IdentityCheck] = []
+    for pair in made_pairs(folder, models, items):
+        groups = [configs_of(spec, name) for name, spec in pair.specs.items()]
+        checks += run_identity(pair.target, pair.models, cores, groups, pair.items, tick)
     return checks
 
 

@@ -197,14 +197,23 @@ def identity(
     """Check that every placement, and batches that join and leave, give the target's own tokens. Exit 1 if not.
 
     The event drafter in nine ways. With --drafters, each one named: in a process of its own (what looks into the
-    target, such as eagle2: in the target's process), inline, and in batches of 2 to 4. Quantised models
-    compute in bfloat16.
+    target, such as eagle2: in the target's process), inline, in batches of 2 to 4, and sampled, alone and in batches
+    of 4. With 'all', the drafters that come with a checkpoint too, for small random targets made on the spot. Quantised
+    models compute in bfloat16.
     """
     output.check()
     check_values(quantize=quantize)
     from rich.markup import escape
 
-    from crossdraft_lab.bench.identity import about_shared_clips, choose_configs, run_identity
+    from crossdraft_lab.bench.identity import (
+        ALL,
+        MADE,
+        MADE_ANSWERS,
+        about_shared_clips,
+        choose_configs,
+        run_identity,
+        run_made_pairs,
+    )
     from crossdraft_lab.bench.workload import Workload, describe, items, read_prompts
 
     check_asked(models, prompts, [name for name in drafters or () if name != "all"])
@@ -215,10 +224,16 @@ def identity(
     chosen, pair = cores.cores(models.device), models.models(blind, quantize=quantize, shows=prompts is None)
     if pair.quantize is not None:
         pair = replace(pair, dtype=None)
-    answers = pairs * (1 + sum(map(len, groups)))
+    made = min(pairs, MADE) if ALL in (drafters or ()) and models.target == "reference" and quantize is None else 0
+    sampled = any(one.sampled for group in groups for one in group)
+    answers = pairs * (1 + sampled + sum(map(len, groups))) + made * MADE_ANSWERS
     with loaded_target(pair, chosen) as (found, target), progress("comparing", answers) as tick:
         asked = items(work) if each == 1 else about_shared_clips(items(work))
         checks = run_identity(target, pair, chosen, groups, asked, tick)
+        if made:
+            with TemporaryDirectory(prefix="crossdraft-") as folder:
+                few = [*items(replace(work, pairs=made))]
+                checks += run_made_pairs(Path(folder), pair, chosen, few, tick)
     rows = table(None, "checked against the target alone", ("identical", "drafted", "accepted"))
     rows.add_column("", overflow="fold")
     for check in checks:

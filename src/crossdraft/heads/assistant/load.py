@@ -87,7 +87,7 @@ def _made(host: Target, folder: Path) -> AssistantHead:
     layers = host.text_config.num_hidden_layers
     sizes = HeadConfig(hidden_size=size, vocab_size=len(ids), num_layers=layers, draft_ids=ids)
     embedder: Any = host.model.get_input_embeddings()
-    head = AssistantHead(sizes, _decoder(config), embedder, {kind: kept[kind] for kind in kinds}, clusters)
+    head = AssistantHead(sizes, borrowing_decoder(config), embedder, {kind: kept[kind] for kind in kinds}, clusters)
     weights = {name: read(tensor) for name, tensor in stored_tensors(folder).items() if name != TIED}
     head.load_state_dict(weights)
     return head.to(host.device, host.model.dtype).eval()
@@ -131,7 +131,7 @@ def _made_blocks(host: Target, folder: Path) -> DFlash:
     return head.eval()
 
 
-def _decoder(config: Any) -> PreTrainedModel:
+def borrowing_decoder(config: Any) -> PreTrainedModel:
     """The decoder of a configuration, all of whose layers borrow their keys.
 
     transformers 5.23 builds none: `kv_sharing_modes` refuses a model in which no layer keeps keys of its own.

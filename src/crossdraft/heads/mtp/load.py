@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import AutoConfig
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 
 from crossdraft.checkpoints.files import stored_tensors
@@ -22,6 +23,9 @@ from crossdraft.heads.mtp.network import Mtp, MtpLayer
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 Weights = Sequence[Mapping[str, Tensor]]  # of each layer, by the names of `mtp_names`
+SIZES = (
+    "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"
+)  # fmt: skip
 
 
 @torch.inference_mode()
@@ -29,10 +33,18 @@ def load_mtp(host: Target, source: str) -> Mtp:
     """Load the MTP layers of a target's checkpoint, in its dtype and on its device, and run them once.
 
     Raises:
-        CrossdraftError: as `find_mtp`; weights are missing, left over or of another shape; or the target's class has
-            decoder layers that cannot be built or run by themselves.
+        CrossdraftError: as `find_mtp`; the folder holds another model than the target; weights are missing, left over
+            or of another shape; or the target's class has decoder layers that cannot be built or run by themselves.
     """
     folder = shipped_or_found(source, TARGETS)
+    stated: Any = AutoConfig.from_pretrained(str(folder), local_files_only=True)
+    there, here = stated.get_text_config().to_dict(), host.text_config.to_dict()
+    for name in SIZES:
+        if there.get(name) != here.get(name):
+            raise CrossdraftError(
+                f"The multi-token-prediction layers in {folder} are another model's: {name} is {there.get(name)} there "
+                f"and {here.get(name)} in the loaded model; load both from one folder, or name another drafter."
+            )
     stored = stored_tensors(folder)
     weights = [{own: read(stored[key]) for own, key in layer.items()} for layer in find_mtp(folder)]
     try:
