@@ -37,8 +37,6 @@ SPECS = [
     "choose:lookahead,ngram",
     "phased:event,lookahead",
     "phased:event,(union:event,memory,ngram)",
-    "adaedl:event",
-    "union:(adaedl:event,threshold=0.9),memory",
     "event:words=3",
     "event:how=slem",
     "event:how=tli",

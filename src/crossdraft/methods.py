@@ -30,7 +30,6 @@ MODULES = (
     "edge",
     "drafters.memory",
     "drafters.combine",
-    "drafters.adaedl",
     "heads.event_medusa",
     "heads.glance",
     "heads.mtp",

@@ -6,9 +6,7 @@ import pytest
 import torch
 
 import crossdraft as cd
-from crossdraft.drafters.adaedl import AdaEDLSettings
 from crossdraft.drafters.base import read_prompt
-from crossdraft.drafters.entropy_stop import EntropyStop
 from crossdraft.drafters.event.load import load_drafter
 from crossdraft.engine.drafter import Budget, PromptFeatures, VerifyOutput
 from crossdraft.engine.request import Request
@@ -149,17 +147,6 @@ def test_what_it_drafts_alone_is_as_trained(drafter_of, event, question):
     expected, start = trained_logits(drafter, event, question, (*TEXT[:4], *draft.tree.tokens))
     for offset, token in enumerate(draft.tree.tokens):
         assert adapter.config.draft_ids[int(expected[offset][start - 1 + 4].argmax())] == token, offset
-
-
-@torch.inference_mode()
-def test_it_drafts_nothing_alone_after_a_draft_that_ended_early(drafter_of, question):
-    drafter = drafter_of("l5", alone=3)
-    (state,) = drafter.begin([question])
-    drafter._write(state, 1)
-    going_on, stop = drafter._go_on(state, 3), EntropyStop.of(AdaEDLSettings())
-    assert len(going_on) == 3
-    state.stop = replace(stop, ended=True)
-    assert drafter._go_on(state, 3) == []
 
 
 @torch.inference_mode()

@@ -5,7 +5,6 @@ from functools import cache, partial
 import pytest
 import torch
 
-from crossdraft.drafters.adaedl import AdaEDLSettings, join
 from crossdraft.drafters.combine.choose import ChooseDrafter
 from crossdraft.drafters.combine.fallback import FallbackDrafter
 from crossdraft.drafters.combine.phased import PhasedDrafter
@@ -22,7 +21,6 @@ from crossdraft.engine.prompt import known_ids
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
-from crossdraft.records import DrafterContext
 from tests.drafters.combine.test_fallback import Refusing
 from tests.drafters.combine.test_union import chain
 from tests.drafters.cross_vocab.test_drafter import drafter as foreign
@@ -55,7 +53,6 @@ def memory() -> MemoryDrafter:
 
 DRAFTERS = {
     "independent": independent,
-    "adaedl": lambda: join([independent()], AdaEDLSettings(threshold=0.9), DrafterContext()),
     "tree": lambda: TreeDrafter(model(), partial(expand_and_rerank, beam=2, width=lambda probs: 2)),
     "ngram": ngram,
     "memory": memory,

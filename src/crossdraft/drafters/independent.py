@@ -21,7 +21,6 @@ from torch import Tensor
 from crossdraft.drafters import WORDS
 from crossdraft.drafters.alternatives import TokenAlternatives, tree_from_topk
 from crossdraft.drafters.base import Draws, PerRequestDrafter, banned_bias, read_prompt, show
-from crossdraft.drafters.entropy_stop import EntropyStop
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.fast.static_cache import hand_back
@@ -107,12 +106,6 @@ class IndependentState:
     features: list[Tensor] = field(default_factory=list)
     frame_kv: Sequence[tuple[Tensor, Tensor]] = ()  # keys and values of the frames, a layer each; see `heads.glance`
     dists: list[Tensor] = field(default_factory=list)  # [V] each, of drafted tokens that were drawn independently
-    stop: EntropyStop | None = None  # what ends drafts early, if anything does
-
-    @property
-    def ends_early(self) -> bool:
-        """True if nothing is to be drafted after the last drafted token."""
-        return self.stop is not None and self.stop.ended
 
     @property
     def pending(self) -> list[int]:
@@ -151,11 +144,8 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         words: tokens of a position that may become nodes: 1 = chains, more = trees with alternatives where the model is
             unsure (greedy answers only); see `alternatives`.
         glance: network that attends to the clip and gives the logits; `None` = the model's own logits.
-
-    Drafts end early if there is a `stop` rule: see `drafters.adaedl`.
     """
 
-    stop: EntropyStop | None = None  # the rule with which an answer begins
     capture: tuple[int, ...] = ()  # the layer whose features a glance or a subclass reads
 
     def __init__(
@@ -176,12 +166,6 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         if glance is not None:
             self.capture = glance.glance.reads
         self.banned = banned_bias(model, banned)
-
-    def begin(self, requests: Sequence[Request]) -> list[IndependentState]:
-        states = super().begin(requests)
-        for state in states:
-            state.stop = self.stop
-        return states
 
     def end(self, states: Sequence[IndependentState]) -> None:
         for state in states:  # forks have caches of another kind
@@ -206,7 +190,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         """Draft on until the budget, the end of the answer, or the stop signal."""
         drafted, eos = state.drafted, self.model.eos
         while len(drafted) < budget.nodes and state.path_prob >= budget.min_confidence and not budget.stopped:
-            if self.ended(state) or self.room(state) == 0 or state.ends_early:
+            if self.ended(state) or self.room(state) == 0:
                 break
             show(self._write(state, budget.nodes - len(drafted)), budget)
         if state.sampling.greedy:
@@ -271,7 +255,6 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         before = [*state.prompt, *state.committed, *state.pending]
         scores = warp_tree(state.logits + self.banned, DraftTree.chain(candidates), before, state.sampling)
         likely = top_tokens(scores) if state.sampling.greedy else []
-        bounds = self._bounds(state, scores)
         new: list[int] = []
         for row, candidate in enumerate([*candidates, None]):
             if not state.sampling.greedy:
@@ -281,17 +264,9 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
                     state.dists.append(scores[row].clone())  # a view would keep all rows
             state.drafted.append(likely[row])
             new.append(likely[row].tokens[0])
-            if state.stop is not None and bounds:
-                state.stop = state.stop.after(bounds[row])
-            if new[-1] != candidate or new[-1] in self.model.eos or state.ends_early:
+            if new[-1] != candidate or new[-1] in self.model.eos:
                 break
         return new
-
-    def _bounds(self, state: IndependentState, scores: Tensor) -> list[float]:
-        """The acceptance bound of each row of warped scores [n, V]; an empty list if no rule ends drafts early."""
-        if state.stop is None or not state.committed:
-            return []
-        return state.stop.bounds(scores.softmax(-1) if state.sampling.greedy else scores)
 
     def _commit(self, state: IndependentState, output: VerifyOutput) -> None:
         """Resynchronise with the accepted tokens: keep the cache and the drafted tokens as far as they agree."""
@@ -299,8 +274,6 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         tokens = [min(token, self.model.vocab_size - 1) for token in output.tokens]
         pending, count = state.pending, len(tokens)
         agreed = common_prefix(pending, tokens)
-        if state.stop is not None and (agreed < count or agreed == len(pending)):  # else the rest is still to come
-            state.stop = state.stop.verified(agreed, len(pending) if state.committed else 0)
         state.committed += tokens
         if agreed < count:
             # Where all accepted tokens were alternatives, only the last is new: it replaces the drafted token there.

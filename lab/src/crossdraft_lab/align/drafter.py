@@ -145,7 +145,7 @@ class AlignedDrafter(IndependentDrafter):
         adapter, new = cast("AutoregressiveAdapter", self.adapter), list[int]()
         logits, features = state.logits, state.outputs[:1]
         past = first_positions(state.past, state.text + len(state.fed))
-        while len(new) < most and not self.ended(state) and not state.ends_early and self.room(state):
+        while len(new) < most and not self.ended(state) and self.room(state):
             token = torch.tensor([[state.pending[-1]]], device=features.device)
             output, past = adapter.go_on(features[None], token, past)
             features = output[0]
