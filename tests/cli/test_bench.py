@@ -417,18 +417,19 @@ def prompts(tmp_path):
 
 def test_a_text_model_is_asked_prompts(prompts, tmp_path):
     language, out = [f"--target={text_folder('text')}", "--device=cpu"], tmp_path / "bench.json"
-    assert main(["bench", prompts, *QUICK[1:], *language, "--max-new-tokens=8", f"--json-out={out}"]) == 0
+    sizes = ["--warm-ups=3", "--repeats=1", "--no-memory", "--max-new-tokens=8"]
+    assert main(["bench", prompts, *sizes, *language, f"--json-out={out}"]) == 0
     found = json.loads(out.read_text())
     assert [method["name"] for method in found["methods"]] == list(
         usual_methods(shipped=False, more_cores=TWO, in_words=True)
     )
     assert all(method["identical"] == {"equal": 2, "total": 2} for method in found["methods"])
-    assert found["workload"]["prompts"] == "prompts.jsonl"
+    assert (found["workload"]["prompts"], found["workload"]["held_out_wordings"]) == ("prompts.jsonl", None)
     assert "2 prompts of prompts.jsonl, in words alone, of 2 kinds" in found["workload"]["in_words"][0]
     sizes = ["--max-new-tokens=16", "--kinds=scene", f"--json-out={out}", "--force"]
     assert main(["bench", "identity", prompts, *sizes, *language]) == 0
     checks = json.loads(out.read_text())["checks"]
-    assert [check["identical"] for check in checks] == [{"equal": 1, "total": 1}] * 6
+    assert [check["identical"] for check in checks] == [{"equal": 1, "total": 1}] * 8
 
 
 @pytest.mark.parametrize(
@@ -440,6 +441,9 @@ def test_a_text_model_is_asked_prompts(prompts, tmp_path):
         (PROMPTS, ["--kinds=code"], "no prompts of the kinds code"),
         (PROMPTS, ["--drafter=union:event,memory"], "reads an event recording, and prompts come without one"),
         (PROMPTS, ["--methods=target,event"], "'event' reads an event recording"),
+        (PROMPTS, ["--methods=event-inline"], "'event-inline' reads an event recording"),
+        (PROMPTS, ["--max-new-tokens=-1"], "max_new_tokens|max-new-tokens"),
+        ("[" * 10**5, [], "Line 1 of .* is no prompt"),
     ],
 )
 def test_prompts_that_cannot_be_asked_are_one_sentence(line, more, part, prompts, tmp_path, capsys):

@@ -1,5 +1,6 @@
 """A target that reads fewer frames of the clip."""
 
+import numpy as np
 import pytest
 
 from crossdraft.compressions import compressed
@@ -44,6 +45,13 @@ def test_each_frame_of_a_file_stands_where_the_target_would_have_read_it(target,
     made = compressed(target, "frames:count=4")
     rows, full = (one.visual_features(one.encode(one.prepare(request))) for one in (made, target))
     assert rows.allclose(full.view(FRAMES, TOKENS, -1)[[0, 2, 4, 7]].flatten(0, 1), atol=1e-9)
+
+
+def test_of_a_shorter_clip_the_first_and_the_last_frame_are_read(target):
+    frames = np.random.default_rng(0).integers(0, 256, (4, 40, 60, 3), dtype=np.uint8)
+    made, request = compressed(target, "frames:count=2"), Request("What is ahead?", frames)
+    rows, full = (one.visual_features(one.encode(one.prepare(request))) for one in (made, target))
+    assert rows.allclose(full.view(4, TOKENS, -1)[[0, 3]].flatten(0, 1), atol=1e-9)
 
 
 def test_a_text_alone_is_read_as_ever_and_stays_lossless(target):

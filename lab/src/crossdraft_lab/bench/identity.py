@@ -78,7 +78,7 @@ EVENT_CONFIGS = (  # every placement of the event drafter, its blind twin, and s
 )
 
 
-IN_WORDS = ("ngram", "union:memory,lookahead")  # drafters of prompts without a clip, if none is named
+PROMPT_DRAFTERS = ("ngram", "union:memory,lookahead")  # drafters of prompts without a clip, if none is named
 CACHED_CONFIGS = tuple(  # with prefix caches: of everything, and so small that clips are dropped all the time
     RunConfig(f"{name}, room for {clips:g} clips", spec, placements, cached_clips=clips)
     for clips in (1e6, 1.5)
@@ -115,7 +115,7 @@ def choose_configs(
         drafters: specs, or `all`.
         target: its source; `all` holds the MTP layers that its checkpoint brings.
         cached: those with prefix caches.
-        in_words: prompts without clips are asked: `all` leaves out what reads events, and the default is `IN_WORDS`.
+        in_words: prompts without clips are asked: `all` leaves out what reads events; by default `PROMPT_DRAFTERS`.
 
     Raises:
         CrossdraftError: a spec that cannot be read, or that stands there twice; drafters are named beside `cached`.
@@ -127,12 +127,12 @@ def choose_configs(
     if cached:
         return [CACHED_CONFIGS]
     if in_words:
-        drafters = drafters or IN_WORDS
+        drafters = drafters or PROMPT_DRAFTERS
     if not drafters:
         return [EVENT_CONFIGS]
     every = (*ALL_SPECS, *(MTP if ALL in drafters and has_mtp(target) else ()))
     if in_words:
-        every = tuple(spec for spec in every if not needs_events(spec_of(spec)))
+        every = tuple(spec for spec in every if not needs_events(spec))
     specs = [spec for name in drafters for spec in (every if name == ALL else (name,))]
     for spec in specs:
         spec_of(spec)

@@ -13,13 +13,14 @@ UNDRAFTED = (*ALONE, "hf", "hf-all")  # every way to run the target alone, Huggi
 ON_ALL_CORES = frozenset(("target-all", "hf-all"))
 ON_TARGETS_CORES = frozenset(("target", "hf"))  # unlike the methods above, which use all of the pair's
 HUGGING_FACE = frozenset(("hf", "hf-all", "hf-lookup", "hf-assisted"))
-IN_WORDS = (*UNDRAFTED, "hf-lookup", "ngram")  # methods for prompts without a clip
+PROMPT_METHODS = (*UNDRAFTED, "hf-lookup", "ngram")  # for prompts without a clip
 ALWAYS = ("target", "target-all", "hf", "hf-all", "hf-lookup", "blind")  # methods that every comparison should include
 METHODS = (
     "target", "target-all", "hf", "hf-all", "hf-lookup", "hf-assisted", "blind", "event-inline", "event", "glance",
 )  # fmt: skip
 # The event drafter with another policy while the target verifies; see `crossdraft.engine.runner.parallel`.
 POLICIES = {"event-sync": "off", "event-pipespec": "pipespec", "event-pearl": "pearl", "event-ssd": "ssd"}
+EVENT_METHODS = ("event-inline", "hf-assisted", *POLICIES)  # no specs; they use the event model
 # In addition every drafter of ours with an example, except trained heads, which `bench heads` compares.
 _OURS = (name for name, method in DRAFTERS.items() if method.examples and not method.network)
 ALL_METHODS = tuple(dict.fromkeys((*METHODS, *POLICIES, *_OURS)))
@@ -72,22 +73,24 @@ def usual_methods(*, shipped: bool, more_cores: bool, in_words: bool = False) ->
     ('target', 'hf', 'hf-lookup', 'hf-assisted', 'blind', 'event-inline', 'event')
     """
     pairs_own = {name for name in METHODS if name in DRAFTERS and DRAFTERS[name].network}
-    names = IN_WORDS if in_words else [name for name in METHODS if shipped or name not in pairs_own]
+    names = PROMPT_METHODS if in_words else [name for name in METHODS if shipped or name not in pairs_own]
     return tuple(name for name in names if more_cores or name not in ON_ALL_CORES)
 
 
-def needs_events(spec: Spec) -> bool:
-    """True if a part of a spec reads an event recording.
+def needs_events(name: str) -> bool:
+    """True if a method, or a part of a drafter's spec, reads an event recording.
 
-    >>> [needs_events(spec_of(text)) for text in ("union:ngram,memory", "union:event,memory")]
-    [False, True]
+    >>> [needs_events(name) for name in ("union:ngram,memory", "hf", "event-inline", "union:event,memory")]
+    [False, False, True, True]
     """
-    return any("events" in method.senses for method in methods_in(spec))
+    if name in UNDRAFTED or name == "hf-lookup":
+        return False
+    return name in EVENT_METHODS or any("events" in method.senses for method in methods_in(spec_of(name)))
 
 
 def is_blind(spec: Spec) -> bool:
     """True if the blind twin drafts and no other drafter sees events: the twin is then given blank events."""
-    return "blind" in spec.names and not needs_events(spec)
+    return "blind" in spec.names and not any("events" in method.senses for method in methods_in(spec))
 
 
 def check_methods(names: Sequence[str], specs: Sequence[str] = ()) -> None:

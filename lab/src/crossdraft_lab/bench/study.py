@@ -173,6 +173,9 @@ class Study:
     @property
     def warm_up_items(self) -> list[Item]:
         """Pairs of the validation split; without a namespace, so that no drafter learns from their answers."""
+        if self.work.prompts is not None:  # none of the file's
+            asked = (self.work.request(f"Count from {n} to twenty.", None, None, n) for n in range(self.warm_ups))
+            return [Item(-1, "warm-up", request) for request in asked]
         warm = replace(self.work, pairs=max(1, self.warm_ups), split="validation", first=0)
         asked = self.asked(warm) if self.warm_ups else []
         return [replace(item, request=replace(item.request, namespace=None)) for item in asked]

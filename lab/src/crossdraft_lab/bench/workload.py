@@ -18,6 +18,8 @@ from crossdraft_lab.bench.common import check_names
 
 LONGEST = 2
 ANSWERS = ("long", "any")
+MOST_BYTES = 64 << 20  # of a file of prompts
+OF_SCENES = ("answers", "split", "frames", "questions", "trained_wordings", "held_out_wordings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Workload:
         check_names("answers", (self.answers,), ANSWERS)
         if self.prompts is None:
             check_names("kind", self.kinds, scenes.KINDS)
+        self.request("?", None, None, seed=0)  # refuses invalid settings before a scene is drawn
         if self.prompts is not None:
             self._check_prompts(self.prompts)
             return
@@ -72,7 +75,6 @@ class Workload:
                 f"The {self.split} split has scenes 0 to {held - 1}, and {self.scenes} from {self.first} on are not "
                 "all in it; choose another first scene, or fewer pairs."
             )
-        self.request("?", None, None, seed=0)  # refuses invalid settings before a scene is drawn
 
     def _check_prompts(self, path: Path) -> None:
         found = read_prompts(path, self.kinds)
@@ -128,6 +130,8 @@ def read_prompts(path: Path, kinds: Sequence[str] = ()) -> list[tuple[str, str]]
         CrossdraftError: the file cannot be read or has no such prompt, or a line has no text under "prompt".
     """
     try:
+        if path.stat().st_size > MOST_BYTES:
+            raise CrossdraftError(f"The prompts {path} have more than {MOST_BYTES >> 20} MiB; give a shorter file.")
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise CrossdraftError(f"The prompts {path} cannot be read: {error}; give a file of JSON lines.") from None
@@ -138,7 +142,7 @@ def read_prompts(path: Path, kinds: Sequence[str] = ()) -> list[tuple[str, str]]
         try:
             entry = json.loads(line)
             kind, prompt = str(entry.get("kind", "any")), entry["prompt"]
-        except (ValueError, KeyError, AttributeError, TypeError):
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             prompt = kind = None
         if not isinstance(prompt, str) or not prompt or kind is None:
             raise CrossdraftError(f'Line {number} of {path} is no prompt; write a line such as {{"prompt": "…"}}.')
@@ -193,7 +197,7 @@ def _clip(scene: scenes.Scene, work: Workload) -> tuple[object, object]:
 
 def describe(work: Workload) -> dict[str, object]:
     """A workload in plain values, with what the clock includes."""
-    return {
+    found = {
         **asdict(work),
         "kinds": list(work.kinds) or "all",
         "files": work.files is not None,
@@ -201,6 +205,7 @@ def describe(work: Workload) -> dict[str, object]:
         "held_out_wordings": work.held_out,
         "timed": _timed(work),
     }
+    return found if work.prompts is None else {**found, **dict.fromkeys(OF_SCENES)}
 
 
 def _timed(work: Workload) -> str:

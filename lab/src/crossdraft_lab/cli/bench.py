@@ -14,7 +14,15 @@ from crossdraft.cli.reporting import ReportOptions, hush, progress
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import check_drafter_files
 from crossdraft_lab.bench.common import listed, table
-from crossdraft_lab.bench.specs import ALL_METHODS, METHODS, POLICIES, check_methods, spec_of, usual_methods
+from crossdraft_lab.bench.specs import (
+    ALL_METHODS,
+    METHODS,
+    POLICIES,
+    check_methods,
+    needs_events,
+    spec_of,
+    usual_methods,
+)
 from crossdraft_lab.cli.bench_accept import acceptance, compression, heads, rules
 from crossdraft_lab.cli.bench_align import align
 from crossdraft_lab.cli.bench_edge import edge
@@ -116,7 +124,8 @@ def bench(
         target_cores=cores.target_cores,
         draft_cores=cores.draft_cores,
     )
-    named = ALL_METHODS if methods == "all" else None if methods is None else listed(methods)
+    every = ALL_METHODS if prompts is None else tuple(name for name in ALL_METHODS if not needs_events(name))
+    named = every if methods == "all" else None if methods is None else listed(methods)
     if named is not None:
         check_methods(named, tuple(drafters or ()))
     check_asked(models, prompts, (*(named or ()), *(drafters or ())))

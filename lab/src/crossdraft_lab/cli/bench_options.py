@@ -11,7 +11,7 @@ import typer
 from crossdraft.cli.options import Device, Dtype, Target, check_models
 from crossdraft.cli.reporting import core_each, hush, waiting
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.bench.specs import ALONE, HUGGING_FACE, needs_events, spec_of
+from crossdraft_lab.bench.specs import needs_events
 
 if TYPE_CHECKING:
     from crossdraft.cli.cores import Cores
@@ -112,7 +112,7 @@ def check_asked(models: BenchModels, prompts: Path | None, names: Sequence[str])
             f"{models.target} holds a text model, which is shown no clips; ask it in words with --prompts FILE."
         )
     for name in names:
-        if prompts is not None and name not in HUGGING_FACE and name not in ALONE and needs_events(spec_of(name)):
+        if prompts is not None and needs_events(name):
             raise CrossdraftError(f"'{name}' reads an event recording, and prompts come without one; leave it out.")
 
 

@@ -75,8 +75,8 @@ class FewerFramesPrompt:
         """Make the prompt of the chosen frames; it is simply shorter, as every family counts its placeholders."""
         whole, config = self._whole, self._whole.model.config
         sample = read_clip(request.visuals[0].value, whole.sampling)
-        frames, times = sample.frames[self.chosen], sample.times_s[self.chosen.numpy()]
-        text, pixels = clip_inputs(config, whole.spec, frames, times)
+        chosen = evenly(len(sample.frames), len(self.chosen))  # a clip may have fewer frames than the target reads
+        text, pixels = clip_inputs(config, whole.spec, sample.frames[chosen], sample.times_s[chosen])
         inputs, _ = chat_inputs(config, whole.tokenizer, request.conversation, [text])
         return Prompt(inputs.pop("input_ids")[0], {**merged(config, [pixels]), **inputs})
 
