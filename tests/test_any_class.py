@@ -26,6 +26,7 @@ from tests.any_processor import (
     tokenizer_of,
 )
 from tests.every_class import EDITS, RESULTS, tried
+from tests.interop import processors
 
 OPTIONS = cd.Options(device="cpu", placement="inline", adaptive=False)
 PIXELS = np.random.default_rng(0).integers(0, 256, (70, 40, 3), dtype=np.uint8)
@@ -65,7 +66,7 @@ def test_answers_are_those_of_generate(llava):
         assert answer.stats.cached_tokens > 9  # the picture's
         words = cd.Request("Say something.", max_new_tokens=24)
         assert engine.generate(words).tokens == generated(engine.target, words)
-        with pytest.raises(cd.CrossdraftError, match=r"Clips cannot be .* a Llava.*: the LlavaProcessor .* reads none"):
+        with pytest.raises(cd.CrossdraftError, match=r"Clips .* only their frames as images: the Llava.* reads none; "):
             engine.generate(cd.Request("what is it?", PIXELS[None]))
         with pytest.raises(cd.CrossdraftError, match=r"own processor, a LlavaProcessor, fails on this request: .*;"):
             engine.generate(cd.Request("what is <image>?", image=PIXELS))
@@ -113,6 +114,43 @@ def test_images_that_are_not_read_right_are_refused_and_words_are_answered(llava
         target.prepare(cd.Request(QUESTION, image=PIXELS))
 
 
+def test_ready_made_inputs_are_refused_where_the_trial_found_their_kind_wrong(tmp_path):
+    """Ovis2 puts features in place of the marks around an image, too."""
+    folder = save_kind("ovis2", tmp_path)
+    processor = AutoProcessor.from_pretrained(folder)
+    with cd.Engine.load(str(folder), "union:memory,ngram", OPTIONS) as engine:
+        words, shown = (own_inputs(processor, engine.target.model, name) for name in ("words", "image"))
+        for answered in (engine.generate, engine.alone):
+            with pytest.raises(cd.CrossdraftError, match=r"The pixel_values of the request's inputs cannot .*: it was"):
+                answered(cd.Request(inputs=shown))
+        wanted = engine.target.model.generate(**words, max_new_tokens=12, do_sample=False)[0].tolist()
+        assert [*engine.generate(cd.Request(inputs=words, max_new_tokens=12)).tokens] == wanted[
+            words["input_ids"].shape[1] :
+        ]
+        with pytest.raises(
+            cd.CrossdraftError, match=r"Clips cannot be shown to a Ovis2\w+ here: .* take another model\.$"
+        ):
+            engine.generate(cd.Request(QUESTION, FRAMES))
+
+
+def test_the_first_error_of_a_processor_is_shown(tmp_path):
+    """GOT-OCR is asked twice, and ends the second time with a StopIteration."""
+    target = load_target(str(save_kind("got_ocr2", tmp_path)), "cpu", tried=False)
+    with pytest.raises(cd.CrossdraftError, match="GotOcr2Processor, fails on this request: Nested images are only"):
+        target.prepare(cd.Request("What is <imgpad>?", image=FRAMES[4]))
+
+
+@pytest.mark.parametrize("worse", ["", "ids differ"])
+def test_the_run_of_real_processors_fails_only_where_something_differs(worse, monkeypatch):
+    """A refusal that is kept is no failure, though its cause says that logits differ."""
+    shown = []
+    if worse:
+        monkeypatch.setattr(processors, "compared", lambda *_: worse)
+    assert processors.main(["ovis2"], shown.append) == bool(worse)
+    assert "'refused', 'why': \"logits differ from the model's own" in shown[0]
+    assert worse in shown[0]
+
+
 def test_a_class_is_tried_once(llava, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert main(["check", str(llava), "--device", "cpu"]) == 0
@@ -120,6 +158,15 @@ def test_a_class_is_tried_once(llava, monkeypatch, tmp_path):
     assert [test["name"] for test in json.loads(note.read_text())] == ["conformance, text", "conformance, image"]
     monkeypatch.setattr(trial, "shrunk_model", None)
     load_target(str(llava), "cpu")
+
+
+def test_a_trial_in_which_something_failed_is_not_noted(llava, monkeypatch, tmp_path):
+    """The adapter is made wrong: it fails on images, as it would without memory."""
+    monkeypatch.setattr(Target, "_encode", lambda self, inputs: inputs and inputs["none"])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    target = load_target(str(llava), "cpu")
+    assert "conformance, image: it fails" in target.prepare.refused["image"]
+    assert not [*tmp_path.rglob("*.json")]
 
 
 def test_a_class_that_is_wrong_is_refused_with_what_was_wrong(llava, monkeypatch):
@@ -212,6 +259,12 @@ def test_a_folder_that_lacks_something(llava, tmp_path, files, says):
     with pytest.raises(cd.CrossdraftError, match=says) as found:
         load_target(changed(llava, tmp_path / "new", **files), "cpu")
     assert str(found.value).count("\n") == 0
+
+
+def test_a_processor_that_needs_a_package(llava, tmp_path):
+    folder = changed(llava, tmp_path / "new", processor_config='{"processor_class": "Pop2PianoProcessor"}')
+    with pytest.raises(cd.CrossdraftError, match="needs a package: .*pretty_midi.*; install it"):
+        load_target(folder, "cpu").prepare(cd.Request(QUESTION, image=PIXELS))
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.target import Target
 from crossdraft.messages import Message, Part, read_messages
-from crossdraft.video.image import read_image
+from crossdraft.video.image import image_frames
 from crossdraft.video.inputs import FAMILIES, _own_text
 from crossdraft.video_prompt import VideoPrompt
 from tests.video.test_inputs import CONFIGS, IDS, OWN, build, spec_for, with_template
@@ -249,7 +249,7 @@ def test_a_broken_image_is_said(family, tmp_path):
     (tmp_path / "b.png").write_bytes(b"GIF89a")
     for name, complaint in (("a.png", "cut off or broken"), ("b.png", "not an image we read")):
         with pytest.raises(cd.CrossdraftError, match=complaint):
-            read_image(tmp_path / name)
+            image_frames(tmp_path / name)
 
 
 @pytest.mark.parametrize("kind", ["internvl", "smolvlm", "gemma3"])

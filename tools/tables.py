@@ -78,15 +78,10 @@ def models() -> Iterator[Entry]:
         yield name, _joined(*said, f"from its folder: {_folder(folders[name])}")
 
 
-def _folder(found: Mapping[str, str]) -> str:
+def _folder(found: Mapping[str, Mapping[str, str]]) -> str:
     """What a class reads from its folder as Hugging Face does, and why not what else it has."""
-    same = ", ".join(what for what, why in found.items() if not why)
-    return "; ".join([same, *(f"no {what}: {_cause(why)}" for what, why in found.items() if why)])
-
-
-def _cause(why: str) -> str:
-    """What was wrong, out of a refusal."""
-    return why.rpartition("conformance, ")[2].partition(": ")[2].partition(";")[0] or why.partition(",")[0]
+    same = ", ".join(what for what, one in found.items() if one["status"] == "same")
+    return "; ".join([same, *(f"no {what}: {one['why']}" for what, one in found.items() if one["status"] != "same")])
 
 
 def _error(result: Mapping[str, object]) -> str:

@@ -145,13 +145,17 @@ def _by_processor(
 def _tried(target: Target) -> Target:
     """Return a target whose class was tried, and which refuses what is not right; CrossdraftError if words are not."""
     prompts, lacking = sample_prompts(target.prepare)
-    lacking |= check_class(target, prompts)
+    lacking |= (found := check_class(target, prompts))
     if isinstance(target.prepare, ProcessorPrompt):
-        for name in lacking.keys() - target.prepare.refused.keys():
-            log.warning(
-                "No %s can be shown to %s: %s", name, target.source or type(target.model).__name__, lacking[name]
-            )
-        target.prepare = replace(target.prepare, refused=lacking | dict(target.prepare.refused))
+        for one in lacking.keys() - target.prepare.refused.keys():
+            log.warning("No %s can be shown to %s: %s", one, target.source or type(target.model).__name__, lacking[one])
+        wrong = {
+            name: why
+            for one, why in found.items()
+            for name, value in prompts[one].features.items()
+            if value.is_floating_point()  # pixels; words alone may have the others, too
+        }
+        target.prepare = replace(target.prepare, refused=lacking, wrong=wrong)
     return target
 
 

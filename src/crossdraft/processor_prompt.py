@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +34,7 @@ class ProcessorPrompt:
         words: writes prompts of words alone where there is no processor.
         sampling: sampling of a file's frames.
         refused: why images or clips cannot be shown, by `image` and `clip`.
+        wrong: what the trial found wrong, by the names of ready-made inputs that hold pixels.
     """
 
     model: PreTrainedModel
@@ -40,6 +42,7 @@ class ProcessorPrompt:
     words: TextPrompt
     sampling: FrameSampling = field(default_factory=FrameSampling)
     refused: Mapping[str, str] = field(default_factory=dict)
+    wrong: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, request: Request) -> Prompt:
         """Make the prompt of a request.
@@ -48,12 +51,18 @@ class ProcessorPrompt:
             CrossdraftError: ready-made inputs are no prompt, an image or a clip cannot be read or shown, or the
                 processor fails.
         """
+        here = f"cannot be shown to a {type(self.model).__name__} here"
         if request.inputs is not None:
-            return Prompt(*ready_made(request.inputs))
+            ids, features = ready_made(request.inputs)
+            for name in self.wrong.keys() & features.keys():
+                raise CrossdraftError(f"The {name} of the request's inputs {here}: {self.wrong[name]}")
+            return Prompt(ids, features)
         for part in request.visuals:
-            if why := self.refused.get("clip" if part.kind == "video" else "image"):
-                what = "Clips" if part.kind == "video" else "Images"
-                raise CrossdraftError(f"{what} cannot be shown to a {type(self.model).__name__} here: {why}")
+            if part.kind == "video" and (why := self.refused.get("clip")):
+                frames = "" if "image" in self.refused else ", only their frames as images"
+                raise CrossdraftError(f"Clips {here}{frames}: {why}")
+            if part.kind == "image" and (why := self.refused.get("image")):
+                raise CrossdraftError(f"Images {here}: {why}")
         if self.processor is None:
             return self.words(request)
         images = [image_frames(part.value) for part in request.visuals if part.kind == "image"]
@@ -97,9 +106,10 @@ class ProcessorPrompt:
         try:
             return dict(self.processor(**given))
         except ValueError:
-            if not images:
-                raise
-            return dict(self.processor(**given | {"images": given["images"][0]}))  # GOT-OCR takes no list of lists
+            if images:
+                with suppress(Exception):  # GOT-OCR takes no list of lists, and fails by a StopIteration
+                    return dict(self.processor(**given | {"images": given["images"][0]}))
+            raise
 
     def _rendered(self, messages: Sequence[Message]) -> str:
         """The conversation by the chat template: in parts, or where it takes words alone, as plain text."""

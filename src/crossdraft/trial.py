@@ -1,8 +1,8 @@
 """Trial of a class that crossdraft does not know: is what the adapter reads right for it?
 
 First on a small random model of the class and configuration (`checkpoints.shrunk`), by the conformance test, in
-float64; then on the weights themselves, by three steps beside Hugging Face's own. A trial that was passed is noted on
-the disk, by configuration and versions, and not made again.
+float64; then on the weights themselves, by three steps beside Hugging Face's own. A trial is noted on the disk, by
+configuration and versions, and not made again, unless something could not be tried.
 """
 
 import hashlib
@@ -75,12 +75,8 @@ def try_class(model: PreTrainedModel, prompts: Mapping[str, Prompt]) -> list[Tes
             target = Target(small, lambda request: WORDS, str, ())
     except (CrossdraftError, *LIBRARY_ERRORS) as error:
         return [Test("small model", None, False, f"none can be made of its configuration: {first_line(error)}")]
-    shown = {name: _small(model, prompt) for name, prompt in prompts.items()}
+    shown = {name: Prompt(shrunk_ids(model.config, one.input_ids), one.features) for name, one in prompts.items()}
     return [conforms(target, name, prompt) for name, prompt in ({"text": WORDS} | shown).items()]
-
-
-def _small(model: PreTrainedModel, prompt: Prompt) -> Prompt:
-    return Prompt(shrunk_ids(model.config, prompt.input_ids), prompt.features)
 
 
 def conforms(target: Target, name: str, prompt: Prompt) -> Test:
@@ -159,7 +155,7 @@ def _answered(target: Target, prompt: Prompt, wanted: Sequence[int], *, chains: 
 
 
 def check_class(target: Target, prompts: Mapping[str, Prompt]) -> dict[str, str]:
-    """Try a class once for each configuration and version, and its weights each time.
+    """Try a class, unless its trial is noted (`keep_trial`), and its weights each time.
 
     Args:
         target: the target as it was loaded.

@@ -9,12 +9,12 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torchvision
 import transformers
 from torch import Tensor
 from transformers import AutoProcessor
@@ -28,24 +28,36 @@ from tests.any_processor import CASES, FRAMES, QUESTION, RATE, compared, own_inp
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "processors.json"
 OPTIONS = cd.Options(device="cpu", dtype="float32", placement="inline", adaptive=False)
 TOKENS = 12
+Result = dict[str, str]  # `status`: same, differs or refused; and `why`
 
 
 def main(kinds: Sequence[str], each: Callable[[str], object] = print) -> int:
-    """Try the classes, all by default; returns 1 if something is not the same as Hugging Face's."""
-    classes: dict[str, dict[str, str]] = {}
+    """Try the classes, all by default; returns 1 if something differs, or is refused and was not before."""
+    kept = json.loads(RESULTS.read_text(encoding="utf-8"))["classes"]
+    classes: dict[str, dict[str, Result]] = {}
     for kind in kinds or CASES:
         with tempfile.TemporaryDirectory() as folder:
             classes[kind] = tried(kind, save_kind(kind, Path(folder)))
         each(f"{kind}: {classes[kind]}")
     if not kinds:
-        versions = {"transformers": transformers, "torch": torch, "torchvision": torchvision}
-        facts = {name: one.__version__.split("+")[0] for name, one in versions.items()}
+        facts = {name: version(name).split("+")[0] for name in ("transformers", "torch", "torchvision")}
         RESULTS.write_text(json.dumps({**facts, "classes": classes}, indent=1) + "\n", encoding="utf-8")
-    return int(any("differ" in why for found in classes.values() for why in found.values()))
+    for kind, found in classes.items():
+        for name, one in found.items():
+            before = kept.get(kind, {}).get(name, {}).get("status")
+            if one["status"] != "same" and not one["status"] == before == "refused":
+                return 1
+    return 0
 
 
-def tried(kind: str, folder: Path) -> dict[str, str]:
-    """For words, an image and a clip: empty if all is Hugging Face's, else what differs or why it is refused."""
+def cause(sentence: str) -> str:
+    """The cause in a refusal: what the trial found, or what stands before the advice."""
+    tested = sentence.rpartition("conformance, ")[2].partition(": ")[2]
+    return tested.partition(";")[0] or sentence.partition(",")[0]
+
+
+def tried(kind: str, folder: Path) -> dict[str, Result]:
+    """For words, an image and a clip: `same` as Hugging Face's, or what `differs`, or why it is `refused`."""
     processor: Any = AutoProcessor.from_pretrained(folder)
     model = getattr(transformers, MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES[kind]).from_pretrained(folder).eval()
     pixels = torch.from_numpy(FRAMES[:4])
@@ -54,22 +66,23 @@ def tried(kind: str, folder: Path) -> dict[str, str]:
     if not hasattr(processor, "video_processor") or processor.video_processor is None:
         del requests["clip"]
     with cd.Engine.load(str(folder), "union:memory,ngram", OPTIONS) as engine:
-        found: dict[str, str] = {}
+        found: dict[str, Result] = {}
         for name, shown in requests.items():
             request = cd.Request(QUESTION, **shown, max_new_tokens=TOKENS)
             try:
                 ours = engine.target.prepare(request)
             except cd.CrossdraftError as error:
-                found[name] = str(error).replace(str(folder), kind)
+                found[name] = {"status": "refused", "why": cause(str(error).replace(str(folder), kind))}
                 continue
-            found[name] = compared(own_inputs(processor, model, name), ours.input_ids, ours.features)
             inputs = own_inputs(processor, model, name)
+            why = compared(inputs, ours.input_ids, ours.features)
             length = inputs["input_ids"].shape[1]
             wanted = model.generate(**inputs, max_new_tokens=TOKENS, do_sample=False)[0, length:].tolist()
-            if not found[name] and list(engine.generate(request).tokens) != wanted:
-                found[name] = "answers differ"
-            if not found[name] and name != "words" and not sees(model, inputs):
-                found[name] = "logits do not differ with what is shown"
+            if not why and list(engine.generate(request).tokens) != wanted:
+                why = "answers differ"
+            if not why and name != "words" and not sees(model, inputs):
+                why = "logits do not move with what is shown"
+            found[name] = {"status": "differs", "why": why} if why else {"status": "same"}
     return found
 
 

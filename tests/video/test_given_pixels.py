@@ -9,10 +9,13 @@ import crossdraft as cd
 from crossdraft.errors import CrossdraftError
 from crossdraft.messages import portable
 from crossdraft.video.clip import FrameSampling, read_clip
-from crossdraft.video.image import read_image
+from crossdraft.video.image import image_frames
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (4, 6, 5, 3), dtype=np.uint8)
-READERS = {4: lambda pixels: read_clip(pixels, FrameSampling()).frames, 3: lambda pixels: read_image(pixels)[0]}
+READERS = {
+    4: lambda pixels: read_clip(pixels, FrameSampling()).frames,
+    3: lambda pixels: image_frames(pixels).frames[0],
+}
 DTYPES = [
     "bool",
     "i1",

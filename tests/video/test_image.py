@@ -23,7 +23,7 @@ from crossdraft import CrossdraftError, Request
 from crossdraft.messages import rgb_pixels
 from crossdraft.video import image
 from crossdraft.video.clip import FrameSampling, read_clip
-from crossdraft.video.image import MOST_SCANS, image_frames, read_image
+from crossdraft.video.image import MOST_SCANS, image_frames
 from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
 from tests.video.test_tiles import PROCESSORS, check_inputs
 
@@ -115,8 +115,8 @@ def test_pixels_are_those_that_transformers_reads(name, tmp_path):
     ways = every_way(FILES[name](), tmp_path / "i")
     wanted = np.asarray(load_image(ways[1]))
     for given in ways:
-        assert np.array_equal(read_image(given)[0], wanted)
-        assert np.array_equal(read_image(Request("What?", image=given).visuals[0].value)[0], wanted)
+        assert np.array_equal(image_frames(given).frames[0], wanted)
+        assert np.array_equal(image_frames(Request("What?", image=given).visuals[0].value).frames[0], wanted)
 
 
 @pytest.mark.parametrize("orientation", range(10))
@@ -129,7 +129,7 @@ def test_an_image_is_turned_as_its_exif_says(kind, orientation, tmp_path):
     parts.append({"type": "image_url", "image_url": {"url": ways[5]}})
     asked = Request(messages=[{"role": "user", "content": [*parts, {"type": "text", "text": "What?"}]}])
     for given in (*ways, *(part.value for part in asked.visuals)):
-        assert np.array_equal(read_image(given)[0], wanted)
+        assert np.array_equal(image_frames(given).frames[0], wanted)
 
 
 @pytest.mark.parametrize("name", ["jpeg 4:2:0", "jpeg cmyk", "png 16 bit grey", "webp alpha", "EXIF 6"])
@@ -137,7 +137,7 @@ def test_an_image_is_turned_as_its_exif_says(kind, orientation, tmp_path):
 def test_a_file_s_inputs_are_those_of_the_checkpoint_s_processor(kind, name, tmp_path):
     path = tmp_path / "i"
     path.write_bytes(turned("JPEG", 6) if name == "EXIF 6" else FILES[name]())
-    check_inputs(kind, read_image(path), PROCESSORS[kind]().fetch_images(str(path)))
+    check_inputs(kind, image_frames(path).frames, PROCESSORS[kind]().fetch_images(str(path)))
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_pixels_that_cannot_be_written_to_are_taken_without_a_warning():
     try:
         with warnings.catch_warnings(action="error"):
             for given in (pixels, picture()):
-                assert np.array_equal(read_image(given)[0], pixels)
+                assert np.array_equal(image_frames(given).frames[0], pixels)
             clip = np.broadcast_to(pixels, (2, *pixels.shape))
             for frames in (clip, [picture(), picture()], [pixels, pixels]):
                 assert np.array_equal(read_clip(frames, FrameSampling(8)).pixels, clip)
@@ -235,28 +235,28 @@ def test_bombs_are_refused_before_they_are_decoded(name, monkeypatch):
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda _: pytest.fail("It was decoded."))
     monkeypatch.setattr("PIL.WebPImagePlugin.WebPImageFile.load", lambda _: pytest.fail("It was decoded."))
     with warnings.catch_warnings(action="error"), pytest.raises(CrossdraftError, match=says):
-        read_image(data)
+        image_frames(data)
 
 
 def test_the_scans_of_a_large_photo_are_fewer(monkeypatch):
     """All of them together go over as many pixels as a hundred over a frame."""
     data = saved(Image.new("RGB", (4000, 3000)), "JPEG", progressive=True)
     scans = len(image.SCAN.findall(data))
-    assert read_image(data).shape == (1, 3000, 4000, 3)
+    assert image_frames(data).frames.shape == (1, 3000, 4000, 3)
     monkeypatch.setattr(image, "MOST_SCANS", scans + 1)
     with pytest.raises(CrossdraftError, match=f"more than {(scans + 1) * DEFAULT_LIMITS.pixels // 12_000_000} scans"):
-        read_image(data)
+        image_frames(data)
 
 
 def test_a_file_is_bounded_in_bytes(tmp_path):
     path, limits = tmp_path / "i", VideoLimits(image=HEIGHT * WIDTH)
     path.write_bytes(FILES["png"]().ljust(4 * HEIGHT * WIDTH, b"\0"))
-    read_image(path, limits)
+    image_frames(path, limits)
     path.write_bytes(FILES["png"]().ljust(4 * HEIGHT * WIDTH + 1, b"\0"))
     with pytest.raises(CrossdraftError, match="bytes, the limit of an image"):
-        read_image(path, limits)
+        image_frames(path, limits)
     with pytest.raises(CrossdraftError, match="pixels"):
-        read_image(FILES["png"](), VideoLimits(image=HEIGHT * WIDTH - 1))
+        image_frames(FILES["png"](), VideoLimits(image=HEIGHT * WIDTH - 1))
 
 
 @pytest.mark.parametrize("kind", ["jpeg", "png", "webp", "bmp"])
@@ -268,13 +268,13 @@ def test_photos_have_a_limit_of_their_own(kind):
     photo.paste((250, 0, 0), (0, 0, 2000, 1500))
     turned = kind in ("jpeg", "png", "webp")
     data = saved(photo, kind.upper(), **({"exif": exif} if turned else {}))
-    pixels = read_image(data)[0]
+    pixels = image_frames(data).frames[0]
     assert pixels.shape == ((4000, 3000, 3) if turned else (3000, 4000, 3))
     corner = pixels[0, -1] if turned else pixels[0, 0]
     assert (corner.int() - torch.tensor([250, 0, 0])).abs().max() < 6
     assert (pixels[-1, -1].int() - torch.tensor([9, 99, 199])).abs().max() < 6
     with pytest.raises(CrossdraftError, match="4000x3000, above the limit of 9,437,184 pixels of an image"):
-        read_image(data, VideoLimits(image=DEFAULT_LIMITS.pixels))
+        image_frames(data, VideoLimits(image=DEFAULT_LIMITS.pixels))
 
 
 def test_decoding_a_photo_takes_a_few_times_its_pixels():
@@ -296,7 +296,7 @@ def test_other_formats_are_refused_whatever_pillow_reads(name, tmp_path):
     path.write_bytes(data)
     for given in (path, data):
         with pytest.raises(CrossdraftError, match="not an image we read; give a PNG, JPEG, WebP or BMP file"):
-            read_image(given)
+            image_frames(given)
 
 
 @pytest.mark.parametrize("name", ["jpeg 4:2:0", "jpeg progressive", "png", "png 16 bit grey", "webp", "bmp"])
@@ -304,18 +304,18 @@ def test_a_damaged_file_is_refused_in_a_sentence(name):
     data, generator = FILES[name](), np.random.default_rng(0)
     for length in (12, 13, 40, len(data) // 2):
         with pytest.raises(CrossdraftError, match="cut off or broken"):
-            read_image(data[:length])
+            image_frames(data[:length])
     for _ in range(200):
         broken = bytearray(data)
         for at in generator.integers(12, len(data), 4):
             broken[at] = generator.integers(256)
         with suppress(CrossdraftError):  # and nothing else
-            assert read_image(bytes(broken)).shape[-1] == 3
+            assert image_frames(bytes(broken)).frames.shape[-1] == 3
 
 
 @pytest.mark.parametrize("address", ["data:image/png;base64,!", "data:image/png;base64", "data:,", "DATA:image/png,"])
 def test_an_address_without_a_file_is_refused(address):
-    for ask in (read_image, lambda given: Request("What?", image=given)):
+    for ask in (image_frames, lambda given: Request("What?", image=given)):
         with pytest.raises(CrossdraftError, match="holds no file"):
             ask(address)
 
@@ -325,5 +325,5 @@ def test_without_pillow_a_sentence_says_what_to_install(monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "PIL"]:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(CrossdraftError, match=r"^Images are read by Pillow; install it with `pip install pillow`\.$"):
-        read_image(data)
-    assert read_image(np.zeros((4, 4, 3), np.uint8)).shape == (1, 4, 4, 3)
+        image_frames(data)
+    assert image_frames(np.zeros((4, 4, 3), np.uint8)).frames.shape == (1, 4, 4, 3)

@@ -39,11 +39,9 @@ def load_processor(folder: Path) -> Any:
         with quiet():
             found = _loaded(folder)
     except ImportError as error:
-        lacks = (
-            f"the package torchvision; {INSTALL}"
-            if TORCHVISION in str(error).lower()
-            else f"a package: {first_line(error)}"
-        )
+        lacks = f"a package: {first_line(error)}; install it"
+        if TORCHVISION in str(error).lower():
+            lacks = f"the package torchvision; {INSTALL}"
         raise MissingPackageError(f"the processor of {folder} needs {lacks}.") from error
     except LIBRARY_ERRORS as error:
         raise CrossdraftError(
@@ -69,10 +67,9 @@ def no_clips(processor: Any) -> str:
     found = getattr(processor, "video_processor", None)
     if isinstance(found, transformers.BaseImageProcessor):
         return ""
-    why = f"its video processor needs the package torchvision; {INSTALL}"
     if found is None:
-        why = f"the {type(processor).__name__} of its class reads none; take another model"
-    return f"{why}, or give the clip's frames as images."
+        return f"the {type(processor).__name__} of its class reads none; take another model."
+    return f"its video processor needs the package torchvision; {INSTALL}."
 
 
 def _loaded(folder: Path) -> Any:

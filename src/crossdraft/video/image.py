@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from PIL.Image import Image
-    from torch import Tensor
 
 FORMATS = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG", b"RIFF": "WEBP", b"BM": "BMP"}  # by first bytes
 READERS = [f"{name}ImagePlugin" for name in ("Png", "Jpeg", "WebP", "Bmp", "Tiff")]  # Tiff reads EXIF
@@ -33,11 +32,6 @@ BYTES_PER_PIXEL = 4  # limit of a file's bytes per allowed pixel: 268 MB
 SCAN = re.compile(rb"\xff\xda\x00(?:\x08\x01|\x0a\x02|\x0c\x03|\x0e\x04)")
 MOST_SCANS = 100  # scans of a JPEG as large as a frame may be; fewer for a larger one
 DEEP = ("I", "F")  # Pillow's modes, or their first letters, for grey beyond 8 bits
-
-
-def read_image(image: Any, limits: VideoLimits = DEFAULT_LIMITS) -> "Tensor":
-    """uint8 RGB [1, H, W, 3], the pixels of `image_frames`."""
-    return image_frames(image, limits).frames
 
 
 def image_frames(image: Any, limits: VideoLimits = DEFAULT_LIMITS) -> ClipFrames:

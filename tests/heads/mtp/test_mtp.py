@@ -1,6 +1,7 @@
 """Drafts of a checkpoint's own MTP layers, node by node against other implementations; answers are the target's own."""
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.drafting.head_drafter import TREES
 from crossdraft.heads.mtp.drafter import MtpDrafter
 from crossdraft.heads.mtp.load import load_mtp
+from crossdraft.load import adapt_model
 from crossdraft_lab.bench.identity import choose_configs
 from tests.engine.zoo import IMAGE, ROPE, SPACE_TIME, TEXT, VIDEO, as_target, build, patches, stamped_frames
 from tests.heads.mtp.folders import EXPERTS, LATENT, add_mtp, save_kimi, save_text, text_model
@@ -304,6 +306,9 @@ def test_a_loaded_model_s_folder_must_hold_that_model(tmp_path):
         CrossdraftError, match="are another model's: model_type is glm4_moe there and qwen3 in the loaded"
     ):
         cd.Engine.from_model(model, tokenizer, "mtp", options)
+    Path(folder, "config.json").write_text('{"model_type": "nosuch"}')
+    with pytest.raises(CrossdraftError, match=r"cannot be loaded with the decoder layers of Qwen3.*`nosuch`.*; name"):
+        load_mtp(adapt_model(model, tokenizer), str(folder))
 
 
 def test_by_itself_it_is_taken_where_the_target_lies_on_one_device(folders):

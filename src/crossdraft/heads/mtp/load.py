@@ -37,17 +37,17 @@ def load_mtp(host: Target, source: str) -> Mtp:
             or of another shape; or the target's class has decoder layers that cannot be built or run by themselves.
     """
     folder = shipped_or_found(source, TARGETS)
-    stated: Any = AutoConfig.from_pretrained(str(folder), local_files_only=True)
-    there, here = stated.get_text_config().to_dict(), host.text_config.to_dict()
-    for name in SIZES:
-        if there.get(name) != here.get(name):
-            raise CrossdraftError(
-                f"The multi-token-prediction layers in {folder} are another model's: {name} is {there.get(name)} there "
-                f"and {here.get(name)} in the loaded model; load both from one folder, or name another drafter."
-            )
-    stored = stored_tensors(folder)
-    weights = [{own: read(stored[key]) for own, key in layer.items()} for layer in find_mtp(folder)]
     try:
+        stated: Any = AutoConfig.from_pretrained(str(folder), local_files_only=True)
+        there, here = stated.get_text_config().to_dict(), host.text_config.to_dict()
+        if other := [name for name in SIZES if there.get(name) != here.get(name)]:
+            raise CrossdraftError(
+                f"The multi-token-prediction layers in {folder} are another model's: {other[0]} is "
+                f"{there.get(other[0])} there and {here.get(other[0])} in the loaded model; load both from one folder, "
+                "or name another drafter."
+            )
+        stored = stored_tensors(folder)
+        weights = [{own: read(stored[key]) for own, key in layer.items()} for layer in find_mtp(folder)]
         with quiet():
             head = _made(host, weights)
         attend = CachedAttention(KVCache(head.cache_layers), head.rotary, torch.arange(2, device=host.device), None)
@@ -57,7 +57,7 @@ def load_mtp(host: Target, source: str) -> Mtp:
         head.logits(head.read(rows, rows, None, attend))
     except LIBRARY_ERRORS as error:
         raise CrossdraftError(
-            f"The multi-token-prediction layers in {folder} cannot be run with the decoder layers of "
+            f"The multi-token-prediction layers in {folder} cannot be loaded with the decoder layers of "
             f"{type(host.model).__name__}: {first_line(error)}; name another drafter, such as union:memory,ngram."
         ) from error
     return head
