@@ -58,11 +58,10 @@ class ProcessorPrompt:
                 raise CrossdraftError(f"The {name} of the request's inputs {here}: {self.wrong[name]}")
             return Prompt(ids, features)
         for part in request.visuals:
-            if part.kind == "video" and (why := self.refused.get("clip")):
-                frames = "" if "image" in self.refused else ", only their frames as images"
-                raise CrossdraftError(f"Clips {here}{frames}: {why}")
-            if part.kind == "image" and (why := self.refused.get("image")):
-                raise CrossdraftError(f"Images {here}: {why}")
+            clip = part.kind == "video"
+            if why := self.refused.get("clip" if clip else "image"):
+                frames = ", only their frames as images" if clip and "image" not in self.refused else ""
+                raise CrossdraftError(f"{'Clips' if clip else 'Images'} {here}{frames}: {why}")
         if self.processor is None:
             return self.words(request)
         images = [image_frames(part.value) for part in request.visuals if part.kind == "image"]
