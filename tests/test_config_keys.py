@@ -13,7 +13,7 @@ from transformers import LlamaConfig, Qwen2Config, Qwen3Config
 
 from crossdraft.config_keys import Followed, Harmless, Nested, Only, check
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.convert import dflash, layouts
+from crossdraft.heads.convert import layouts
 from crossdraft.heads.convert.convert import CONVERTERS, LONG, random_batch
 from crossdraft.heads.convert.converter import ForeignHead
 from crossdraft.heads.files import revived
@@ -200,7 +200,7 @@ def test_an_unknown_key_is_refused_whatever_its_value(layout):
         ("dflash", "block_size", 3),
         ("dflash", "rms_norm_eps", 0.01),
         ("dflash", "is_causal", True),
-        ("dflash", "dflash_config", {"mask_token_id": 2, "target_layer_ids": [0, 1, 2, 3, 4]}),
+        ("dflash", "dflash_config", {"mask_token_id": 2, "target_layer_ids": [0, 1, 2, 3, 4], "whole_prompt": True}),
     ],
 )
 def test_a_followed_key_is_followed(layout, key, value):
@@ -215,9 +215,9 @@ def test_a_followed_key_is_followed(layout, key, value):
         ("eagle", layouts.EAGLE3_KEYS, "hidden_act", "gelu"),
         ("eagle", layouts.EAGLE3_KEYS, "layer_types", ["sliding_attention"]),
         ("eagle1", layouts.EAGLE_KEYS, "use_sliding_window", True),
-        ("dflash", dflash.KEYS, "attention_bias", True),
-        ("dflash", dflash.KEYS, "output_multiplier", 0.5),
-        ("dflash", dflash.KEYS, "input_embedding_scale", 2.0),
+        ("dflash", layouts.DFLASH_KEYS, "attention_bias", True),
+        ("dflash", layouts.DFLASH_KEYS, "output_multiplier", 0.5),
+        ("dflash", layouts.DFLASH_KEYS, "input_embedding_scale", 2.0),
     ],
 )
 def test_a_key_that_is_wrongly_called_harmless_would_be_noticed(layout, table, key, value, monkeypatch):
@@ -276,7 +276,7 @@ def test_a_window_is_off_where_its_switch_is():
     check({"w": None}, table, {})
 
 
-@pytest.mark.parametrize("table", [layouts.EAGLE_KEYS, layouts.EAGLE3_KEYS, dflash.KEYS, layouts.MEDUSA_KEYS])
+@pytest.mark.parametrize("table", [layouts.EAGLE_KEYS, layouts.EAGLE3_KEYS, layouts.DFLASH_KEYS, layouts.MEDUSA_KEYS])
 def test_no_key_of_the_network_is_called_harmless(table):
     shapes = {"hidden_size", "vocab_size", "num_hidden_layers", "rope_parameters", "rope_scaling"}
     assert not any(isinstance(table[key], Harmless) for key in shapes & table.keys())

@@ -26,7 +26,7 @@ class Followed:
 class OfTarget:
     """A key that holds a size of the target, and must be this target's; null = not said."""
 
-    size: Literal["hidden_size", "vocab_size", "num_layers"]
+    size: Literal["hidden_size", "num_layers"]
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ ROPE: Table = {
 DECODER: Table = {
     **PRETRAINED,
     "hidden_size": OfTarget("hidden_size"),
-    "vocab_size": OfTarget("vocab_size"),
+    "vocab_size": Followed("draft_ids"),  # may be padded otherwise than the target's
     "intermediate_size": Followed("intermediate_size"),
     "num_attention_heads": Followed("heads"),
     "num_key_value_heads": Followed("kv_heads"),

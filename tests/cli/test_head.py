@@ -27,7 +27,7 @@ def head(pair, tmp_path):
     return tmp_path / "head"
 
 
-def test_a_head_is_exported_and_imported(pair, head, tmp_path, capsys):
+def test_a_head_is_exported_and_imported(pair, head, tmp_path, capsys, monkeypatch):
     theirs, back = tmp_path / "theirs", tmp_path / "back"
     target = ["--target", str(pair.target), "--json"]
     assert main(["head", "export", str(head), str(theirs), "--as", "speculators", "--name", "org/target", *target]) == 0
@@ -44,6 +44,13 @@ def test_a_head_is_exported_and_imported(pair, head, tmp_path, capsys):
     assert done["probe"]["answers"] == 8
     assert done["probe"]["fits"] is (done["probe"]["tau"] >= 1.1)
     assert json.loads((back / "config.json").read_text()) == json.loads((head / "config.json").read_text())
+    monkeypatch.setattr("crossdraft.heads.probe.TOKENS", 1)
+    assert main(["head", "import", str(theirs), str(tmp_path / "untried"), *target]) == 0
+    assert json.loads(capsys.readouterr().out)["probe"] == {
+        "answers": 0, "tau": None, "why": "the answers are too short, nothing was drafted."
+    }  # fmt: skip
+    assert main(["head", "import", str(theirs), str(tmp_path / "untold"), *target[:2]]) == 0
+    assert "It was not tried: the answers are too short, nothing was drafted." in capsys.readouterr().out
     corrected = ["--rope-theta", "500", "--levels", "0,1,2", "--no-probe"]
     assert main(["head", "import", str(theirs), str(tmp_path / "corrected"), *target, *corrected]) == 0
     config = json.loads((tmp_path / "corrected" / "config.json").read_text())["config"]
@@ -61,9 +68,8 @@ def test_a_folder_or_option_that_cannot_be_is_refused_before_the_target_is_loade
         assert main(["head", "import", str(theirs), str(tmp_path / "out"), "--target", str(pair.target), *options]) == 2
         return capsys.readouterr().err
 
-    assert "--levels is 'high'; give numbers of layers" in refused("--levels", "high")
-    for levels in ("1,1,1", "3,2,1"):
-        assert f"--levels is '{levels}'; give each layer once, in ascending order" in refused("--levels", levels)
+    for levels in ("high", "1,", "1,1,1", "3,2,1"):
+        assert f"--levels is '{levels}'; give numbers of layers, ascending" in refused("--levels", levels)
     assert "--rope-theta is nan; give a positive number" in refused("--rope-theta", "nan")
     assert "key_of_tomorrow = 1, a key that we do not know" in refused(key_of_tomorrow=1)
     assert "target whose hidden_size is 7; this one's is" in refused(hidden_size=7)
@@ -71,6 +77,9 @@ def test_a_folder_or_option_that_cannot_be_is_refused_before_the_target_is_loade
         architectures=["PEagleDraftModel"]
     )
     assert "speculators_model_type = 'dspark'" in refused(speculators_model_type="dspark")
+    dflash = {"architectures": ["DFlashDraftModel"], "model_type": "qwen3"}
+    assert "key_of_tomorrow = 1, a key" in refused(**dflash, key_of_tomorrow=1)
+    assert "target whose num_target_layers is 70; this one's is" in refused(**dflash, num_target_layers=70)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "note").touch()
     assert "is there already; name a new folder" in refused()

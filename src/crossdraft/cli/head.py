@@ -9,7 +9,7 @@ import typer
 
 from crossdraft.cli.options import AsJson, LocalTarget
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.convert.layouts import check_early
+from crossdraft.heads.convert.layouts import check_early, check_new
 
 if TYPE_CHECKING:
     from crossdraft.engine.target import Target
@@ -60,13 +60,11 @@ def import_(
     if rope_theta is not None and not 0 < rope_theta < float("inf"):
         raise CrossdraftError(f"--rope-theta is {rope_theta}; give a positive number, as --rope-theta 10000.")
     if levels is not None:
-        if not re.fullmatch(r"\d+(,\d+)*", levels):
-            raise CrossdraftError(f"--levels is '{levels}'; give numbers of layers, as --levels 2,14,25.")
-        corrections["levels"] = tuple(map(int, levels.split(",")))
-        if sorted({*corrections["levels"]}) != [*corrections["levels"]]:
-            raise CrossdraftError(f"--levels is '{levels}'; give each layer once, in ascending order, as 2,14,25.")
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise CrossdraftError(f"{out} is there already; name a new folder.")
+        numbers = [int(level) for level in levels.split(",")] if re.fullmatch(r"\d+(,\d+)*", levels) else [0, 0]
+        if sorted({*numbers}) != numbers:
+            raise CrossdraftError(f"--levels is '{levels}'; give numbers of layers, ascending, as --levels 2,14,25.")
+        corrections["levels"] = tuple(numbers)
+    check_new(out)
     check_early(head, target)
     from crossdraft.heads.convert.convert import import_head
     from crossdraft.heads.probe import method_of

@@ -9,6 +9,7 @@ import numpy as np
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
+from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.load import load_head_drafter
@@ -37,23 +38,29 @@ def probe(target: Target, source: str, folder: Path, network: str, tell: Callabl
         tell: called before each answer with its question.
 
     Returns:
-        Number of answers, fewer than eight if they took `LIMIT_S` seconds, and τ over all of them.
+        Number of answers, the last cut short at `LIMIT_S` seconds, and τ over the rounds with a draft: without one, a
+        round emits one token.
 
     Raises:
-        CrossdraftError: the head drafts nothing for this target.
+        CrossdraftError: the head drafts nothing for this target, or its answers end before a draft.
     """
     drafter = load_head_drafter(method_of(network), target, source, folder, "chain", sorted(target.reserved))
     loop = DecodeLoop(target, DraftRunner(drafter, "off"), adaptive=False, nodes=NODES)
     shows = "image" in sample_prompts(target.prepare)[0]
     image = np.indices((56, 84)).sum(0)[..., None].repeat(3, 2).astype(np.uint8) if shows else None  # a gradient
-    found, until = list[tuple[int, int]](), time.monotonic() + LIMIT_S
-    for question in QUESTIONS:
-        tell(question)
-        (answer,) = loop.generate([Request(question, image=image, max_new_tokens=TOKENS)])
+    found, until = list[Stats](), time.monotonic() + LIMIT_S
+    while len(found) < len(QUESTIONS) and time.monotonic() < until:
+        tell(question := QUESTIONS[len(found)])
+        request_id = loop.submit(Request(question, image=image, max_new_tokens=TOKENS))
+        while loop.busy:
+            loop.step()
+            if time.monotonic() > until:
+                loop.cancel(request_id)
+        answer = loop.answer(request_id)
         if answer.drafter_error:
             raise CrossdraftError(answer.drafter_error)
-        found.append((answer.stats.new_tokens, answer.stats.rounds))
-        if time.monotonic() > until:
-            break
-    tokens, rounds = map(sum, zip(*found, strict=True))
-    return len(found), tokens / max(rounds, 1)
+        found.append(answer.stats)
+    drafts = sum(stats.drafted_at[0] for stats in found if stats.drafted_at)
+    if not drafts:
+        raise CrossdraftError("the answers are too short, nothing was drafted.")
+    return len(found), 1 + sum(stats.new_tokens - stats.rounds for stats in found) / drafts

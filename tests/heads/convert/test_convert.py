@@ -207,6 +207,16 @@ def test_modelopts_numbers_are_outputs(tmp_path):
     assert read_config(tmp_path / "again").config.levels == (3, 4, 5)
 
 
+def test_corrected_levels_leave_the_other_keys_of_eagle_config_checked(tmp_path):
+    folder = carried(tmp_path)
+    block = json.loads((folder / "config.json").read_text())["eagle_config"]
+    import_head(reworded(folder, eagle_config=block), tmp_path / "back", host(), {"levels": (1, 2, 3)})
+    assert read_config(tmp_path / "back").config.levels == (1, 2, 3)
+    reworded(folder, eagle_config=block | {"use_last_layernorm": False})
+    with pytest.raises(CrossdraftError, match=r"eagle_config\.use_last_layernorm = False"):
+        import_head(folder, tmp_path / "again", host(), {"levels": (1, 2, 3)})
+
+
 def test_an_export_whose_reload_differs_leaves_nothing(tmp_path, monkeypatch):
     """The planted bug: a writer that swaps two weights of one shape."""
     whole = EAGLE.write
@@ -257,6 +267,14 @@ def test_a_learned_mask_and_two_windows_cannot_be_exported_to_dflash(tmp_path):
         carried(tmp_path / "two", "dflash", "dflash", windows=(2, 3))
     with pytest.raises(CrossdraftError, match="train it with a mask_token"):
         carried(tmp_path, "dflash", "dflash", mask_token=None)
+
+
+@pytest.mark.parametrize("layout", ["eagle", "speculators"])
+def test_scales_before_one_norm_of_all_levels_cannot_be_exported(tmp_path, layout):
+    with pytest.raises(CrossdraftError, match=r"scales its levels by \(1.0, 0.1, 5.0\) before norm_before_fc"):
+        carried(tmp_path, layout=layout, norm_before_fc=True, level_scales=(1.0, 0.1, 5.0))
+    folder = carried(tmp_path / "of1", layout=layout, norm_before_fc=True)
+    assert read_config(into(tmp_path, folder)).config.norm_before_fc
 
 
 def test_a_head_of_another_target_or_no_folder_is_refused(tmp_path):

@@ -1,16 +1,21 @@
 """Exported tensors through the papers' formulas, against our networks."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
 
+from crossdraft.errors import CrossdraftError
 from crossdraft.heads.convert import eagle
 from crossdraft.heads.convert.convert import LONG, TOLERANCE, export_head, import_head, random_batch, write_foreign
 from crossdraft.heads.convert.converter import ForeignHead
-from crossdraft.heads.files import load_head, revived
+from crossdraft.heads.files import load_head, read_config, revived
+from tests.heads.consistency import some_head
 from tests.heads.convert import by_hand, publishers
-from tests.heads.convert.folders import DEEP, exported, host
+from tests.heads.convert.folders import DEEP, exported, host, reworded, saved
 
 POSITION = 9
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
@@ -161,3 +166,39 @@ def test_sliding_dflash_is_imported_as_published(more, tmp_path):
         assert torch.allclose(ours, theirs, **CLOSE) is equal
     again = export_head(tmp_path / "ours", tmp_path / "again", "dflash", host())
     assert again.difference <= TOLERANCE
+
+
+def test_dflash_without_the_key_reads_whole_prompts_unless_it_is_an_old_file_of_ours(tmp_path):
+    block = json.loads((saved_dflash(tmp_path) / "config.json").read_text())["dflash_config"]
+    assert block.pop("whole_prompt") is False
+    assert not imported_dflash(tmp_path, dflash_config=block).whole_prompt
+    assert imported_dflash(tmp_path, dflash_config=block, mlp_bias=None).whole_prompt  # z-lab's have no such key
+    assert not imported_dflash(tmp_path, dflash_config=block | {"whole_prompt": False}).whole_prompt
+    with pytest.raises(CrossdraftError, match="whole_prompt = 'no'; networks of ours can only follow True or False"):
+        imported_dflash(tmp_path, dflash_config=block | {"whole_prompt": "no"})
+
+
+@pytest.mark.parametrize(("stated", "drafted"), [(64, 60), (57, 57)])
+def test_dflash_of_a_padded_vocabulary_drafts_the_ids_that_both_have(tmp_path, stated, drafted):
+    saved_dflash(tmp_path)
+    padded = replace(host(), text_size=57)
+    assert imported_dflash(tmp_path, padded, vocab_size=stated).draft_ids == tuple(range(drafted))
+    with pytest.raises(CrossdraftError, match="knows 56 ids, and the target's text has 57"):
+        imported_dflash(tmp_path, padded, vocab_size=56)
+
+
+def saved_dflash(tmp_path):
+    export_head(saved(tmp_path / "ours", "dflash"), tmp_path / "theirs", "dflash", host())
+    return tmp_path / "theirs"
+
+
+def imported_dflash(tmp_path, target=None, **words):
+    """The configuration of `saved_dflash`'s head with those words in its file, imported."""
+    with TemporaryDirectory(dir=tmp_path) as back:
+        import_head(reworded(tmp_path / "theirs", **words), Path(back) / "back", target or host())
+        return read_config(Path(back) / "back").config
+
+
+def test_causal_layers_are_the_drafters_own():
+    with pytest.raises(CrossdraftError, match=r"causal_layers are of 0 … 1, not \(0, 2\)"):
+        some_head("dflash", layers=2, causal_layers=(0, 2))

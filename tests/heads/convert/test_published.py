@@ -2,7 +2,9 @@
 
 import json
 from dataclasses import replace
+from itertools import count
 from shutil import copytree
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -261,7 +263,7 @@ def test_eagle3_of_four_levels(tmp_path, norms):
     batch = random_batch(found)
     assert torch.allclose(found(batch)[1].logits, plain(batch)[1].logits, atol=1e-4)
     reworded(folder, **named)
-    with pytest.raises(CrossdraftError, match="reads 4 hidden states of the target, and 0 are named; name as many"):
+    with pytest.raises(CrossdraftError, match="reads 4 hidden states of the target, and 0 are named; set levels"):
         import_to(folder, tmp_path / "again")
     import_head(folder, tmp_path / "again", host(), {"levels": levels})
     assert read_config(tmp_path / "again").config == found.config
@@ -280,7 +282,7 @@ def test_eagle3_with_biases_needs_them_all(tmp_path):
         import_to(folder, tmp_path / "again")
 
 
-def test_a_probe_separates_a_head_that_fits_from_one_that_does_not(tmp_path):
+def test_a_probe_separates_a_head_that_fits_from_one_that_does_not(tmp_path, monkeypatch):
     """The shipped EAGLE-1; and the same with embeddings and features exchanged before its layer."""
     loaded, whole, asked = load_target("reference", "cpu", "float32", packed=False), shipped_at("heads/eagle"), []
     answers, tau = probe(loaded, "reference", whole, "eagle", asked.append)
@@ -289,6 +291,27 @@ def test_a_probe_separates_a_head_that_fits_from_one_that_does_not(tmp_path):
     copytree(whole, tmp_path / "wrong")
     rewoven(tmp_path / "wrong", lambda t: t | {"fc.weight": t["fc.weight"].roll(t["fc.weight"].shape[1] // 2, 1)})
     assert probe(loaded, "reference", tmp_path / "wrong", "eagle", asked.append)[1] < FITS
+    monkeypatch.setattr("crossdraft.heads.probe.TOKENS", 3)  # the prompt's pass, and rounds with a draft of one token
+    assert probe(loaded, "reference", whole, "eagle", asked.append)[1] > 1.5
+
+
+def test_a_probe_ends_an_answer_at_its_limit_and_says_that_nothing_was_drafted(monkeypatch):
+    """By a clock that goes a second each time it is read; the target never ends an answer itself."""
+    loaded, whole, steps, step = (
+        load_target("reference", "cpu", "float32", packed=False),
+        shipped_at("heads/eagle"),
+        [],
+        DecodeLoop.step,
+    )
+    loaded.eos = frozenset()
+    monkeypatch.setattr(DecodeLoop, "step", lambda self: steps.append(0) or step(self))
+    monkeypatch.setattr("crossdraft.heads.probe.time", SimpleNamespace(monotonic=count().__next__))
+    monkeypatch.setattr("crossdraft.heads.probe.TOKENS", 400)
+    assert probe(loaded, "reference", whole, "eagle", str)[0] == 1
+    assert len(steps) == 61  # the last one retires it
+    monkeypatch.setattr("crossdraft.heads.probe.TOKENS", 1)
+    with pytest.raises(CrossdraftError, match="the answers are too short, nothing was drafted"):
+        probe(loaded, "reference", whole, "eagle", str)
 
 
 @pytest.mark.parametrize("network", ["vispec", "eaglevlm"])

@@ -26,6 +26,17 @@ def test_a_head_with_scales_and_one_without_are_the_same_file():
     assert not torch.allclose(plain.fc.weight, scaled.fc.weight)
 
 
+def test_one_norm_over_all_levels_keeps_their_scales_and_a_norm_of_each_undoes_them():
+    """By hand: fc(norm([s1 x1; s2 x2; s3 x3])), one root mean square over all three."""
+    scaled = eagle3(level_scales=SCALES, norm_before_fc=True)
+    both = torch.cat([hidden()[k] * scale for k, scale in zip(LEVELS, SCALES, strict=True)], -1)
+    normed = both / (both.square().mean(-1, keepdim=True) + scaled.config.eps).sqrt() * scaled.input_norm.weight
+    assert torch.allclose(scaled.fuse(hidden()), normed @ scaled.fc.weight.T)
+    each, plain = eagle3(level_scales=SCALES, fc_norm=True), eagle3(fc_norm=True)
+    plain.restore(each.stored())
+    assert torch.equal(plain.fuse(hidden()), each.fuse(hidden()))
+
+
 def test_stored_weights_are_restored():
     written, read = eagle3(level_scales=SCALES), eagle3(level_scales=SCALES)
     with torch.no_grad():

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import atomic_folder, read_json
+from crossdraft.files import atomic_folder
 from crossdraft.heads.convert.converter import Converter, ForeignHead, NativeHead, TargetInfo
 from crossdraft.heads.convert.dflash import DFLASH
 from crossdraft.heads.convert.eagle import EAGLE, SPECULATORS
-from crossdraft.heads.convert.layouts import LEVELS, OTHER_LEVELS, layout_of
+from crossdraft.heads.convert.layouts import LEVELS, check_new, foreign_config, layout_of
 from crossdraft.heads.convert.medusa import MEDUSA
 from crossdraft.heads.files import CONFIG, load_head, read_config, revived, save_head, stored_weights
-from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
+from crossdraft.heads.networks.base import Head, target_to_draft
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.models.shards import SINGLE, read_weights
 
@@ -86,14 +86,16 @@ def import_head(
     layout = layout_of(foreign.config, str(source / CONFIG))
     levels = (corrections or {}).get("levels")
     if levels is not None and any(name.endswith("hidden_norm.weight") for name in foreign.tensors):
-        plain = {key: value for key, value in foreign.config.items() if key not in OTHER_LEVELS}
-        foreign = replace(foreign, config={**plain, LEVELS: list(levels)})
+        config = {key: value for key, value in foreign.config.items() if key != "aux_hidden_states_layer_ids"}
+        if isinstance(inner := config.get("eagle_config"), Mapping):
+            config["eagle_config"] = {**inner, LEVELS: None}
+        foreign = replace(foreign, config={**config, LEVELS: list(levels)})
     ours = CONVERTERS[layout].read(foreign, host)
     for name in corrections or {}:
         if not hasattr(ours.config, name):
             raise CrossdraftError(f"A head of the network {ours.network} has no {name}; leave it out.")
     ours = replace(ours, config=replace(ours.config, **(corrections or {})))
-    head = _made(ours, host)
+    head = revived(ours.network, ours.config, host.shared, ours.weights)
     with _new_folder(out) as folder:
         save_head(folder, head, ours.network, host.sha256, ours.dtype)
     return ConversionReport(ours.network, layout, len(ours.weights), _count(ours.weights), None)
@@ -102,7 +104,8 @@ def import_head(
 def reloaded(folder: Path, layout: Converter, ours: NativeHead, host: TargetInfo) -> Head:
     """Read a foreign folder as a fresh head, with the training settings of `ours`."""
     again = layout.read(read_foreign(folder), host)
-    return _made(NativeHead(again.network, with_training_settings(again.config, ours.config), again.weights), host)
+    known = {name: getattr(ours.config, name) for name in TRAINING_SETTINGS if hasattr(again.config, name)}
+    return revived(again.network, replace(again.config, **known), host.shared, again.weights)
 
 
 def read_foreign(folder: Path) -> ForeignHead:
@@ -111,9 +114,7 @@ def read_foreign(folder: Path) -> ForeignHead:
     Raises:
         CrossdraftError: a file is missing or damaged.
     """
-    if not folder.is_dir():
-        raise CrossdraftError(f"{folder} is no folder; name one that holds a head's config.json and weights.")
-    return ForeignHead(read_json(folder / CONFIG), read_weights(folder, singles=FILES))
+    return ForeignHead(foreign_config(folder), read_weights(folder, singles=FILES))
 
 
 def write_foreign(folder: Path, foreign: ForeignHead, weights: str) -> None:
@@ -123,15 +124,10 @@ def write_foreign(folder: Path, foreign: ForeignHead, weights: str) -> None:
     save_file(tensors, folder / weights, {"format": "pt"})
 
 
-def _made(ours: NativeHead, host: TargetInfo) -> Head:
-    return revived(ours.network, ours.config, host.shared, ours.weights)
-
-
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
     """Yield a folder to fill that becomes `out`; an existing `out` is refused unless it is an empty folder."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise CrossdraftError(f"{out} is there already; name a new folder.")
+    check_new(out)
     with atomic_folder(out) as folder:
         yield folder
 
@@ -180,12 +176,6 @@ def difference(head: Head, other: Head) -> float:
         for offset, logits in before.items()
     )
     return max(float(error.nan_to_num(nan=float("inf"))) for error in errors)
-
-
-def with_training_settings(config: HeadConfig, other: HeadConfig) -> HeadConfig:
-    """The configuration with the other's `TRAINING_SETTINGS`."""
-    known = {field.name for field in fields(config)}
-    return replace(config, **{name: getattr(other, name) for name in TRAINING_SETTINGS if name in known})
 
 
 CONVERTERS: Mapping[str, Converter] = {"eagle": EAGLE, "speculators": SPECULATORS, "medusa": MEDUSA, "dflash": DFLASH}

@@ -8,7 +8,7 @@ block and the others are not, as vLLM and SGLang read these files (sglang#34524:
 from collections.abc import Mapping
 from typing import Any, cast
 
-from crossdraft.config_keys import DECODER, Followed, Nested, OfTarget, Only, Table, agreed, check
+from crossdraft.config_keys import agreed, check
 from crossdraft.dtypes import dtype_name
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.convert.converter import (
@@ -22,8 +22,10 @@ from crossdraft.heads.convert.converter import (
     llama_config,
     number,
     renamed,
+    shared_ids,
     without_embeddings,
 )
+from crossdraft.heads.convert.layouts import DFLASH_KEYS, FULL, SLIDING
 from crossdraft.heads.networks.dflash import DFlashConfig, spread
 
 SHARED = ("fc.weight", "hidden_norm.weight", "norm.weight")
@@ -33,30 +35,6 @@ LAYER = (
 )  # fmt: skip
 BLOCK = 16  # DFlash's default
 QWEN3_DEFAULTS = {"head_dim": 128, "num_key_value_heads": 32}  # where `Qwen3Config` differs from Llama's
-DRAFT: Table = {  # keys in `dflash_config`, or beside it
-    "mask_token_id": Followed("mask_token"),
-    "target_layer_ids": Followed("read_layers"),
-    "block_size": Followed("steps"),
-    "output_multiplier": Only((1, None)),
-    "input_embedding_scale": Only((1, None)),
-    "final_logit_softcapping": Only((None, 0)),
-    "causal": Followed("causal"),
-    "whole_prompt": Followed("whole_prompt"),  # ours; absent = true
-}
-SLIDING, FULL = "sliding_attention", "full_attention"
-KEYS: Table = {
-    **DECODER,
-    **DRAFT,
-    "architectures": Only((["DFlashDraftModel"],)),
-    "model_type": Only(("qwen3",)),
-    "num_hidden_layers": Followed("layers"),
-    "num_target_layers": OfTarget("num_layers"),
-    "layer_types": Only((FULL, SLIDING, None), each=True),
-    "use_sliding_window": Followed("windows"),
-    "sliding_window": Followed("windows"),
-    "is_causal": Followed("causal"),
-    "dflash_config": Nested(DRAFT),
-}
 WHOLE_PROMPTS = (
     "The head was trained on the text behind what is seen; a server that feeds DFlash whole prompts, as vLLM does, "
     "accepts next to nothing of its drafts. Train it with whole_prompt to export it."
@@ -77,10 +55,10 @@ def write(ours: NativeHead, host: TargetInfo) -> ForeignHead:
         )
     windows, every = config.windows or (0,) * config.layers, tuple(range(config.layers))
     sliding = tuple(layer for layer in every if windows[layer])
-    if len({*windows} - {0}) > 1 or config.causal not in ((), every, sliding):
+    if len({*windows} - {0}) > 1 or config.causal_layers not in ((), every, sliding):
         raise CrossdraftError(
             f"DFlash's files hold one window, and causal are none of the layers, all, or those that slide; the head's "
-            f"windows are {windows}, its causal layers {config.causal}."
+            f"windows are {windows}, its causal layers {config.causal_layers}."
         )
     block = {
         "whole_prompt": config.whole_prompt,
@@ -98,7 +76,7 @@ def write(ours: NativeHead, host: TargetInfo) -> ForeignHead:
         "num_target_layers": config.num_layers,
         "dflash_config": block,
         "torch_dtype": dtype_name(ours.dtype),
-        **({} if config.causal == sliding else {"is_causal": bool(config.causal)}),
+        **({} if config.causal_layers == sliding else {"is_causal": bool(config.causal_layers)}),
     }
     notes = [] if config.whole_prompt else [WHOLE_PROMPTS]
     if len(config.draft_ids) < config.vocab_size:
@@ -107,21 +85,19 @@ def write(ours: NativeHead, host: TargetInfo) -> ForeignHead:
 
 
 def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
-    """Convert z-lab's DFlash to our head, over the whole vocabulary.
+    """Convert z-lab's DFlash to our head, over all ids that it shares with the target.
 
     Raises:
         CrossdraftError: it has another architecture (DFlash-2), is incomplete, is another target's, or its config
             contradicts itself.
     """
-    check(foreign.config, KEYS, host.sizes)
+    check(foreign.config, DFLASH_KEYS, host.sizes)
     theirs = {**QWEN3_DEFAULTS, **foreign.config}
     block: Mapping[str, Any] = {**theirs, **(theirs.get("dflash_config") or {})}
     outputs, mask = layers_of(block.get("target_layer_ids"), "target_layer_ids"), block.get("mask_token_id")
-    if not outputs or mask is None:
-        missing = "mask_token_id" if outputs else "target_layer_ids"
-        raise CrossdraftError(f"The checkpoint's config.json lacks '{missing}' in 'dflash_config'; is it whole?")
-    if type(mask) is not int:
-        raise CrossdraftError(f"The checkpoint's config.json has {mask!r} as 'mask_token_id', which must be an id.")
+    if not outputs or type(mask) is not int:
+        missing = "an id as 'mask_token_id'" if outputs else "'target_layer_ids'"
+        raise CrossdraftError(f"The checkpoint's config.json lacks {missing} in 'dflash_config'; is it whole?")
     layers = number(theirs, "num_hidden_layers")
     windows = _windows(theirs, layers)
     causal = agreed({"is_causal": theirs.get("is_causal"), "dflash_config.causal": block.get("causal")})
@@ -130,14 +106,15 @@ def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     weights = renamed(without_embeddings(foreign.tensors, host), {name: name for name in names})
     config = DFlashConfig(
         **decoder_settings(theirs, host),
-        draft_ids=tuple(range(host.vocab_size)),
+        draft_ids=tuple(range(shared_ids(theirs, host))),
         steps=number(block, "block_size", BLOCK) - 1,
         layers=layers,
         read_layers=tuple(layer_numbers(outputs, "output", "entering")),
         mask_token=mask,
         windows=windows if slides else (),
-        causal=slides if causal is None else tuple(range(layers)) if causal else (),
-        whole_prompt=block.get("whole_prompt") is not False,
+        causal_layers=slides if causal is None else tuple(range(layers)) if causal else (),
+        # Without the key a file is z-lab's, or an old one of ours, which has a key of Llama's that Qwen3 has not.
+        whole_prompt="mlp_bias" not in theirs if (whole := block.get("whole_prompt")) is None else whole,
     )
     return NativeHead("dflash", config, weights)
 

@@ -95,15 +95,24 @@ def _write_eagle3(ours: NativeHead, host: TargetInfo) -> ForeignHead:
         "model_type": "llama",
         **llama_config(config),
         "draft_vocab_size": len(config.draft_ids),
-        **{flag: getattr(config, flag) for flag in FLAGS},
+        **_flags_of(config),
         "torch_dtype": dtype_name(ours.dtype),
         "eagle_aux_hidden_state_layer_ids": list(levels),  # vLLM's numbers
     }
     if min(levels) > 0:  # SGLang's; the embeddings have none
         outputs = layer_numbers(levels, "entering", "output")
         theirs["eagle_config"] = {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": outputs}
-    maps = draft_maps(config.draft_ids, config.vocab_size)
-    return ForeignHead(theirs, {**ours.weights, **maps}, level_notes(levels, config.num_layers))
+    tensors = {**ours.weights, **draft_maps(config.draft_ids, config.vocab_size)}
+    return ForeignHead(theirs, tensors, level_notes(levels, config.num_layers))
+
+
+def _flags_of(config: Eagle3Config) -> dict[str, bool]:
+    if config.norm_before_fc and not config.fc_norm and set(config.level_scales) != {1.0}:
+        raise CrossdraftError(
+            f"The head scales its levels by {config.level_scales} before norm_before_fc, which no other project's "
+            "files hold; train it with level_scales of 1 to export it."
+        )
+    return {flag: getattr(config, flag) for flag in FLAGS}
 
 
 def level_notes(levels: tuple[int, ...], depth: int) -> tuple[str, ...]:
@@ -200,7 +209,7 @@ def read_eagle3(
     if count != len(levels or (1, 1, 1)):
         raise CrossdraftError(
             f"The checkpoint's 'fc.weight' reads {count} hidden states of the target, and {len(levels or ())} are "
-            "named; name as many with --levels, as 2,9,17,25."
+            "named; set levels to as many, as 2,9,17,25."
         )
     biases = _biases(theirs, rest, "midlayer")
     norms = [*biases, *(f"fc_norm.{level}.weight" for level in range(count if flags["fc_norm"] else 0))]
@@ -245,7 +254,7 @@ def write_speculators(ours: NativeHead, host: TargetInfo) -> ForeignHead:
         "speculators_version": SPECULATORS_VERSION,
         "draft_vocab_size": len(config.draft_ids),
         "target_hidden_size": config.hidden_size,
-        **{flag: getattr(config, flag) for flag in FLAGS},
+        **_flags_of(config),
         "embed_requires_grad": False,
         "eagle_aux_hidden_state_layer_ids": list(levels),
         "tie_word_embeddings": False,
@@ -261,16 +270,11 @@ def write_speculators(ours: NativeHead, host: TargetInfo) -> ForeignHead:
 
 
 def _proposals(config: DecoderConfig, host: TargetInfo) -> dict[str, Any]:
-    method = {
-        "proposal_type": "greedy",
-        "speculative_tokens": config.steps,
-        "verifier_accept_k": 1,
-        "accept_tolerance": 0.0,
-    }
+    method = {"proposal_type": "greedy", "verifier_accept_k": 1, "accept_tolerance": 0.0}
     return {
         "algorithm": "eagle3",
         "default_proposal_method": "greedy",
-        "proposal_methods": [method],
+        "proposal_methods": [{**method, "speculative_tokens": config.steps}],
         "verifier": {"name_or_path": host.name, "architectures": list(host.architectures)},
     }
 

@@ -26,10 +26,8 @@ ARCHITECTURES_3 = (
 )  # fmt: skip
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 LEVELS = "eagle_aux_hidden_state_layer_ids"
-OTHER_LEVELS = ("eagle_config", "aux_hidden_states_layer_ids")
 LAYER_KEYS: Table = {
     **DECODER,
-    "vocab_size": Followed("draft_ids"),  # may be padded otherwise than the target's
     "qkv_bias": Followed("qkv_bias"),
     "model_type": Only(("llama", "qwen2")),
     "num_hidden_layers": Only((1,)),
@@ -60,8 +58,7 @@ EAGLE3_KEYS: Table = {
     "eagle_config": Nested(  # ModelOpt's key
         {
             LEVELS: Followed("levels"),
-            "use_aux_hidden_state": Only((True,)),
-            "use_input_layernorm_in_first_layer": Only((True,)),
+            **dict.fromkeys(("use_aux_hidden_state", "use_input_layernorm_in_first_layer"), Only((True,))),
             "use_last_layernorm": Only((True,)),
             "use_mtp_layernorm": Only((False,)),
         }
@@ -100,9 +97,31 @@ MEDUSA_KEYS: Table = {
     "hidden_size": OfTarget("hidden_size"),
     "vocab_size": Followed("draft_ids"),
 }
+DRAFT: Table = {  # keys in `dflash_config`, or beside it
+    "mask_token_id": Followed("mask_token"),
+    "target_layer_ids": Followed("read_layers"),
+    "block_size": Followed("steps"),
+    **dict.fromkeys(("output_multiplier", "input_embedding_scale"), Only((1, None))),
+    "final_logit_softcapping": Only((None, 0)),
+    "causal": Followed("causal_layers"),
+    "whole_prompt": Only((True, False, None)),  # ours
+}
+SLIDING, FULL = "sliding_attention", "full_attention"
+DFLASH_KEYS: Table = {
+    **DECODER,
+    **DRAFT,
+    "architectures": Only((["DFlashDraftModel"],)),
+    "model_type": Only(("qwen3",)),
+    "num_hidden_layers": Followed("layers"),
+    "num_target_layers": OfTarget("num_layers"),
+    "layer_types": Only((FULL, SLIDING, None), each=True),
+    **dict.fromkeys(("use_sliding_window", "sliding_window"), Followed("windows")),
+    "is_causal": Followed("causal_layers"),
+    "dflash_config": Nested(DRAFT),
+}
 # Of EAGLE's two networks the tensors tell which it is: the keys of both are known.
 EITHER = {**EAGLE3_KEYS, **EAGLE_KEYS, "architectures": Harmless("names")}
-TABLES: Mapping[str, Table] = {"eagle": EITHER, "speculators": SPECULATORS_KEYS, "medusa": MEDUSA_KEYS}
+TABLES = {"eagle": EITHER, "speculators": SPECULATORS_KEYS, "medusa": MEDUSA_KEYS, "dflash": DFLASH_KEYS}
 OWNS: Mapping[str, Callable[[Mapping[str, Any], str], bool]] = {  # of a config, and its first architecture
     "eagle": lambda config, named: (
         config.get("model_type") in MODEL_TYPES and named in (*ARCHITECTURES, *ARCHITECTURES_3)
@@ -128,16 +147,23 @@ def layout_of(config: Mapping[str, Any], where: str) -> str:
     )
 
 
-def check_early(folder: Path, target: str) -> None:
-    """Refuse a folder that holds no head of a known layout for a target, as far as their configurations tell.
+def check_new(out: Path) -> None:
+    """Raise CrossdraftError if a folder to write is there already and not empty."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise CrossdraftError(f"{out} is there already; name a new folder.")
 
-    Raises:
-        CrossdraftError: a folder or its configuration is missing, or the head's has a key that is not followed.
-    """
+
+def foreign_config(folder: Path) -> Mapping[str, Any]:
+    """Read the `config.json` of another project's folder; raise CrossdraftError if it is missing or damaged."""
     if not folder.is_dir():
         raise CrossdraftError(f"{folder} is no folder; name one that holds a head's config.json and weights.")
-    config, host = read_json(folder / CONFIG), read_json(shipped_or_found(target, TARGETS) / CONFIG)
-    table = TABLES.get(layout_of(config, str(folder / CONFIG)))
-    size = (host.get("text_config") or host).get("hidden_size")
-    if table is not None and size is not None:
-        check(config, table, {"hidden_size": size})
+    return read_json(folder / CONFIG)
+
+
+def check_early(folder: Path, target: str) -> None:
+    """Raise CrossdraftError unless a folder holds a head that can be read for a target, by their configurations."""
+    config, host = foreign_config(folder), read_json(shipped_or_found(target, TARGETS) / CONFIG)
+    table, text = TABLES[layout_of(config, str(folder / CONFIG))], host.get("text_config") or host
+    sizes = {"hidden_size": text.get("hidden_size", 0), "num_layers": text.get("num_hidden_layers", 0)}
+    if all(sizes.values()):
+        check(config, table, sizes)

@@ -54,8 +54,7 @@ def _whole(rows: Tensor, config: RecurrentConfig, host: TargetInfo) -> Tensor:
 
 def _notes(config: RecurrentConfig) -> list[str]:
     notes = [f"Medusa's own code reads 'medusa_lm_head.pt': torch.save what {WEIGHTS} holds under that name."]
-    absent = config.vocab_size - len(config.draft_ids)
-    if absent:
+    if absent := config.vocab_size - len(config.draft_ids):
         notes.append(
             f"The heads were trained for {len(config.draft_ids)} ids; the rows of the other {absent} are the target's "
             "own, Medusa's initialisation."

@@ -49,12 +49,12 @@ class DFlashConfig(DecoderConfig):
             embedding is learned, and such a head cannot be exported.
         windows: of each layer, the distance in positions from which on its rows see nothing; 0 = they see everything.
             Empty = no layer slides.
-        causal: numbers of the layers whose rows see no later row of their block.
+        causal_layers: numbers of the layers whose rows see no later row of their block.
         whole_prompt: read the prompt's visual part too; if not, only the text behind it.
 
     Raises:
-        CrossdraftError: a layer is outside the target, `mask_token` is none of its ids, or `windows` is not one number
-            a layer.
+        CrossdraftError: a layer is outside the target or the drafter, `mask_token` is none of the target's ids, or
+            `windows` is not one number a layer.
     """
 
     layers: Count = 2
@@ -63,7 +63,7 @@ class DFlashConfig(DecoderConfig):
     anchors: Count = 16
     mask_token: int | None = None
     windows: tuple[int, ...] = ()
-    causal: tuple[int, ...] = ()
+    causal_layers: tuple[int, ...] = ()
     whole_prompt: bool = False
 
     def __post_init__(self) -> None:
@@ -82,6 +82,8 @@ class DFlashConfig(DecoderConfig):
             raise CrossdraftError(
                 f"DFlash's windows must be {self.layers} numbers, one a layer, each 0 or more; not {self.windows}."
             )
+        if not {*self.causal_layers} <= {*range(self.layers)}:
+            raise CrossdraftError(f"DFlash's causal_layers are of 0 … {self.layers - 1}, not {self.causal_layers}.")
 
 
 class DFlash(Head):
@@ -100,6 +102,7 @@ class DFlash(Head):
             self.mask_row = nn.Parameter(torch.randn(size) * float(shared.embeddings.float().std()))
         else:
             self.register_buffer("mask_row", shared.embeddings[config.mask_token].clone(), persistent=False)
+        self.level_scales = config.level_scales or (1.0,) * len(self.reads)
         self.fc = nn.Linear(len(self.reads) * size, size, bias=False)
         self.hidden_norm = RMSNorm(size, config.eps)
         self.layers = nn.ModuleList([DecoderLayer(config) for _ in range(config.layers)])
@@ -125,18 +128,14 @@ class DFlash(Head):
         """Positions [...] from a key to a block's row -> true where the row may attend to the key in this layer."""
         window = self.config.windows[layer] if self.config.windows else 0
         seen = distance.abs() < window if window else torch.ones_like(distance, dtype=torch.bool)
-        return seen & (distance >= 0) if layer in self.config.causal else seen
+        return seen & (distance >= 0) if layer in self.config.causal_layers else seen
 
     def context(self, hidden: Mapping[int, Tensor]) -> Tensor:
         """Captured features [..., H] of each layer -> [..., H]."""
-        return self.hidden_norm(self.fc(concat_layers(hidden, self.reads, self._scales)))
-
-    @property
-    def _scales(self) -> Sequence[float]:
-        return self.config.level_scales or (1.0,) * len(self.reads)
+        return self.hidden_norm(self.fc(concat_layers(hidden, self.reads, self.level_scales)))
 
     def scales(self) -> dict[str, Tensor]:
-        return {"fc.weight": columns(self.fc.weight, self._scales)}
+        return {"fc.weight": columns(self.fc.weight, self.level_scales)}
 
     def keys_values(self, context: Tensor) -> list[KeyValue]:
         """[B, n, H] -> each layer's keys and values of these positions, not rotated."""

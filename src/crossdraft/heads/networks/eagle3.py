@@ -30,7 +30,7 @@ class Eagle3Config(DecoderConfig):
             L - 3, as in EAGLE, vLLM and speculators. In a shallow target L - 3 is not high.
         level_scales: scales of the levels, see `concat_layers`; as many as there are levels.
         norm_before_residual: the residual is the feature after its norm, as speculators train by default.
-        norm_before_fc: the three levels together are normed before `fc`.
+        norm_before_fc: the levels together are normed before `fc`, which keeps their scales against each other.
         fc_norm, norm_output: each level is normed before `fc`, and the next feature is the normed output (EAGLE-3.1).
 
     Raises:
@@ -90,8 +90,8 @@ class Eagle3(Autoregressive):
 
     def __init__(self, config: Eagle3Config, shared: SharedWeights) -> None:
         super().__init__(config, shared)
-        count, normed = len(config.read), config.fc_norm or config.norm_before_fc
-        self.level_scales = (1.0,) * count if normed else config.level_scales  # a norm undoes them
+        count = len(config.read)
+        self.level_scales = (1.0,) * count if config.fc_norm else config.level_scales  # its norms undo them
         self.fc = nn.Linear(count * config.hidden_size, config.hidden_size, bias=False)
         self.midlayer = MidLayer(config, norm_before_residual=config.norm_before_residual)
         self.norm = RMSNorm(config.hidden_size, config.eps)
