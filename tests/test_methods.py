@@ -252,6 +252,7 @@ def test_probes_are_answered_in_a_process_of_its_own(pair, requests, alone):
     ("spec", "said"),
     [
         ("memry", "did you mean 'memory'"),
+        ("phased:view,ngram", "'view' was taken out in 0.2.*; write model:dir=TARGET,frames=2"),
         ("union:memory", "joins 2 others"),
         ("memory:event", "joins no others"),
         ("ngram:longest", "write longest=VALUE"),

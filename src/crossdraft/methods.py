@@ -41,6 +41,15 @@ MODULES = (
 SHIPPED: Mapping[str, Method] = {
     record.name: record for module in MODULES for record in import_module(f"crossdraft.{module}").RECORDS
 }
+TAKEN_OUT = {
+    "view": "write model:dir=TARGET,frames=2",
+    "guided": "write model:dir=FOLDER,frames=2",
+    "fast": "write event_medusa",
+    **dict.fromkeys(("pass", "partial"), "write eagle2"),
+    **dict.fromkeys(("cascade", "pyramid", "adaedl"), "name its part"),
+}
+"""Drafters of version 0.1 that gained nothing, and what to write in their place."""
+
 METHODS: Table[Method] = Table(GROUP, Method, "drafter", SHIPPED)
 """Every drafter: those in `SHIPPED`, those that were registered, and those of other installed packages."""
 
@@ -64,6 +73,8 @@ def method_of(name: str) -> Method:
     """
     if name in METHODS:
         return METHODS[name]
+    if name in TAKEN_OUT:
+        raise CrossdraftError(f"The drafter '{name}' was taken out in 0.2: it gained nothing; {TAKEN_OUT[name]}.")
     hint = f" (did you mean 'union:{name}'?)" if "," in name else did_you_mean(name, METHODS)
     raise CrossdraftError(
         f"There is no drafter '{name}'{hint}; `crossdraft drafters` lists them, or give the folder of one."

@@ -9,6 +9,7 @@ L is the number of the target's layers. All other tensors of a layer are a decod
 import logging
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def find_mtp(folder: Path) -> tuple[dict[str, str], ...]:
 
 
 def has_mtp(source: str) -> bool:
-    """True if a target's checkpoint is here and has MTP layers, whole; the fault of others is logged as a warning."""
+    """True if a target's checkpoint is here and has MTP layers, whole; the fault of others is logged once."""
     try:
         stored = stored_tensors(folder := shipped_or_found(source, TARGETS))
     except CrossdraftError:  # it is said when the target itself is loaded
@@ -80,14 +81,23 @@ def has_mtp(source: str) -> bool:
     try:
         found = find_mtp(folder)
     except CrossdraftError as error:
-        log.warning("%s", error)
+        _left_alone(str(error))
         return False
-    layers: dict[str, set[str]] = {}
-    for name in stored:
+    layers: dict[str, dict[str, tuple[int, ...]]] = {}
+    for name, tensor in stored.items():
         if not name.startswith("mtp.") and (layer := LAYER.fullmatch(name)) is not None:
-            layers.setdefault(name.removesuffix(layer[2]), set()).add(layer[2])
-    blocks = [{name.removeprefix("block.") for name in one if name.startswith("block.")} for one in found]
-    if any(block not in layers.values() for block in blocks):
-        log.warning("A multi-token-prediction layer in %s is not like any other layer: not drafting with it.", folder)
-        return False
+            layers.setdefault(name.removesuffix(layer[2]), {})[layer[2]] = tensor.shape
+    for parts in found:
+        shapes = {name: stored[own].shape for name, own in parts.items()}
+        block = {name.removeprefix("block."): shape for name, shape in shapes.items() if name.startswith("block.")}
+        width = shapes["norm.weight"][-1]
+        if block not in layers.values() or shapes["project.weight"] != (width, 2 * width):
+            _left_alone(f"A multi-token-prediction layer in {folder} has not the shapes of the others.")
+            return False
     return bool(found)
+
+
+@cache
+def _left_alone(why: str) -> None:
+    """Log once that the default drafter is another one."""
+    log.warning("The checkpoint's multi-token-prediction layers are left alone. %s", why)

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 import crossdraft as cd
 from crossdraft.api import default_drafter
+from crossdraft.checkpoints.mtp import has_mtp
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.loop import DecodeLoop
@@ -281,7 +283,19 @@ def test_half_of_the_layers_is_refused_in_one_sentence(leave_out, message, tmp_p
         cd.Engine.load(folder, "mtp", ALONE)
     with cd.Engine.load(folder, options=ALONE) as engine:  # it keeps the target from no answer
         assert engine.drafter_spec == "union:memory,ngram"
-    assert ("eh_proj.weight is missing" if leave_out == "eh_proj" else "is not like any other layer") in caplog.text
+    assert (
+        "eh_proj.weight is missing" if leave_out == "eh_proj" else "has not the shapes of the others"
+    ) in caplog.text
+
+
+def test_layers_of_other_shapes_are_left_alone_and_it_is_said_once(tmp_path, caplog):
+    folder = add_mtp(save_text("qwen3", tmp_path), above=True)
+    (path,) = folder.glob("*.safetensors")
+    tensors = load_file(path)
+    tensors["mtp.fc.weight"] = tensors["mtp.fc.weight"][:, :-1].contiguous()
+    save_file(tensors, path, {"format": "pt"})
+    assert [has_mtp(str(folder)) for _ in range(2)] == [False, False]
+    assert caplog.text.count("has not the shapes of the others") == 1
 
 
 def test_a_target_without_such_layers_or_with_others_is_refused(folders, tmp_path):

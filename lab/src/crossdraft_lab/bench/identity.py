@@ -20,7 +20,7 @@ from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.runner.parallel import BEST
-from crossdraft.engine.runner.runner import DraftRunner
+from crossdraft.engine.runner.runner import STILL_READING, DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
@@ -131,6 +131,8 @@ def choose_configs(
     if not drafters:
         return [EVENT_CONFIGS]
     every = (*ALL_SPECS, *(MTP if ALL in drafters and has_mtp(target) else ()))
+    if target != "reference":  # for which the head was trained
+        every = tuple(spec for spec in every if not spec.startswith("dflash"))
     if in_words:
         every = tuple(spec for spec in every if not needs_events(spec))
     specs = [spec for name in drafters for spec in (every if name == ALL else (name,))]
@@ -170,6 +172,11 @@ class IdentityCheck:
     def equal(self) -> int:
         """Answers that were identical."""
         return self.total - len(self.divergences)
+
+    @property
+    def failed(self) -> bool:
+        """True if an answer differs, or a drafter failed; to be too slow for a short answer is no failure."""
+        return bool(self.divergences or self.notes - {STILL_READING})
 
     @property
     def remark(self) -> str:
