@@ -49,7 +49,7 @@ def test_a_trigram_without_the_earlier_tokens_would_be_noticed(monkeypatch):
     planted(drafter, some_batch(drafter.head), monkeypatch, "embed_tokens", bug)
 
 
-SLIDING = {"windows": (3, 0), "causal": (0,), "whole_prompt": True}
+SLIDING = {"windows": (3, 0), "causal_layers": (0,), "whole_prompt": True}
 
 
 @pytest.mark.parametrize("pieces", [1, 3])

@@ -91,9 +91,8 @@ def import_head(
             config["eagle_config"] = {**inner, LEVELS: None}
         foreign = replace(foreign, config={**config, LEVELS: list(levels)})
     ours = CONVERTERS[layout].read(foreign, host)
-    for name in corrections or {}:
-        if not hasattr(ours.config, name):
-            raise CrossdraftError(f"A head of the network {ours.network} has no {name}; leave it out.")
+    if unknown := [name for name in corrections or {} if not hasattr(ours.config, name)]:
+        raise CrossdraftError(f"A head of the network {ours.network} has no {unknown[0]}; leave it out.")
     ours = replace(ours, config=replace(ours.config, **(corrections or {})))
     head = revived(ours.network, ours.config, host.shared, ours.weights)
     with _new_folder(out) as folder:
