@@ -214,7 +214,7 @@ def test_what_check_cannot_use_is_said_before_pytorch_is_imported(llava):
         "DIR --drafter model:dir=DIR,frames=999999": "frames must be 1 to 100000 frames",
         "DIR --drafter model:dir=DIR/none": "neither the name of a shipped model",
         "DIR --device gpu7": "--device is 'gpu7', which cannot be used",
-        "DIR/config.json": f"is a file; give the folder of the checkpoint, {llava}.",
+        "DIR/config.json": f"is a file; give the folder of the checkpoint, such as {llava}.",
     }
     calls = [asked.replace("DIR", str(llava)).split() for asked in wrong]
     run = f"import sys; from crossdraft.cli.main import main; print([main(['check', *one]) for one in {calls}])"

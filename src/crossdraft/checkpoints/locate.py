@@ -48,7 +48,8 @@ def find_checkpoint(source: str, shipped: Mapping[str, Path]) -> Path:
     if source and Path(source).is_dir():  # an empty path would mean the current folder
         return Path(source)
     if Path(source).is_file():
-        raise CrossdraftError(f"'{source}' is a file; give the folder of the checkpoint, {Path(source).parent}.")
+        parent = Path(source).absolute().parent
+        raise CrossdraftError(f"'{source}' is a file; give the folder of the checkpoint, such as {parent}.")
     if REPOSITORY.fullmatch(source):
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError

@@ -150,6 +150,7 @@ def run_of(answer: Answer, total_s: float) -> Run:
     stages["verify"] = times.get("verify", 0.0)
     stages["engine"] = max(0.0, overhead - times.get("communication", 0.0))
     stages["other"] = max(0.0, total_s - sum(stages.values()))
+    read_s = stages["encode"] + stages["prefill"]
     return Run(
         tokens=answer.tokens,
         total_s=total_s,
@@ -158,7 +159,7 @@ def run_of(answer: Answer, total_s: float) -> Run:
         rounds=stats.rounds,
         accepted_at=tuple(stats.accepted_at),
         offered_at=tuple(stats.drafted_at),
-        prefill_s=stages["encode"] + stages["prefill"],
+        prefill_s=read_s if read_s > stages["ride-along"] else None,  # else a short prompt is read in one piece
         provisional_s=stats.first_provisional_s,
         hidden_drafting_s=stats.hidden_drafting_s,
         hidden_inside_s=stats.hidden_inside_s,

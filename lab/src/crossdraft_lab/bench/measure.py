@@ -31,7 +31,8 @@ class Run:
         stages_s: time of each stage on the target's lane; the stages add up to `total_s`.
         rounds: number of target passes that emitted tokens; the prefill counts as one.
         accepted_at, offered_at: numbers of accepted and of offered nodes, by depth.
-        prefill_s: the target's encoding and prefill up to the last piece, without preparing the video.
+        prefill_s: the target's encoding and prefill up to the last piece, without preparing the video; `None` if
+            most of the prompt is in that piece.
         hidden_drafting_s, hidden_inside_s: time of drafting for the hidden draft, drafts that came too late included,
             and the part of it while the target prepared, encoded and prefilled.
         rounds_s, overhead_s: time of the rounds after the prefill, and the engine's own part, `communication` included.
