@@ -217,6 +217,16 @@ def test_corrected_levels_leave_the_other_keys_of_eagle_config_checked(tmp_path)
         import_head(folder, tmp_path / "again", host(), {"levels": (1, 2, 3)})
 
 
+def test_a_head_with_numbers_that_are_not_finite_is_refused(tmp_path):
+    theirs = carried(tmp_path)
+    (path,) = theirs.glob("*.safetensors")
+    tensors = load_file(path)
+    tensors["fc.weight"][0, 0] = float("nan")
+    save_file(tensors, path, {"format": "pt"})
+    with pytest.raises(CrossdraftError, match=r"not finite, in fc\.weight"):
+        into(tmp_path, theirs)
+
+
 def test_an_export_whose_reload_differs_leaves_nothing(tmp_path, monkeypatch):
     """The planted bug: a writer that swaps two weights of one shape."""
     whole = EAGLE.write

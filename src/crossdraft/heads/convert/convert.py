@@ -95,6 +95,8 @@ def import_head(
         raise CrossdraftError(f"A head of the network {ours.network} has no {unknown[0]}; leave it out.")
     ours = replace(ours, config=replace(ours.config, **(corrections or {})))
     head = revived(ours.network, ours.config, host.shared, ours.weights)
+    if bad := [name for name, value in ours.weights.items() if not bool(value.isfinite().all())]:
+        raise CrossdraftError(f"The head in {source} has numbers that are not finite, in {bad[0]}; take it anew.")
     with _new_folder(out) as folder:
         save_head(folder, head, ours.network, host.sha256, ours.dtype)
     return ConversionReport(ours.network, layout, len(ours.weights), _count(ours.weights), None)
