@@ -202,7 +202,7 @@ def needs_target(spec: Spec) -> bool:
 def placements(spec: Spec) -> tuple[str, ...]:
     """The places where the whole of a drafter may run: the target's process, a process of its own, an edge.
 
-    >>> [len(placements(parse(text))) for text in ("eagle3", "view", "union:event,lookahead", "union:event,memory")]
+    >>> [len(placements(parse(text))) for text in ("eagle3", "glance", "union:event,lookahead", "union:event,memory")]
     [1, 2, 2, 3]
     """
     if needs_target(spec):
