@@ -79,7 +79,7 @@ def models() -> Iterator[Entry]:
 
 
 def _folder(found: Mapping[str, Mapping[str, str]]) -> str:
-    """What a class reads from its folder as Hugging Face does, and why not what else it has."""
+    """The inputs that a class reads from its folder as Hugging Face does, and the reasons for those it does not."""
     same = ", ".join(what for what, one in found.items() if one["status"] == "same")
     return "; ".join([same, *(f"no {what}: {one['why']}" for what, one in found.items() if one["status"] != "same")])
 

@@ -1,7 +1,6 @@
 """`crossdraft bench recurrent`: passes over a model with recurrent layers, in turn with Hugging Face's own steps.
 
-Random weights at Qwen3.5's default sizes, three gated delta nets and one attending layer. Runs where only torch,
-transformers and numpy are installed: `python -m crossdraft_lab.bench.recurrent`.
+Random weights at Qwen3.5's default sizes, three gated delta nets and one attending layer.
 """
 
 import time

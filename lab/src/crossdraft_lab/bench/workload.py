@@ -140,13 +140,14 @@ def read_prompts(path: Path, kinds: Sequence[str] = ()) -> list[tuple[str, str]]
         if not line.strip():
             continue
         try:
-            entry = json.loads(line)
-            kind, prompt = str(entry.get("kind", "any")), entry["prompt"]
-        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-            prompt = kind = None
-        if not isinstance(prompt, str) or not prompt or kind is None:
+            read = json.loads(line)
+        except (ValueError, RecursionError):
+            read = None
+        entry = read if isinstance(read, dict) else {}
+        prompt = entry.get("prompt")
+        if not isinstance(prompt, str) or not prompt:
             raise CrossdraftError(f'Line {number} of {path} is no prompt; write a line such as {{"prompt": "…"}}.')
-        found.append((kind, prompt))
+        found.append((str(entry.get("kind", "any")), prompt))
     found = [(kind, prompt) for kind, prompt in found if not kinds or kind in kinds]
     if not found:
         raise CrossdraftError(f"{path} has no prompts" + (f" of the kinds {', '.join(kinds)}." if kinds else "."))
