@@ -159,7 +159,7 @@ def test_sampled_answers_are_compared_per_token_and_called_neither_identical_nor
         (["--methods=evnt"], "did you mean 'event'?"),
         (["--methods=target,union:event,memory"], "write --drafter union:event,memory."),
         (["--drafter=union:ngram,memry"], "did you mean 'memory'?"),
-        (["--drafter=event"], "named twice"),
+        (["--methods=event", "--drafter=event"], "named twice"),
         (["identity", "--drafters=memry"], "did you mean 'memory'?"),
         (["identity", "--drafters=all", "--drafters=blind"], "named twice"),
         (["--methods="], "No method is named"),
