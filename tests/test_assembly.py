@@ -46,8 +46,7 @@ def test_who_looks_into_the_target(spec, needs):
         ("union:event,eagle2", "union:event@process,eagle2"),
         ("union:memory,eagle2", "union:memory,eagle2"),  # a memory repays no core
         ("phased:event,eagle2", "phased:event@process,eagle2"),
-        ("choose:event,eagle2", "choose:event@process,eagle2"),
-        ("union:(choose:event,blind),eagle2", "union:(choose:event,blind)@process,eagle2"),
+        ("union:(phased:event,blind),eagle2", "union:(phased:event,blind)@process,eagle2"),
         ("union:event@inline,eagle2", "union:event@inline,eagle2"),
         ("union:event@process,memory@inline", "union:event@process,memory@inline"),
         ("union:event@process,memory", "union:event@process,memory"),
@@ -120,7 +119,6 @@ def alone(target):
         ("union:ngram@process,memory", 1),
         ("union:memory@process,ngram@process", 2),
         ("phased:ngram@process,memory", 1),
-        ("choose:ngram@process,memory", 1),
         ("(union:ngram,memory)@process", 1),
     ],
 )

@@ -370,7 +370,7 @@ def test_a_template_that_leaves_out_an_answer_is_not_used(family, tokenizer):
     assert own.decode(prepare(ask(messages=messages[:1])).input_ids).endswith("What? A:")
 
 
-DRAFTERS = ["ngram", "union:memory,ngram", "lookahead", "event", "phased:event,ngram"]
+DRAFTERS = ["ngram", "union:memory,ngram", "memory", "event", "phased:event,ngram"]
 
 
 @pytest.mark.parametrize("name", DRAFTERS)

@@ -50,7 +50,7 @@ def test_a_tokenizer_is_enough_and_a_drafter_in_a_process_gets_it(model, tokeniz
         assert engine.generate(request_).tokens == expected
 
 
-@pytest.mark.parametrize("drafter", [None, "union:lookahead,ngram"])
+@pytest.mark.parametrize("drafter", [None, "union:memory,ngram"])
 def test_the_model_is_not_touched(model, tokenizer, request_, drafter):
     kinds = {name: type(module) for name, module in model.named_modules()}
     before = {name: value.clone() for name, value in model.state_dict().items()}

@@ -20,8 +20,6 @@ from tests.support import encodes_clips, install
 
 SPECS = [
     "ngram",
-    "lookahead",
-    "lookahead:window=2,level=3,grams=2",
     "memory",
     "text",
     "text:how=omni",
@@ -31,11 +29,9 @@ SPECS = [
     "union:event,memory",
     "phased:event,memory",
     "fallback:event,memory",
-    "fallback:ngram,lookahead",
-    "choose:event,memory,ngram",
-    "union:memory,lookahead",
-    "choose:lookahead,ngram",
-    "phased:event,lookahead",
+    "fallback:ngram,memory",
+    "union:memory,ngram",
+    "phased:event,ngram",
     "phased:event,(union:event,memory,ngram)",
     "event:words=3",
     "event:how=slem",
@@ -101,7 +97,7 @@ OWN = [
     "glance:dir=HEADS/glance,model=EVENT",
     "glance:dir=HEADS/glance,heads=HEADS/event_medusa,model=EVENT,words=2",
     "union:(event_medusa:dir=HEADS/event_medusa,model=EVENT),memory",
-    "phased:(event_medusa:dir=HEADS/event_medusa,model=EVENT),lookahead",
+    "phased:(event_medusa:dir=HEADS/event_medusa,model=EVENT),ngram",
 ]
 
 
@@ -238,16 +234,6 @@ def test_a_memory_works_in_a_process_of_its_own(pair, requests, alone, tmp_path)
         assert engine.generate(requests[0]).stats.accepted > 5  # what the other process learned
 
 
-def test_probes_are_answered_in_a_process_of_its_own(pair, requests, alone):
-    options = replace(OPTIONS, placement="process", adaptive=False)
-    with Engine.load(str(pair.target), "lookahead:level=3", options) as engine:
-        elsewhere = engine.generate(requests)
-    with Engine.load(str(pair.target), "lookahead:level=3", replace(options, placement="inline")) as engine:
-        here = engine.generate(requests)
-    assert [answer.tokens for answer in elsewhere] == [answer.tokens for answer in here] == alone
-    assert sum(answer.stats.drafted for answer in elsewhere) > 0  # n-grams came back from the window
-
-
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
@@ -260,7 +246,6 @@ def test_probes_are_answered_in_a_process_of_its_own(pair, requests, alone):
         ("memory:size=3", "no setting 'size'"),
         ("memory:capacity=many", "capacity=many; capacity must be a whole number of 1 or more"),
         ("ngram:longest=0", "longest must be a whole number of 1 or more"),
-        ("lookahead:window=0", "window must be a whole number of 1 or more"),
         ("model", "needs a folder"),
         ("text:how=guess", "guess"),
         ("event:how=guess", "'event' got how=guess; how must be one of slem, tli, omni"),
@@ -269,7 +254,8 @@ def test_probes_are_answered_in_a_process_of_its_own(pair, requests, alone):
         ("union:ngram,(union:ngram)", "joins 2 others"),
         ("event_medusa:tree=cape", "no setting 'tree'; its settings are: dir,model=event,words"),
         ("event_medusa:dir=nowhere", "no folder nowhere"),
-        ("choose:event=3,memory,ngram", "'choose' has no settings"),
+        ("union:event=3,memory,ngram", "'union' has no settings"),
+        ("lookahead:window=4", "'lookahead' was taken out in 0.2.*; write ngram"),
         ("event:words=9", "'event' got words=9; words must be a whole number from 1 to 3"),
         ("event_medusa:words=4", "words must be a whole number from 1 to 3"),
         ("glance:words=0", "words must be a whole number from 1 to 3"),

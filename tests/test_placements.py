@@ -42,7 +42,6 @@ SPECS = [
     *("event:words=2", "event:tree=dynamic", *MIXED, *JOINED),
 ]
 QUICK = ("event", "glance", "ngram", "union:event,memory", *JOINED)
-CLOCKED = "choose"  # by the clock, once it has tried each of its drafters
 
 
 def test_every_record_is_drafted_by_wherever_it_may_run():
@@ -158,11 +157,9 @@ def matrix(pair, media):
 
 @pytest.mark.parametrize("spec", compared())
 def test_a_drafter_drafts_the_same_wherever_it_works(spec, matrix, named, requests):
-    own, asked = named(spec), dict(requests)
+    own = named(spec)
     where = ("inline", "process") if spec in (*MIXED, *SEEING) else placements(read_spec(own))
-    if read_spec(spec).name == CLOCKED:
-        asked = dict(list(asked.items())[: len(read_spec(spec).parts)])
-    matrix.check(own, asked, where)
+    matrix.check(own, dict(requests), where)
 
 
 def shipped():

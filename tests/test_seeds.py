@@ -20,7 +20,7 @@ DRAFTERS = (
     "dflash",
 )  # fmt: skip
 MORE = (
-    "lookahead", "union:memory,ngram", "phased:event,eagle3", "text:how=tli", "eagle1",
+    "union:memory,ngram", "phased:event,eagle3", "text:how=tli", "eagle1",
     "medusa", "hydra", "redrafter",
 )  # fmt: skip
 pytestmark = pytest.mark.usefixtures("one_target")

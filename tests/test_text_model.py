@@ -119,7 +119,7 @@ def generated(folder):
     return run
 
 
-@pytest.mark.parametrize("drafter", [None, "union:memory,ngram", "lookahead", "model:dir={}"])
+@pytest.mark.parametrize("drafter", [None, "union:memory,ngram", "memory", "model:dir={}"])
 def test_a_text_model_is_a_target_and_says_what_generate_says(drafter, folder, generated):
     questions = "What is ahead?", "What is the car in front doing?"
     with cd.Engine.load(folder, drafter and drafter.format(folder), FLOAT32) as engine:

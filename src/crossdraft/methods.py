@@ -26,7 +26,6 @@ MODULES = (
     "drafters.event",
     "drafters.language_model",
     "drafters.ngram",
-    "drafters.lookahead",
     "edge",
     "drafters.memory",
     "drafters.combine",
@@ -45,6 +44,8 @@ TAKEN_OUT = {
     "view": "write model:dir=TARGET,frames=2",
     "guided": "write model:dir=FOLDER,frames=2",
     "fast": "write event_medusa",
+    "lookahead": "write ngram",
+    "choose": "write union:A,B",
     **dict.fromkeys(("pass", "partial"), "write eagle2"),
     **dict.fromkeys(("cascade", "pyramid", "adaedl"), "name its part"),
 }
@@ -202,12 +203,12 @@ def needs_target(spec: Spec) -> bool:
 def placements(spec: Spec) -> tuple[str, ...]:
     """The places where the whole of a drafter may run: the target's process, a process of its own, an edge.
 
-    >>> [len(placements(parse(text))) for text in ("eagle3", "glance", "union:event,lookahead", "union:event,memory")]
+    >>> [len(placements(parse(text))) for text in ("eagle3", "glance", "union:glance,ngram", "union:event,memory")]
     [1, 2, 2, 3]
     """
     if needs_target(spec):
         return ("inline",)
-    bound = any("video" in method.senses or method.probes for method in methods_in(spec))
+    bound = any("video" in method.senses for method in methods_in(spec))
     return ("inline", "process") if bound else ("inline", "process", "edge")
 
 

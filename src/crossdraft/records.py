@@ -36,7 +36,6 @@ class Method:
         drafts_trees: whether its drafts branch.
         senses: inputs that the drafter reads of the scene: `events`, `video`.
         needs_target: whether the drafter reads the target's features and so runs in the target's process.
-        probes: whether it drafts from extra rows of the target's passes, which no edge receives.
         has_network: whether it runs a network of its own, which repays a core of its own.
         examples: specs of the drafter; identity checks all of them, bench runs the first. Default: its name.
         weights: shipped folder in reference/heads, or "", for each setting that names a folder of weights.
@@ -58,7 +57,6 @@ class Method:
     drafts_trees: bool = False
     senses: tuple[str, ...] = ()
     needs_target: bool = False
-    probes: bool = False
     has_network: bool = True
     examples: tuple[str, ...] | None = None
     weights: Mapping[str, str] = field(default_factory=dict)

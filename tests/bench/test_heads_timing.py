@@ -7,7 +7,6 @@ import torch
 
 from crossdraft.engine.drafter import Draft, Needs
 from crossdraft.engine.loop import DecodeLoop
-from crossdraft.engine.probes import Probes
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
@@ -81,24 +80,6 @@ def test_a_drafter_gets_no_more_than_it_needs(scene):
     assert looking.outputs[0].prompt.visual.keys() == {last}
     assert all(not output.hidden and output.prompt is None for output in blind.outputs)
     assert [output.tokens for output in blind.outputs] == [output.tokens for output in looking.outputs]
-
-
-def test_probes_are_answered_as_in_the_engine(scene):
-    """After the draft's last node, wherever the text goes next."""
-    _, target, known = scene
-
-    class Prober(Recorder):
-        def propose(self, states, budgets):
-            (draft,) = super().propose(states, budgets)
-            end = len(draft.tree) - 1
-            return [replace(draft, probes=Probes((5, 6), (end, end + 1), top=3))]
-
-    ours, theirs = Prober(known.tokens, Needs(probes=2)), Prober(known.tokens, Needs(probes=2))
-    time_drafts(target, {"prober": ours}, [known], 4)
-    decoder = DecodeLoop(target, DraftRunner(theirs, "off"), adaptive=False, nodes=STEP)
-    decoder.generate([known.item.request])
-    assert [output.probe_top for output in ours.outputs] == [output.probe_top for output in theirs.outputs]
-    assert [len(output.probe_top) for output in ours.outputs] == [0, 2, 2, 2]
 
 
 def test_the_path_is_of_the_drafters_own_tree(scene):

@@ -86,7 +86,7 @@ def test_another_models_tokens_are_found_out(models, target, known):
         assert 0 < divergence["top2_gap"] == pytest.approx(float(own - logits.max()))
 
 
-@pytest.mark.parametrize("spec", ["union:memory,lookahead", "choose:event,ngram", "phased:event,memory", "blind"])
+@pytest.mark.parametrize("spec", ["union:memory,ngram", "fallback:event,ngram", "phased:event,memory", "blind"])
 def test_any_drafter_in_batches_gives_the_targets_tokens(models, target, pairs, spec):
     config = RunConfig(spec, spec, (("before", 2), ("beside", 3), ("off", 4)), adaptive=False)
     ticks = []

@@ -41,9 +41,8 @@ def models(pair):
 @pytest.mark.parametrize(
     ("spec", "cheap"),
     [
-        ("lookahead", True),
         ("memory:capacity=1000", True),
-        ("union:ngram,(phased:memory,lookahead)", True),
+        ("union:ngram,(phased:memory,ngram)", True),
         ("union:ngram,(phased:memory,event)", False),
         ("blind", False),
         ("eagle2", True),  # it looks into the target, whose process it shares
@@ -114,7 +113,7 @@ def loaded(models, names, target, cores=None):
 def test_all_methods_compute_in_one_thread(models, monkeypatch):
     """A pool of OpenMP threads for each of them would make a second core worthless to all."""
     target = models.load_target()
-    names, threads = ["target", "target-all", "hf", "event-inline", "lookahead"], set()
+    names, threads = ["target", "target-all", "hf", "event-inline", "ngram"], set()
     extend = type(target).extend
 
     def watched(self, *arguments, **named):
@@ -162,8 +161,8 @@ def test_passes_are_timed_on_the_cores_that_they_run_on(models, monkeypatch):
 
 def test_cheap_drafters_race_inline_and_give_the_targets_tokens(models):
     target = models.load_target()
-    with loaded(models, ["target", "lookahead", "union:ngram,memory"], target) as (_, methods):
-        assert list(methods) == ["target", "lookahead", "union:ngram,memory"]
+    with loaded(models, ["target", "ngram", "union:ngram,memory"], target) as (_, methods):
+        assert list(methods) == ["target", "ngram", "union:ngram,memory"]
         engines = [c.engine for c in methods.values() if isinstance(c, EngineMethod)]
         assert [type(engine.drafter) for engine in engines] == [type(None), DraftRunner, DraftRunner]
         for item in items(Workload(pairs=2, max_new_tokens=24)):

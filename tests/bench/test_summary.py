@@ -163,7 +163,7 @@ def test_tau_has_an_interval_over_pairs_repeats_added_up(target, pairs):
 
 
 def test_a_long_spec_leaves_the_figures_whole(target, pairs):
-    name = "phased:event,(union:event,(phased:event,(choose:blind,ngram,memory:capacity=2))),[memory]"
+    name = "phased:event,(union:event,(phased:event,(union:blind,ngram,memory:capacity=2))),[memory]"
     runs = {"target": [[plain((1, 2), 4.0)], [plain((1, 2), 6.0)]]}
     runs |= {name: runs["target"], "hf": runs["target"], "hf-lookup": runs["target"]}
     methods = summarise(Results(runs), pairs, target)

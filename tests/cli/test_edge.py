@@ -19,7 +19,6 @@ from crossdraft.errors import CrossdraftError
         (["--server", "ws://127.0.0.1:9", "--prompt", "?"], "needs an event recording"),
         (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "glance"], "are not here"),
         (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "eagle2"], "are not here"),
-        (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "lookahead"], "are not here"),
         (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "nothing"], "no drafter 'nothing'"),
         (
             ["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "none", "--video", "nosuch.mp4"],

@@ -12,7 +12,6 @@ from crossdraft.engine.checks import checked, drafts_of
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.drafter import Draft, Needs
 from crossdraft.engine.loop import DecodeLoop
-from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.runner.wire import pack_draft, unpack_draft
@@ -24,7 +23,6 @@ from tests.engine.zoo import ZOO, as_target
 V = 99
 GOOD = Draft(DraftTree((5, 6, 7), (-1, 0, -1)), (0.5, 0.4, 0.3))
 DRAWN = Draft(DraftTree((5, 6), (-1, 0), torch.eye(V)[[5, 6]], (0, 1)))
-PROBING = replace(GOOD, probes=Probes((1, 2), (0, 3), top=1))
 
 
 def forced(tree, **fields):
@@ -35,9 +33,9 @@ def forced(tree, **fields):
     return tree
 
 
-@pytest.mark.parametrize("draft", [GOOD, DRAWN, PROBING, Draft(DraftTree.empty())])
+@pytest.mark.parametrize("draft", [GOOD, DRAWN, Draft(DraftTree.empty())])
 def test_what_is_in_order_passes_as_it_is(draft):
-    assert checked(draft, V, probes=2, forbidden={98}) is draft
+    assert checked(draft, V, forbidden={98}) is draft
 
 
 def test_numbers_of_numpy_are_ids_too():
@@ -64,26 +62,16 @@ def test_numbers_of_numpy_are_ids_too():
         (replace(DRAWN, tree=replace(DRAWN.tree, dists=torch.eye(V + 1)[[5, V]])), "no distribution"),
         (replace(DRAWN, tree=forced(DRAWN.tree, dists=None)), "distributions"),
         (replace(DRAWN, tree=forced(DRAWN.tree, drawn_from=(0, 7))), "not there"),
-        (replace(PROBING, probes=Probes((1, 2, 3), (0, 0, 0))), "3 probes, and 2"),
-        (replace(PROBING, probes=Probes((1, 2), (0, 9))), "does not stand after"),
-        (replace(PROBING, probes=Probes((1, V), (0, 0))), "none of the target's ids"),
-        (replace(PROBING, probes=forced(Probes((1, 2), (0, 0)), top="x")), "top"),
-        (replace(PROBING, probes=forced(Probes((1, 2), (0, 0)), top=0)), "top"),
         (Draft(DraftTree.empty(), fault="it is torn"), "torn"),
         (Draft(forced(DraftTree.empty(), parents=[])), "list came where a tuple"),
-        (replace(PROBING, probes=forced(Probes((), ()), tokens="")), "str came where a tuple"),
         (Draft(DraftTree((True,), (-1,))), "none of the target's ids"),
         (replace(GOOD, tree=forced(GOOD.tree, parents=(-1, False, -1))), "parent"),
         (replace(DRAWN, tree=forced(DRAWN.tree, drawn_from=(0.0, 1))), "no whole number"),
-        (replace(PROBING, probes=Probes((1,), (0,), top=True)), "top"),
-        (replace(PROBING, probes=Probes((1,), (0.5,), top=1)), "does not stand after"),
-        (replace(PROBING, probes=forced(Probes((1,), (0,), 1), parents=(0, 0))), "differ in number"),
-        (replace(PROBING, probes=forced(Probes((1,), (0,), 1), tokens=(1, 2))), "differ in number"),
     ],
 )  # fmt: skip
 def test_what_is_not_is_named(draft, words):
     with pytest.raises(CrossdraftError, match=words):
-        checked(draft, V, probes=2, forbidden={98})
+        checked(draft, V, forbidden={98})
 
 
 def test_what_is_no_draft_s_field_is_named():
@@ -158,22 +146,22 @@ def test_no_damage_to_a_message_gets_through_or_out(seed):
     """2500 each. What passes can be read: the target's pass is made of nothing else than what is looked at here."""
     rng, passed = random.Random(seed), 0
     for _ in range(2500):
-        packed = pickle.loads(pickle.dumps(pack_draft(rng.choice((GOOD, DRAWN, PROBING)))))
+        packed = pickle.loads(pickle.dumps(pack_draft(rng.choice((GOOD, DRAWN)))))
         draft = unpack_draft(damaged(packed, rng))
         try:
-            found = checked(draft, V, probes=2)
+            found = checked(draft, V)
         except CrossdraftError:
             continue
         passed += 1
-        assert all(0 <= token < V for token in found.input_tree.tokens)
-        assert found.input_tree.depth <= len(found.input_tree)
+        assert all(0 <= token < V for token in found.tree.tokens)
+        assert found.tree.depth <= len(found.tree)
     assert 0 < passed < 2500
 
 
 def damaged_inside(draft: Draft, rng: random.Random) -> Draft:
-    """One field of a draft, of its tree or of its probes replaced, as only a drafter in this process can."""
-    draft = replace(draft, tree=replace(draft.tree), probes=draft.probes and replace(draft.probes))
-    part = rng.choice([part for part in (draft, draft.tree, draft.probes) if part is not None])
+    """One field of a draft or of its tree replaced, as only a drafter in this process can."""
+    draft = replace(draft, tree=replace(draft.tree))
+    part = rng.choice([draft, draft.tree])
     name = rng.choice([field.name for field in fields(part)])
     value = getattr(part, name)
     value = damaged(value, rng) if isinstance(value, tuple) else rng.choice(ODD)
@@ -185,7 +173,7 @@ class Damaging:
     """Drafts what the target will emit, then damages it."""
 
     def __init__(self, truth: dict[str, tuple[int, ...]], rng: random.Random, share: float = 0.8) -> None:
-        self.needs = Needs(probes=2)
+        self.needs = Needs()
         self.truth, self.rng, self.share, self.damaged = truth, rng, share, 0
 
     def begin(self, requests):
@@ -195,8 +183,6 @@ class Damaging:
         made = []
         for (truth, emitted), budget in zip(states, budgets, strict=True):
             draft = Draft(DraftTree.chain(truth[emitted : emitted + budget.nodes]))
-            if self.rng.random() < 0.3:
-                draft = replace(draft, probes=Probes((1, 2), (-1, -1), 1))
             if self.rng.random() < self.share:
                 self.damaged += 1
                 if self.rng.random() < 0.5:

@@ -92,15 +92,6 @@ def test_unknown_times_draft_what_is_allowed():
     assert CostModel().hidden_nodes(40) == 40
 
 
-def test_probe_rows_make_drafting_dearer():
-    """V(n) = 10 + 2n ms, d = 1 ms, α = 0.8: with forty probes in every pass no draft repays them."""
-    model = trained(0.8, 0.001)
-    model.verify = type(model.verify)()
-    passes(model, 0.012, 0.002)
-    assert depth(model, 8) > 0
-    assert depth(model, 8, probes=40) == 0
-
-
 def test_requests_that_share_a_pass_draft_less_where_width_is_what_costs():
     """Alone V(n) is nearly flat; four rows at a time are bound by arithmetic, and each pays a token's full price."""
     model = trained(0.8, 0.05)
@@ -304,7 +295,7 @@ def test_a_machine_that_was_busy_while_it_was_timed_is_not_taken_to_be_slow():
 def test_at_the_answers_end_nothing_is_asked_nor_counted():
     model = CostModel()
     model.undrafted = 3
-    policy = SpeculationPolicy(model, 16, 64, 0, adaptive=True)
+    policy = SpeculationPolicy(model, 16, 64, adaptive=True)
     state = RequestState(Job(0, Request("x", max_new_tokens=2)), rule_for(None, Sampling()))
     state.tokens.append(5)
     plan = policy.plan_round(state, 1)
@@ -319,14 +310,14 @@ def test_at_the_answers_end_nothing_is_asked_nor_counted():
 def test_a_draft_that_comes_unasked_is_taken_where_drafting_loses_and_never_waited_for_longer_than_a_pass():
     loses, state = trained(0.05, 5.0), RequestState(Job(0, Request("x", max_new_tokens=40)), rule_for(None, Sampling()))
     for unasked, nodes in ((False, 0), (True, 16)):
-        policy = SpeculationPolicy(loses, 16, 64, 0, adaptive=True, unasked=unasked)
+        policy = SpeculationPolicy(loses, 16, 64, adaptive=True, unasked=unasked)
         state.gives_probs = True
         assert policy.plan_round(state, 1).budget.nodes == nodes
     assert policy.plan_round(state, 1).budget.wait_s == 0.0
     state.gives_probs = False  # it could not be trimmed
     assert policy.plan_round(state, 1).budget.nodes == 0
     gains = trained(0.9, 0.05)
-    wait_s = SpeculationPolicy(gains, 16, 64, 0, adaptive=True, unasked=True).plan_round(state, 1).budget.wait_s
+    wait_s = SpeculationPolicy(gains, 16, 64, adaptive=True, unasked=True).plan_round(state, 1).budget.wait_s
     assert wait_s == gains.verify(1) < (gains.longest_wait(16, RequestDifficulty()) or 0.0)
 
 
@@ -349,7 +340,7 @@ def test_queries_of_the_cost_model_change_nothing(kind):
     request.add([0.8, 0.8], 1)
 
     def queries():
-        plan = model.plan(16, request, 3, 2)
+        plan = model.plan(16, request, 3)
         return [
             plan,
             model.nodes(4, 16),
@@ -372,7 +363,7 @@ def test_queries_of_the_cost_model_change_nothing(kind):
 
 def test_a_policy_plans_without_a_trace_and_counts_a_round_when_it_is_under_way():
     model = trained(0.9, 0.05)
-    policy = SpeculationPolicy(model, 16, 64, 2, adaptive=True)
+    policy = SpeculationPolicy(model, 16, 64, adaptive=True)
     state = RequestState(Job(0, Request("x", max_new_tokens=40)), rule_for(None, Sampling()))
     before = copy.deepcopy(model)
     plan = policy.plan_round(state, 1)
@@ -390,7 +381,7 @@ def test_a_policy_plans_without_a_trace_and_counts_a_round_when_it_is_under_way(
 def test_a_drafter_that_knows_how_sure_it_is_is_waited_for_as_long_as_all_of_its_draft_may_save():
     model = trained(0.7, 0.05)
     state = RequestState(Job(0, Request("x", max_new_tokens=40)), rule_for(None, Sampling()))
-    policy = SpeculationPolicy(model, 16, 64, 0, adaptive=True)
+    policy = SpeculationPolicy(model, 16, 64, adaptive=True)
     usual = policy.plan_round(state, 1).budget.wait_s
     state.gives_probs = True
     assert usual < policy.plan_round(state, 1).budget.wait_s == 16 * model.verify(1)
@@ -401,7 +392,7 @@ def test_a_drafter_that_knows_how_sure_it_is_is_waited_for_as_long_as_all_of_its
 
 def rounds_of(model, count, *, drafted=0, adaptive=True):
     """A request after so many rounds as the policy of that model plans them."""
-    policy = SpeculationPolicy(model, 16, 16, 0, adaptive=adaptive)
+    policy = SpeculationPolicy(model, 16, 16, adaptive=adaptive)
     state = RequestState(Job(0, Request("x", max_new_tokens=200)), rule_for(None, Sampling()))
     for _ in range(count):
         policy.began_round(state, policy.plan_round(state, 1))

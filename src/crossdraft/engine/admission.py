@@ -211,7 +211,7 @@ class Admission:
 
     def _room(self, state: RequestState) -> int:
         """Tokens that a request's row must hold."""
-        drafted = max(self.policy.nodes, self.policy.hidden_nodes) + self.policy.probes + 1
+        drafted = max(self.policy.nodes, self.policy.hidden_nodes) + 1
         return state.stats.prompt_tokens + state.request.token_limit + drafted
 
     def _preempt(self, priority: int) -> bool:

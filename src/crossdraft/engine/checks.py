@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from crossdraft.engine.drafter import Draft
-from crossdraft.engine.probes import Probes
 from crossdraft.engine.timeline import Span
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
@@ -21,18 +20,17 @@ SUM_TOLERANCE = 1e-2  # of a distribution: a softmax in bfloat16 is off by up to
 SUM_ROUNDING = 5e-5
 
 
-def checked(draft: Draft, vocabulary: int, probes: int = 0, forbidden: Collection[int] = ()) -> Draft:
+def checked(draft: Draft, vocabulary: int, forbidden: Collection[int] = ()) -> Draft:
     """Check that the target can read a draft; distributions that do not sum to 1, such as bfloat16 ones, are scaled.
 
     Args:
         draft: what the drafter sent.
         vocabulary: ids of the target are 0 … vocabulary - 1.
-        probes: most probes that the drafter announced.
         forbidden: ids that the target does not read as text (visual placeholders).
 
     Raises:
-        CrossdraftError: the draft has a fault, an id is not the target's, a parent does not precede its child, a
-            probability or distribution is invalid, or there are more probes than announced.
+        CrossdraftError: the draft has a fault, an id is not the target's, a parent does not precede its child, or
+            a probability or distribution is invalid.
     """
     if draft.fault is not None:
         raise CrossdraftError(draft.fault)
@@ -41,9 +39,6 @@ def checked(draft: Draft, vocabulary: int, probes: int = 0, forbidden: Collectio
             raise CrossdraftError(f"it has {len(draft.tree)} nodes; at most {MOST_NODES} are read")
         tree = _checked_tree(draft.tree, vocabulary, forbidden)
         _check_chances(draft.path_probs, len(tree))
-        if draft.probes is not None:
-            _check_ids(draft.probes.tokens, vocabulary, forbidden)
-            _check_probes(draft.probes, len(tree), probes)
     # A field has another type.
     except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
         raise CrossdraftError(f"it cannot be read ({type(error).__name__}: {error})") from error
@@ -156,16 +151,3 @@ def _check_chances(reach: Sequence[float], nodes: int) -> None:
         raise CrossdraftError(f"it gives {len(reach)} chances for {nodes} nodes")
     if any(not (math.isfinite(chance) and 0 <= chance <= 1 + SUM_TOLERANCE) for chance in reach):
         raise CrossdraftError("a node's chance is not between 0 and 1")
-
-
-def _check_probes(probes: Probes, nodes: int, announced: int) -> None:
-    _check_rows(probes.tokens, probes.parents)
-    count = len(probes.tokens)
-    if count > announced:
-        raise CrossdraftError(f"it has {count} probes, and {announced} were announced by Needs.probes")
-    if len(probes.parents) != count:
-        raise CrossdraftError("the tokens and parents of its probes differ in number")
-    if not _whole(probes.top) or probes.top < 1:
-        raise CrossdraftError(f"of its probes the top {probes.top!r} ids are wanted")
-    if any(not (_whole(p) and ROOT <= p < nodes + index) for index, p in enumerate(probes.parents)):
-        raise CrossdraftError("a probe does not stand after a node or an earlier probe")

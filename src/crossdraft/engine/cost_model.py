@@ -148,15 +148,10 @@ class CostModel:
         if n == 1:
             self.plain.add(rows, rows * seconds)
 
-    def saw_draft(
-        self, asked: int, depth: int, nodes: int, waited: float, rows: int = 1, *, probes: bool = False
-    ) -> None:
-        """Record a draft of `depth` of the `asked` levels, for which the target waited `waited` seconds per request.
-
-        `probes`: the draft brings probe rows, which cost the pass time even without nodes.
-        """
+    def saw_draft(self, asked: int, depth: int, nodes: int, waited: float, rows: int = 1) -> None:
+        """Record a draft of `depth` of the `asked` levels, for which the target waited `waited` seconds per request."""
         one = self.costs(rows).verify(1)
-        if not (depth or probes) and waited < FREE * one:
+        if not depth and waited < FREE * one:
             return  # an empty draft that was not waited for, as between PEARL's steps, says nothing of drafts
         wait = self._seen(rows).wait
         if usual := max(wait(depth), one):  # else it is the first draft, of a cold drafter
@@ -207,24 +202,22 @@ class CostModel:
 
     # -- how much to draft ---------------------------------------------------------------------------------------
 
-    def plan(self, limit: int, request: RequestDifficulty, rows: int = 1, probes: int = 0) -> DraftDepth:
+    def plan(self, limit: int, request: RequestDifficulty, rows: int = 1) -> DraftDepth:
         """Choose the γ ≤ limit with most expected tokens per second, E[1 + a] / (W(γ) + V(γ + 1)); 0 if drafting loses.
 
-        Levels that are asked for and do not come are neither waited for nor verified. A level may have several nodes,
-        and probe rows widen every pass: hence V(1 + width·γ + probes).
+        Levels that are asked for and do not come are neither waited for nor verified. A level may have several
+        nodes: hence V(1 + width·γ).
         """
         costs = self.costs(rows)
         t = costs.verify(1)
         if not t or not costs.wait.w:
             return DraftDepth(limit, t)
-        best = min(self.rounds_of(limit, request, rows, probes), key=lambda one: one.token_s, default=None)
+        best = min(self.rounds_of(limit, request, rows), key=lambda one: one.token_s, default=None)
         if best is not None and best.token_s * FADING**self.undrafted < t:
             return DraftDepth(best.depth, best.token_s)
         return DraftDepth(0, t, best)
 
-    def rounds_of(
-        self, limit: int, request: RequestDifficulty, rows: int = 1, probes: int = 0
-    ) -> Iterator[ExpectedRound]:
+    def rounds_of(self, limit: int, request: RequestDifficulty, rows: int = 1) -> Iterator[ExpectedRound]:
         """Rounds of 1 to `limit` drafted levels: what each is expected to take and to yield."""
         costs, width = self.costs(rows), self.width.value or 1.0
         expected, path_prob, sent = 1.0, 1.0, 0.0
@@ -233,7 +226,7 @@ class CostModel:
             path_prob *= rate**request.value
             expected += path_prob * arrives
             sent += arrives
-            yield ExpectedRound(depth, costs.wait(sent) + costs.verify(1 + width * sent + probes), expected)
+            yield ExpectedRound(depth, costs.wait(sent) + costs.verify(1 + width * sent), expected)
 
     def nodes(self, levels: int, limit: int) -> int:
         """Number of nodes that a draft of `levels` levels may have: budgets count nodes, costs count levels."""

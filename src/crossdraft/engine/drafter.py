@@ -7,13 +7,10 @@ of the target (`needs` is empty) may `begin` and `propose` while the target's pr
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-import torch
 from torch import Tensor
 
-from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request
 from crossdraft.engine.timeline import Span
 from crossdraft.engine.tree import DraftTree
@@ -33,7 +30,6 @@ class Needs:
             drafter waits for them when it is asked to begin.
         prompt: the prompt's token ids, once the target has prepared it: `Request.prompt_ids`. The drafter need not wait
             for them; they are known before anything is committed.
-        probes: most probe rows that one draft brings along: the cache keeps room for them.
         learns: true if it learns from answers for later ones. A rule that draws random numbers, such as `rejection`,
             must then use other numbers for each answer: a draft would otherwise depend on the draws that decide on it,
             and acceptance would not be exact.
@@ -48,7 +44,6 @@ class Needs:
     video: bool = False
     visual: bool = False
     prompt: bool = False
-    probes: int = 0
     learns: bool = False
     unasked: bool = False
     hides: bool = False
@@ -74,7 +69,6 @@ class Needs:
             video=any(need.video for need in needs),
             visual=any(need.visual for need in needs),
             prompt=any(need.prompt for need in needs),
-            probes=max((need.probes for need in needs), default=0),
             learns=any(need.learns for need in needs),
             unasked=all(need.unasked for need in needs),
             hides=any(need.may_hide for need in needs),
@@ -136,7 +130,6 @@ class Draft:
             knows none, and where tokens were drawn: a drawn token must not be dropped because of its value.
         refusal: reason why this request gets no drafts, in one sentence; the request goes on without a drafter.
         fault: fault of a draft that could not be read, and is dropped.
-        probes: inputs to feed after the tree without verifying them; see `Probes`.
         outcomes: likely ways for the target to leave the tree, by the drafter; for parallel drafting.
         spans: spans of work that was done elsewhere since the last draft; for the timeline.
         notes: remarks on its drafters for the answer, a sentence each; a repeated remark is shown once.
@@ -146,24 +139,17 @@ class Draft:
     path_probs: tuple[float, ...] = ()
     refusal: str | None = None
     fault: str | None = None
-    probes: Probes | None = None
     outcomes: tuple[Outcome, ...] = ()
     spans: tuple[Span, ...] = ()
     notes: tuple[str, ...] = ()
 
-    @cached_property
-    def input_tree(self) -> DraftTree:
-        """Input of the target's pass: the tree, with the probes as further nodes."""
-        return self.tree if self.probes is None else self.probes.behind(self.tree)
-
     def keep(self, nodes: Sequence[int]) -> "Draft":
-        """The draft of `nodes`, parents before their children; without its probes if one followed a dropped node."""
+        """The draft of `nodes`, parents before their children."""
         if list(nodes) == list(range(len(self.tree))):
             return self
         tree = self.tree.keep(nodes)
         path_probs = tuple(self.path_probs[node] for node in nodes) if self.path_probs else ()
-        probes = None if self.probes is None else self.probes.moved(self.tree, tree)
-        return replace(self, tree=tree, path_probs=path_probs, probes=probes)
+        return replace(self, tree=tree, path_probs=path_probs)
 
     def first(self, nodes: int) -> "Draft":
         """The draft of the first `nodes` nodes."""
@@ -201,7 +187,6 @@ class VerifyOutput:
             where the answer was cut short); at the first commit those of the prompt's last piece, [m, h], stand for the
             root.
         prompt: that prompt, at the first commit of a drafter that asked for features.
-        probe_top: [m][top] likeliest ids after each probe, the likeliest first; empty if none was fed.
         kv: keys and values [heads, n, head_dim] of each layer asked for, at all n tokens in front of the new root:
             views of the target's own, to be copied by who keeps them.
     """
@@ -210,35 +195,7 @@ class VerifyOutput:
     tokens: tuple[int, ...]
     hidden: Mapping[int, Tensor] = field(default_factory=dict)
     prompt: PromptFeatures | None = None
-    probe_top: tuple[tuple[int, ...], ...] = ()
     kv: Mapping[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
-
-    def of_pass(
-        self, needs: Needs, draft: Draft, logits: Tensor, layers: Sequence[Tensor], roots: int
-    ) -> "VerifyOutput":
-        """The output with what a drafter needs of the pass that verified its draft.
-
-        Args:
-            needs: needs of the drafter.
-            draft: the verified draft, n nodes and m probes.
-            logits: [1 + n + m, V] at the root, the nodes, the probes.
-            layers: the features of each layer that it needs, [roots + n + m, h].
-            roots: tokens in front of the tree, the root included.
-        """
-        output = self
-        if needs.hidden_layers:
-            nodes = torch.tensor(self.path, dtype=torch.long, device=logits.device)
-            hidden = {
-                layer: torch.cat((features[:roots], features[roots + nodes]))
-                for layer, features in zip(needs.hidden_layers, layers, strict=True)
-            }
-            output = replace(output, hidden=hidden)
-        return output if draft.probes is None else output.with_probes(draft.probes, logits[1 + len(draft.tree) :])
-
-    def with_probes(self, probes: Probes, logits: Tensor) -> "VerifyOutput":
-        """The output with the target's likeliest ids after the probes, from the probes' logits [m, V]."""
-        top = logits.topk(min(probes.top, logits.shape[-1])).indices
-        return replace(self, probe_top=tuple(map(tuple, top.tolist())))
 
 
 OnToken = Callable[[int], None]

@@ -72,7 +72,7 @@ class DecodeLoop:
         self.drafter = drafter or DraftRunner[Any](None)
         announced = self.drafter.announced
         self.policy = SpeculationPolicy(
-            cost or CostModel(), nodes, hidden_nodes, announced.probes, adaptive=adaptive, unasked=announced.unasked
+            cost or CostModel(), nodes, hidden_nodes, adaptive=adaptive, unasked=announced.unasked
         )
         self.cache = target.new_cache(max_batch)
         self.queue = RequestQueue(on_piece)
@@ -178,7 +178,7 @@ class DecodeLoop:
     def _pass_row(self, row: RequestState, chunk: Chunk, draft: Draft) -> PassRow:
         needs = self.drafter.needs if row.drafting else NO_NEEDS
         captured = row.captured(chunk, needs)
-        return PassRow(row.cache_row, chunk, draft.input_tree, captured)
+        return PassRow(row.cache_row, chunk, draft.tree, captured)
 
     def _drafts(self, rows: Sequence[RequestState]) -> dict[int, Draft]:
         """Drafts, as far as they pay, of the requests whose root is read now; by the request's id."""
@@ -203,18 +203,15 @@ class DecodeLoop:
         """Validate a draft, and cut it to the nodes that this pass will verify."""
         target = self.target
         try:
-            draft = checked(draft, target.vocab_size, self.policy.probes, target.traits.visual_ids)
+            draft = checked(draft, target.vocab_size, target.traits.visual_ids)
             if len(draft.tree):
                 row.gives_probs = bool(draft.path_probs)
-            draft = self.policy.trim(draft, row, nodes, rows, hidden=hidden)
-            # Probes beyond the model's context are not fed.
-            fits = draft.probes is None or len(row.context) + draft.input_tree.depth <= target.context
+            return self.policy.trim(draft, row, nodes, rows, hidden=hidden)
         except Exception as error:
             if not isinstance(error, CrossdraftError):
                 log.exception("A draft could not be used.")
             row.drop_draft(str(error) or type(error).__name__)
             return NOTHING
-        return draft if fits else replace(draft, probes=None)
 
     def _commit(self, rows: Sequence[RequestState], drafts: Sequence[Draft], out: TargetOut) -> None:
         """Verify each row's tree, keep its accepted path in the cache, emit, and commit to the drafter."""
@@ -236,7 +233,7 @@ class DecodeLoop:
                 row.stats.count_round(tree.depth, len(tree), len(path), len(emitted), hidden=first)
                 if row.drafting:  # for a finished answer, too: a drafter may learn from it
                     needs = self.drafter.needs
-                    made = row.output(needs, draft, path, emitted, logits, out.hidden[index])
+                    made = row.output(needs, draft, path, emitted, out.hidden[index])
                     kept = self.cache.row_views(row.cache_row, needs.kv_layers)
                     outputs.append((row, replace(made, kv=kept) if kept else made))
             except Exception as error:

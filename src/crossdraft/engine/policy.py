@@ -71,7 +71,6 @@ class SpeculationPolicy:
         cost: the cost model, with measured times and acceptances.
         nodes: most nodes drafted per round.
         hidden_nodes: most nodes drafted for the ride-along.
-        probes: most probe rows that a draft brings along.
         adaptive: draft as much as pays; otherwise as much as is allowed.
         unasked: drafts come without being asked for; see `Needs.unasked`.
     """
@@ -79,7 +78,6 @@ class SpeculationPolicy:
     cost: CostModel
     nodes: int
     hidden_nodes: int
-    probes: int
     adaptive: bool = field(kw_only=True)
     unasked: bool = field(default=False, kw_only=True)
 
@@ -111,7 +109,7 @@ class SpeculationPolicy:
         if not self.adaptive:
             return RoundPlan(Budget(limit))
         cost, levels = self.cost, self.cost.levels(limit)
-        plan = cost.plan(levels, state.difficulty, rows, self.probes)
+        plan = cost.plan(levels, state.difficulty, rows)
         wait_s = cost.longest_wait(plan.depth or levels, state.difficulty, rows)
         sure = state.gives_probs and state.request.sampling.greedy  # such a drafter stops at unlikely nodes itself
         if self.unasked:  # a late draft is used, too, as far as the text agrees with it: a pass is the longest wait
@@ -160,8 +158,7 @@ class SpeculationPolicy:
     def saw_draft(self, draft: Draft, nodes: int, waited_s: float, rows: int = 1) -> None:
         """Record a draft of at most `nodes` nodes, which came after `waited_s` seconds per request."""
         if draft.refusal is None:
-            asked, probes = self.cost.levels(nodes), draft.probes is not None
-            self.cost.saw_draft(asked, draft.tree.depth, len(draft.tree), waited_s, rows, probes=probes)
+            self.cost.saw_draft(self.cost.levels(nodes), draft.tree.depth, len(draft.tree), waited_s, rows)
 
     @harmless(None)
     def saw_hidden_draft(self, draft: Draft, waited_s: float) -> None:

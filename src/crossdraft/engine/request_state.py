@@ -138,30 +138,28 @@ class RequestState:
             self.known.store(cache, self.cache_row, self.features.cut, self.features.front())
 
     def output(
-        self,
-        needs: Needs,
-        draft: Draft,
-        path: Sequence[int],
-        tokens: tuple[int, ...],
-        logits: Tensor,
-        hidden: Sequence[Tensor],
+        self, needs: Needs, draft: Draft, path: Sequence[int], tokens: tuple[int, ...], hidden: Sequence[Tensor]
     ) -> VerifyOutput:
         """The output of a pass, for its drafter.
 
         Args:
             needs: needs of the drafter.
-            draft: the verified draft, n nodes and m probes.
+            draft: the verified draft.
             path, tokens: the accepted nodes, and the tokens added to the answer.
-            logits: [1 + n + m, V] at the root, the nodes, the probes.
-            hidden: features of each captured layer, at the tokens read, the nodes and the probes.
+            hidden: features of each captured layer, at the tokens read and the nodes.
         """
-        behind, made = len(draft.input_tree), VerifyOutput(tuple(path[: len(tokens)]), tokens)
-        layers = [layer[len(layer) - behind - 1 :] for layer in hidden]
+        nodes, made = len(draft.tree), VerifyOutput(tuple(path[: len(tokens)]), tokens)
+        layers = [layer[len(layer) - nodes - 1 :] for layer in hidden]
         if (read := self.features) is not None and not needs.nothing:
             layers = read.text(needs.hidden_layers)
             made = replace(made, prompt=read.prompt(self.context[: self.stats.prompt_tokens], needs.visual_layers))
         self.features = None
-        return made.of_pass(needs, draft, logits, layers, len(layers[0]) - behind if layers else 1)
+        if not needs.hidden_layers:
+            return made
+        roots = len(layers[0]) - nodes  # tokens in front of the tree, the root included
+        kept = [*range(roots), *(roots + node for node in made.path)]
+        named = zip(needs.hidden_layers, layers, strict=True)
+        return replace(made, hidden={layer: features[kept] for layer, features in named})
 
     @property
     def over(self) -> bool:

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.engine.drafter import Draft, Outcome
-from crossdraft.engine.probes import Probes
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.wire import (
     pack_draft,
@@ -83,10 +82,9 @@ def test_drafts_survive_the_wire():
 
 def test_every_field_of_a_draft_survives_the_wire():
     """A union widens a chain by its outcomes, wherever it was written."""
-    probes = Probes((3,), (-1,), 2)
-    draft = Draft(DraftTree.chain([1, 2]), (0.6, 0.5), "refused", "at fault", probes, (Outcome((7,), 0.3),))
+    draft = Draft(DraftTree.chain([1, 2]), (0.6, 0.5), "refused", "at fault", (Outcome((7,), 0.3),))
     draft = replace(draft, notes=("a sentence",))
-    assert len(fields(Draft)) == 8  # one of them, spans, travels in the message
+    assert len(fields(Draft)) == 7  # one of them, spans, travels in the message
     assert unpack_draft(pack_draft(draft)) == draft
     assert unpack_draft((*pack_draft(draft)[:-1], "no draft")).fault is not None
 

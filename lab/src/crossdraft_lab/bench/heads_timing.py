@@ -72,16 +72,14 @@ class _DraftTimer:
         forced = _TeacherForced(self.target, pair.item.request, pair.tokens, self.nodes, self.needs)
         commits: dict[str, float] = {}
         drafts: dict[str, Draft] = {}
-        behind: dict[str, Tensor] = {}
         for position, step in enumerate(forced):
             for name, drafter in self.drafters.items():
-                output = step.output_for(drafter.needs, drafts.get(name), behind.get(name))
+                output = step.output_for(drafter.needs, drafts.get(name))
                 commits[name] = clocked(self.target.device, partial(drafter.commit, states[name], [output]))
             for name in next(self.turns):
                 spent = self._turn(name, states, drafts, forced)
                 if position:
                     self._note(name, spent, commits, drafts)
-            behind = {name: forced.probe(draft) for name, draft in drafts.items() if draft.probes}
         for name, drafter in self.drafters.items():
             drafter.end(states[name])
 
@@ -133,8 +131,8 @@ class _TargetStep:
     hidden: Mapping[int, Tensor]
     prompt: PromptFeatures | None = None
 
-    def output_for(self, needs: Needs, draft: Draft | None, behind: Tensor | None) -> VerifyOutput:
-        """Output for a drafter with these needs and its own draft; `behind` [m, V] are logits of its probes."""
+    def output_for(self, needs: Needs, draft: Draft | None) -> VerifyOutput:
+        """Output for a drafter with these needs and its own draft."""
         path = () if draft is None else tuple(draft.tree.follow(self.tokens[:-1]))
         prompt = None
         if self.prompt is not None and not needs.nothing:
@@ -142,9 +140,7 @@ class _TargetStep:
             visual = {layer: features[layer] for layer in needs.visual_layers if layer in features}
             prompt = replace(self.prompt, visual=visual)
         hidden = {layer: self.hidden[layer] for layer in needs.hidden_layers}
-        output = VerifyOutput(path, self.tokens, hidden, prompt)
-        probes = None if draft is None else draft.probes
-        return output if probes is None or behind is None else output.with_probes(probes, behind)
+        return VerifyOutput(path, self.tokens, hidden, prompt)
 
 
 class _TeacherForced:
@@ -157,7 +153,7 @@ class _TeacherForced:
         self.target, self.tokens, self.needs = target, tuple(tokens), needs
         prompt = target.prepare(request)
         self.cache = target.new_cache()
-        room = len(prompt) + len(tokens) + nodes + needs.probes + 1
+        room = len(prompt) + len(tokens) + nodes + 1
         hidden, visual = needs.hidden_layers, needs.visual_layers
         (*front, last), delta = target.chunks(prompt, target.encode(prompt))
         self.cache.add_row(room)
@@ -176,11 +172,9 @@ class _TeacherForced:
 
     def verify(self, nodes: int) -> None:
         """Make one pass over the root and a chain of `nodes` nodes."""
-        self._try(DraftTree.chain([self.tokens[self.done]] * nodes))
-
-    def probe(self, draft: Draft) -> Tensor:
-        """[m, V] logits of the target after a draft's probes."""
-        return self._try(draft.input_tree)[1 + len(draft.tree) :]
+        length = self.cache.lengths[0]
+        self._extend(self.tokens[self.done], DraftTree.chain([self.tokens[self.done]] * nodes), ())
+        self.cache.truncate(0, length)
 
     def _step(self) -> _TargetStep:
         root, *step = self.tokens[self.done : self.done + STEP + 1]
@@ -188,13 +182,6 @@ class _TeacherForced:
         out = self._extend(root, DraftTree.chain(step), self.needs.hidden_layers)
         self.cache.keep(0, range(STEP))
         return _TargetStep((*step, self.tokens[self.done]), self._by_layer(out))
-
-    def _try(self, tree: DraftTree) -> Tensor:
-        """[1 + n, V] logits of a pass that leaves no trace in the cache."""
-        length = self.cache.lengths[0]
-        out = self._extend(self.tokens[self.done], tree, ())
-        self.cache.truncate(0, length)
-        return out.logits[0]
 
     def _by_layer(self, out: TargetOut) -> dict[int, Tensor]:
         return dict(zip(self.needs.hidden_layers, out.hidden[0], strict=True))

@@ -78,7 +78,7 @@ EVENT_CONFIGS = (  # every placement of the event drafter, its blind twin, and s
 )
 
 
-PROMPT_DRAFTERS = ("ngram", "union:memory,lookahead")  # drafters of prompts without a clip, if none is named
+PROMPT_DRAFTERS = ("ngram", "union:memory,ngram")  # drafters of prompts without a clip, if none is named
 CACHED_CONFIGS = tuple(  # with prefix caches: of everything, and so small that clips are dropped all the time
     RunConfig(f"{name}, room for {clips:g} clips", spec, placements, cached_clips=clips)
     for clips in (1e6, 1.5)

@@ -28,7 +28,7 @@ def replay(
     ],
     output: ReportOptions,
     drafter: Annotated[
-        str, typer.Option(help="memory, ngram, trace (the recorded drafter), or a union, choose or phased of these.")
+        str, typer.Option(help="memory, ngram, trace (the recorded drafter), or a union or phased of these.")
     ] = "memory",
     nodes: Annotated[int, typer.Option(help="Most nodes of a draft tree.")] = 32,
     adaptive: Annotated[
@@ -65,7 +65,7 @@ def replay(
     if not {leaf.name for leaf in spec.leaves} <= REPLAYED:
         raise CrossdraftError(
             f"The drafter '{drafter}' needs a target, which recorded answers lack; name {', '.join(sorted(REPLAYED))}, "
-            "or a union, choose or phased of these."
+            "or a union or phased of these."
         )
     from crossdraft_lab.bench.replay import RecordedDrafter, ReplayConfig, StageCosts
     from crossdraft_lab.bench.replay import replay as run

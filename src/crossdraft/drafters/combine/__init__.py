@@ -1,4 +1,4 @@
-"""Drafters made of other drafters: `union`, `choose`, `phased` and `fallback`."""
+"""Drafters made of other drafters: `union`, `phased` and `fallback`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,13 +17,6 @@ def join_union(parts: "Parts", settings: NoSettings, context: DrafterContext) ->
     from crossdraft.drafters.combine.union import UnionDrafter
 
     return UnionDrafter(parts, context.eos)
-
-
-def join_choose(parts: "Parts", settings: NoSettings, context: DrafterContext) -> "Drafter[Any]":
-    """Join drafters to a bandit that chooses one of them for each answer."""
-    from crossdraft.drafters.combine.choose import ChooseDrafter
-
-    return ChooseDrafter(parts)
 
 
 def join_phased(parts: "Parts", settings: NoSettings, context: DrafterContext) -> "Drafter[Any]":
@@ -46,16 +39,12 @@ TWO, MANY = (2, 2), (2, None)
 RECORDS = (
     Method(
         "union", "merges several drafters' trees into one", "crossdraft", join=join_union,
-        joins=MANY, has_network=False, drafts_trees=True, examples=("union:event,memory", "union:ngram,lookahead"),
-    ),
-    Method(
-        "choose", "a bandit picks one of several for each answer", "UCB1 2002", join=join_choose,
-        joins=MANY, has_network=False, drafts_trees=True, examples=("choose:event,memory", "choose:event,memory,ngram"),
+        joins=MANY, has_network=False, drafts_trees=True, examples=("union:event,memory", "union:ngram,memory"),
     ),
     Method(
         "phased", "one drafter during the target's prefill, another afterwards", "crossdraft",
         join=join_phased, joins=TWO, has_network=False, drafts_trees=True,
-        examples=("phased:event,(union:event,memory)", "phased:event,lookahead"),
+        examples=("phased:event,(union:event,memory)", "phased:event,ngram"),
     ),
     Method(
         "fallback", "one drafter, and another for the requests that it refuses (fallback:glance,eagle2)", "crossdraft",

@@ -70,7 +70,7 @@ class FallbackDrafter:
         firsts = [(state.first, output) for state, output in both if state.drafts]
         # A drafter that did not draft had an empty tree, of which nothing was accepted.
         others = [
-            (state.other, replace(output, path=(), probe_top=()) if state.drafts else output)
+            (state.other, replace(output, path=()) if state.drafts else output)
             for state, output in both
             if state.follows
         ]

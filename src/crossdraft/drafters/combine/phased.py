@@ -77,7 +77,7 @@ class PhasedDrafter:
         for state, output in zip(states, outputs, strict=True):
             if state.later_refusal is None:
                 # A tree of the hidden drafter was verified; the later one's tree was empty, and nothing was accepted.
-                own = replace(output, path=(), probe_top=()) if state.hides else output
+                own = replace(output, path=()) if state.hides else output
                 self.later.commit([state.later], [own])
             if state.hides and not self._teaches_hidden:
                 self.hidden.end([state.hidden])

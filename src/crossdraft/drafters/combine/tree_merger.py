@@ -145,7 +145,7 @@ class TreeMerger:
         return replace(budget, nodes=part + (i < rest))
 
     def merge(self, drafts: Sequence[Draft], nodes: int, *, greedy: bool) -> Draft:
-        """Merge drafts to one of at most `nodes` nodes, without probes."""
+        """Merge drafts to one of at most `nodes` nodes."""
         trees = [draft.tree for draft in drafts]
         if not greedy:
             return Draft(reduce(DraftTree.union, trees))

@@ -187,7 +187,7 @@ class UnionDrafter:
         refusal = refusals[0] if refusals and all(refusals) and (state.rounds or not self._needing_target) else None
         spans = tuple(span for one in drafts for span in one.spans)
         notes = tuple(note for one in drafts for note in one.notes)
-        return replace(with_probes(draft, drafts), refusal=refusal, notes=notes, spans=spans)
+        return replace(draft, refusal=refusal, notes=notes, spans=spans)
 
     def _teach_gate(self, state: UnionState, output: VerifyOutput) -> None:
         prepared = [state.drafts[i] for i in self._free]
@@ -247,27 +247,11 @@ def expected_tokens(drafts: Sequence[Draft]) -> float:
     return max((sum(d.path_probs[node] for node in d.tree.main_path) for d in drafts if d.path_probs), default=0.0)
 
 
-def prober_of(drafts: Sequence[Draft]) -> int | None:
-    """The index of the first draft with probes; only that draft's probes are fed."""
-    return next((i for i, draft in enumerate(drafts) if draft.probes), None)
-
-
-def with_probes(merged: Draft, drafts: Sequence[Draft]) -> Draft:
-    """Add to the merged draft the probes that are fed, unless a node that one follows is not in it."""
-    i = prober_of(drafts)
-    if i is None or (probes := drafts[i].probes) is None:
-        return merged
-    return replace(merged, probes=probes.moved(drafts[i].tree, merged.tree))
-
-
 def own_output(drafts: Sequence[Draft], i: int, output: VerifyOutput) -> VerifyOutput:
-    """The output as if only the tree and the probes of drafter i had been verified."""
+    """The output as if only the tree of drafter i had been verified."""
     if not drafts:  # the prompt's features, before anything was proposed
         return output
-    path = drafts[i].tree.follow(output.tokens[: len(output.path)])
-    if prober_of(drafts) != i:
-        output = replace(output, probe_top=())
-    return replace(output, path=tuple(path))
+    return replace(output, path=tuple(drafts[i].tree.follow(output.tokens[: len(output.path)])))
 
 
 def widened(draft: Draft, nodes: int, ends: Collection[int] = ()) -> Draft:

@@ -354,7 +354,7 @@ class ParallelSpeculator(Generic[State]):
 
 def prepares(needs: Needs) -> bool:
     """True if a drafter with these needs can prepare drafts: the target's outputs are not known at that time."""
-    return needs.nothing and not needs.probes
+    return needs.nothing
 
 
 def _possible(outcome: Outcome, tree: DraftTree) -> bool:

@@ -218,7 +218,7 @@ class ProcessDrafter:
         for state, output in known:
             state.turn = (0 if state.turn is None else state.turn[0] + 1), output.tokens
         missed = [state.key for state, _ in known if state.hidden is not None]
-        self._send(("commit", (missed, [(s.key, o.path, o.tokens, o.probe_top, s.waits) for s, o in known])))
+        self._send(("commit", (missed, [(s.key, o.path, o.tokens, s.waits) for s, o in known])))
 
     def fork(self, states: Sequence[ProcessState]) -> list[ProcessState]:
         forks = [replace(state, key=next(self._keys), prepared={}, hidden=None, asked=None) for state in states]

@@ -279,15 +279,14 @@ class DraftServer:
 
         return pack_draft(replace(NOTHING, refusal=self.refused.get(key, "The drafter does not know the request.")))
 
-    def _commit(self, missed: Sequence[int], outputs: Sequence[tuple[int, Any, Any, Any, bool]]) -> None:
+    def _commit(self, missed: Sequence[int], outputs: Sequence[tuple[int, Any, Any, bool]]) -> None:
 
         self.drafter.missed([self.states[key] for key in missed if self._able(key)])
         with self._timed("resync"):
-            for key, path, tokens, top, waits in outputs:
+            for key, path, tokens, waits in outputs:
                 try:
                     if self._able(key):
-                        output = VerifyOutput(path, tokens, probe_top=top)
-                        self.drafter.commit([self.states[key]], [output], [waits])
+                        self.drafter.commit([self.states[key]], [VerifyOutput(path, tokens)], [waits])
                 except CrossdraftError as error:
                     self.refused[key] = str(error)
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from crossdraft.api import Engine, Options
-from crossdraft.drafters.combine.choose import Arm, ChooseDrafter, best_arm, learn
 from crossdraft.drafters.combine.phased import PhasedDrafter
 from crossdraft.drafters.combine.union import UnionDrafter
 from crossdraft.drafters.memory.drafter import MemoryDrafter
@@ -34,53 +33,6 @@ class Counting(Scripted):
     def propose(self, states, budgets):
         self.asked.append(len(states))
         return [chain(state, budget.nodes) for state, budget in zip(states, budgets, strict=True)]
-
-
-class Clock:
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-def answer(choose, clock, seconds_of):
-    """One answer of ten tokens; returns who drafted it."""
-    (state,) = choose.begin([Request("?")])
-    choose.propose([state], [Budget(4)])
-    clock.now += seconds_of[state.arm]
-    choose.commit([state], [VerifyOutput((), tuple(range(10)))])
-    choose.end([state])
-    return state.arm
-
-
-def test_the_faster_is_taken_and_the_other_tried_now_and_then():
-    clock = Clock()
-    choose = ChooseDrafter([Scripted(chain(1)), Scripted(chain(2))], clock)
-    taken = [answer(choose, clock, (1.0, 0.5)) for _ in range(60)]
-    assert taken[:2] == [0, 1]
-    assert taken[20:].count(1) > 32
-    assert 0 in taken[20:]
-
-
-def test_it_notices_when_things_change():
-    clock = Clock()
-    choose = ChooseDrafter([Scripted(chain(1)), Scripted(chain(2))], clock)
-    for _ in range(40):
-        answer(choose, clock, (1.0, 0.5))
-    taken = [answer(choose, clock, (0.5, 2.0)) for _ in range(60)]
-    assert taken[-20:].count(0) > 15
-
-
-def test_rates_by_hand():
-    arms = [Arm(), Arm()]
-    assert best_arm(arms) == 0
-    learn(arms, 0, 10.0)
-    assert best_arm(arms) == 1
-    learn(arms, 1, 30.0)
-    assert (arms[0].mean, arms[1].mean) == (pytest.approx(10.0), 30.0)
-    assert arms[0].answers == pytest.approx(0.98)
-    assert best_arm(arms) == 1
 
 
 def test_one_while_hidden_the_other_afterwards():
@@ -114,17 +66,6 @@ def test_the_hidden_one_keeps_the_whole_answer():
         phased.commit([state], [VerifyOutput((), (3,))])
         phased.end([state])
     assert draft.tree.tokens[:3] == (1, 2, 3)
-
-
-def test_each_arm_is_asked_once_for_all_its_requests():
-    arms = [Counting(), Counting()]
-    choose = ChooseDrafter(arms)
-    states = choose.begin([Request("?")] * 5)
-    for state, arm in zip(states, (0, 1, 0, 1, 0), strict=True):
-        state.arm = arm
-    drafts = choose.propose(states, [Budget(10 + i) for i in range(5)])
-    assert [draft.tree.tokens for draft in drafts] == [(state.state, 10 + i) for i, state in enumerate(states)]
-    assert [arm.asked for arm in arms] == [[3], [2]]
 
 
 def test_each_phase_is_asked_once_for_all_its_requests():
