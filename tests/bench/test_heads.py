@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from crossdraft.drafters.evaluate import TAU, AcceptanceStats
 from crossdraft.drawing.svg import to_svg
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.registry import HEADS
@@ -28,6 +27,7 @@ from crossdraft_lab.bench.heads_select import select_heads, short_labels
 from crossdraft_lab.bench.statistics import Interval
 from crossdraft_lab.bench.study import terminal_table
 from crossdraft_lab.bench.workload import Workload
+from crossdraft_lab.drafters.evaluate import TAU, AcceptanceStats
 from tests.bench.some_heads import random_head
 
 SETTINGS = [("tree", 8, 0.0), ("chain", 3, 0.0), ("tree", 8, 1.0)]

@@ -2,11 +2,11 @@
 
 import pytest
 
-from crossdraft.drafters.evaluate import AcceptanceStats, decode_all, total
 from crossdraft.drafters.event.load import load_drafter
 from crossdraft.engine.request import Request
 from crossdraft.engine.stats import Stats
 from crossdraft.load import load_target
+from crossdraft_lab.drafters.evaluate import AcceptanceStats, decode_all, total
 
 
 def test_the_prompts_own_pass_is_not_counted():

@@ -1,13 +1,11 @@
-"""Helpers that commands share: the report on standard output, progress on stderr, a core for each side."""
+"""Helpers that commands share: the report on standard output, progress on stderr."""
 
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -21,11 +19,7 @@ from rich.progress import (
 )
 
 from crossdraft.cli.bars import FIRST_S, Bar
-from crossdraft.cli.options import AsJson, Force, JsonOut
-from crossdraft.cli.outputs import check_outputs, check_plot, json_text, write_json
-
-if TYPE_CHECKING:
-    from crossdraft.cli.cores import Cores
+from crossdraft.cli.outputs import json_text
 
 T = TypeVar("T")
 
@@ -88,16 +82,6 @@ def console_for(*, as_json: bool) -> Console:
     return console if console.is_terminal else Console(stderr=as_json, width=110)
 
 
-def core_each(device: str | None, target: str | None, draft: str | None) -> "Cores | None":
-    """Choose one core for each side on a CPU; on a GPU, only the cores that are given."""
-    import torch
-
-    from crossdraft.cli.cores import choose_cores
-
-    on_cpu = device == "cpu" or (device is None and not torch.cuda.is_available())
-    return choose_cores(target, draft) if on_cpu or target or draft else None
-
-
 def hush() -> None:
     """Silence Hugging Face's bars and advice, here and in child processes: they would disturb the display."""
     from transformers.utils import logging
@@ -106,31 +90,3 @@ def hush() -> None:
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-
-
-@dataclass(frozen=True, slots=True)
-class ReportOptions:
-    """Options for the destination of the report."""
-
-    as_json: AsJson = False
-    json_out: JsonOut = None
-    force: Force = False
-
-    def check(self, *more: Path | None, plot: Path | None = None) -> None:
-        """Refuse files that cannot be written, before time is spent on their content."""
-        check_outputs(self.json_out, plot, *more, force=self.force)
-        if plot is not None:
-            check_plot(plot)
-
-    @property
-    def console(self) -> Console:
-        """Console for tables and sentences."""
-        return console_for(as_json=self.as_json)
-
-    def lines(self, lines: Sequence[str]) -> None:
-        """Print sentences unchanged: brackets and numbers are no markup."""
-        self.console.print(*lines, sep="\n", markup=False, highlight=False, soft_wrap=True)
-
-    def write(self, report: Mapping[str, object]) -> None:
-        """Write the JSON."""
-        write_json(report, self.json_out, stdout=self.as_json)

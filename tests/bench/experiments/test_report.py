@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from crossdraft.cli.outputs import write_json
-from crossdraft.drawing.charts import IntervalBar, interval_bars
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.charts import IntervalBar, interval_bars
 from crossdraft_lab.bench.environment import environment
 from crossdraft_lab.bench.experiments.breakdown import BREAKDOWN, BreakdownConfig
 from crossdraft_lab.bench.experiments.drafters import DRAFTERS

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from crossdraft.cli.main import main
-from crossdraft.drawing.charts import BarPart, StackedBar, stacked_bars
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.charts import BarPart, StackedBar, stacked_bars
 from crossdraft_lab.bench.experiments import registry
 from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft_lab.bench.experiments.runner import read_outcome, run_experiment

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from crossdraft.cli.main import main
-from crossdraft.drafters.cross_vocab.spans import AlignedSpan, span_divergence
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable
 from crossdraft.drafters.language_model.load import load_model_drafter
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.train.align.aligned_spans import AlignedSpan, span_divergence
 from crossdraft_lab.train.align.spans import END, SpanAnswer, SpanRecipe, own_tokens, span_loss, spelled
 from tests.drafters.bigram import bigram_model
 from tests.drafters.cross_vocab.tokenizers import byte_level_from

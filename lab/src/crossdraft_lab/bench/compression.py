@@ -16,7 +16,6 @@ from typing import Any, cast
 from crossdraft.api import Engine, Options, Request
 from crossdraft.checks import whole
 from crossdraft.compressions import CHECK, COMPRESSION, COMPRESSIONS, READ_WHOLE, compressed, settings_of
-from crossdraft.drawing.charts import ChartCurve, below_one_another, curves
 from crossdraft.drawing.shapes import Drawing
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.target import Target
@@ -25,6 +24,7 @@ from crossdraft.specs import parse
 from crossdraft_lab.align.checked import PrefillController, QualityBudget, Read, rouge_l
 from crossdraft_lab.align.prefill import speculative
 from crossdraft_lab.bench.assembly import EngineMethod, Models
+from crossdraft_lab.bench.charts import ChartCurve, below_one_another, curves
 from crossdraft_lab.bench.common import check_each_once
 from crossdraft_lab.bench.measure import Run
 from crossdraft_lab.bench.specs import spec_of

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from crossdraft.cli.cores import Cores
-from crossdraft.drafters.evaluate import TAU, AcceptanceStats, decode_all, total
-from crossdraft.drawing.charts import IntervalBar, below_one_another, interval_bars
 from crossdraft.drawing.shapes import Drawing
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.request import Answer
@@ -20,6 +18,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.specs import Spec
 from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.baselines import blank_window
+from crossdraft_lab.bench.charts import IntervalBar, below_one_another, interval_bars
 from crossdraft_lab.bench.environment import environment
 from crossdraft_lab.bench.experiments.record import FigureTable, Setting, Tick
 from crossdraft_lab.bench.heads_select import as_chain, weight_facts
@@ -32,6 +31,7 @@ from crossdraft_lab.bench.study import FigureColumn, Study, bar, figure_table, p
 from crossdraft_lab.bench.summary import fastest_alone
 from crossdraft_lab.bench.variants import Variant
 from crossdraft_lab.bench.workload import Workload, describe, items
+from crossdraft_lab.drafters.evaluate import TAU, AcceptanceStats, decode_all, total
 
 BATCH = {"tree": 4, "chain": 1}  # answers in a pass: the target's own tokens must come out either way
 WARM_UPS = 2

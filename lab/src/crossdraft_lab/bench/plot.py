@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from crossdraft.drawing.charts import BarPart, StackedBar, below_one_another, interval_bars, stacked_bars
+from crossdraft_lab.bench.charts import BarPart, StackedBar, below_one_another, interval_bars, stacked_bars
 from crossdraft_lab.bench.study import bar
 from crossdraft_lab.bench.summary import BenchReport, Row, headline, label
 

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from crossdraft.drawing.charts import IntervalBar
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.target import Target
 from crossdraft_lab.bench.assembly import Models, close_all
+from crossdraft_lab.bench.charts import IntervalBar
 from crossdraft_lab.bench.common import table
 from crossdraft_lab.bench.experiments.record import FigureTable, RowFaults, Setting, Tick, UnitResult
 from crossdraft_lab.bench.forking import forking

@@ -10,7 +10,7 @@ import typer
 
 from crossdraft.checks import whole
 from crossdraft.cli.options import DraftDevice, Quantize, check_values, option_groups
-from crossdraft.cli.reporting import ReportOptions, hush, progress
+from crossdraft.cli.reporting import hush, progress
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import check_drafter_files
 from crossdraft_lab.bench.common import listed, table
@@ -40,6 +40,7 @@ from crossdraft_lab.cli.bench_options import (
     Plot,
     Prompts,
     Repeats,
+    ReportOptions,
     check_asked,
     loaded_target,
 )

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from crossdraft.cli.options import option_groups
-from crossdraft.cli.reporting import ReportOptions, hush, progress
+from crossdraft.cli.reporting import hush, progress
 from crossdraft_lab.bench.common import listed, numbers
 from crossdraft_lab.cli.bench_options import (
     Answers,
@@ -18,6 +18,7 @@ from crossdraft_lab.cli.bench_options import (
     Nodes,
     Pairs,
     Plot,
+    ReportOptions,
     loaded_target,
 )
 

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from crossdraft.cli.options import option_groups
-from crossdraft.cli.reporting import ReportOptions, hush, progress
-from crossdraft_lab.cli.bench_options import BenchModels, Blind, MaxTokens
+from crossdraft.cli.reporting import hush, progress
+from crossdraft_lab.cli.bench_options import BenchModels, Blind, MaxTokens, ReportOptions
 
 
 @option_groups

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from crossdraft.cli.options import option_groups
-from crossdraft.cli.reporting import ReportOptions, hush, progress
+from crossdraft.cli.reporting import hush, progress
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.cli.bench_options import MaxTokens
+from crossdraft_lab.cli.bench_options import MaxTokens, ReportOptions
 
 
 @option_groups

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from crossdraft.cli.options import DraftDevice, option_groups
-from crossdraft.cli.reporting import ReportOptions, hush, progress
+from crossdraft.cli.reporting import hush, progress
 from crossdraft_lab.bench.common import counts, listed
 from crossdraft_lab.cli.bench_options import (
     Blind,
@@ -18,6 +18,7 @@ from crossdraft_lab.cli.bench_options import (
     LoadedDrafter,
     MaxBatch,
     MaxTokens,
+    ReportOptions,
     VllmPython,
     python_at,
 )

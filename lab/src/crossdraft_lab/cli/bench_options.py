@@ -1,15 +1,17 @@
-"""Options that the commands of `crossdraft bench` share: the pair, and its cores."""
+"""Options that the commands of `crossdraft bench` share: the pair, its cores, and the report."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
-from crossdraft.cli.options import Device, Dtype, Target, check_models
-from crossdraft.cli.reporting import core_each, hush, waiting
+from crossdraft.cli.options import AsJson, Device, Dtype, Force, JsonOut, Target, check_models
+from crossdraft.cli.outputs import check_outputs, check_plot, write_json
+from crossdraft.cli.reporting import console_for, hush, waiting
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.specs import needs_events
 
@@ -151,3 +153,41 @@ def loaded_target(models: "Models", cores: "Cores | None" = None) -> "Iterator[t
         with waiting("loading the target"):
             target = models.load_target()
         yield found, target
+
+
+def core_each(device: str | None, target: str | None, draft: str | None) -> "Cores | None":
+    """Choose one core for each side on a CPU; on a GPU, only the cores that are given."""
+    import torch
+
+    from crossdraft.cli.cores import choose_cores
+
+    on_cpu = device == "cpu" or (device is None and not torch.cuda.is_available())
+    return choose_cores(target, draft) if on_cpu or target or draft else None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """Options for the destination of the report."""
+
+    as_json: AsJson = False
+    json_out: JsonOut = None
+    force: Force = False
+
+    def check(self, *more: Path | None, plot: Path | None = None) -> None:
+        """Refuse files that cannot be written, before time is spent on their content."""
+        check_outputs(self.json_out, plot, *more, force=self.force)
+        if plot is not None:
+            check_plot(plot)
+
+    @property
+    def console(self) -> Console:
+        """Console for tables and sentences."""
+        return console_for(as_json=self.as_json)
+
+    def lines(self, lines: Sequence[str]) -> None:
+        """Print sentences unchanged: brackets and numbers are no markup."""
+        self.console.print(*lines, sep="\n", markup=False, highlight=False, soft_wrap=True)
+
+    def write(self, report: Mapping[str, object]) -> None:
+        """Write the JSON."""
+        write_json(report, self.json_out, stdout=self.as_json)

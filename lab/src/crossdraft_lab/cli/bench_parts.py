@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from crossdraft.cli.options import option_groups
-from crossdraft.cli.reporting import ReportOptions, progress
+from crossdraft.cli.reporting import progress
 from crossdraft_lab.bench.common import numbers
-from crossdraft_lab.cli.bench_options import BenchModels, Blind, MaxTokens, Nodes, loaded_target
+from crossdraft_lab.cli.bench_options import BenchModels, Blind, MaxTokens, Nodes, ReportOptions, loaded_target
 
 
 @option_groups

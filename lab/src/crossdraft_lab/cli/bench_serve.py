@@ -7,13 +7,14 @@ from typing import Annotated
 import typer
 
 from crossdraft.cli.options import Target, option_groups
-from crossdraft.cli.reporting import ReportOptions, hush, progress
+from crossdraft.cli.reporting import hush, progress
 from crossdraft_lab.cli.bench_options import (
     ChoiceSeed,
     Kills,
     LoadedDrafter,
     MaxBatch,
     Questions,
+    ReportOptions,
     VllmPython,
     python_at,
 )

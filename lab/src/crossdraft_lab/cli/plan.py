@@ -7,8 +7,9 @@ import typer
 from typer import Option
 
 from crossdraft.cli.options import check_values, option_groups
-from crossdraft.cli.reporting import ReportOptions, core_each, hush, progress
+from crossdraft.cli.reporting import hush, progress
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.cli.bench_options import ReportOptions, core_each
 
 if TYPE_CHECKING:
     from crossdraft_lab.bench.plan import Stages

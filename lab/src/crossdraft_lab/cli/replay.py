@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 
 from crossdraft.cli.options import option_groups
-from crossdraft.cli.reporting import ReportOptions, progress
+from crossdraft.cli.reporting import progress
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import check_spec, read_spec
+from crossdraft_lab.cli.bench_options import ReportOptions
 
 REPLAYED = {"memory", "ngram", "trace"}  # drafters that need no target
 

@@ -24,7 +24,7 @@ from crossdraft_lab.datasets.recorded import ClipPlan, FrameSequence, RecordedRe
 from crossdraft_lab.datasets.sample import DatasetSample, Problem
 
 if TYPE_CHECKING:
-    from crossdraft.models.e2vid import Reconstructor
+    from crossdraft_lab.datasets.e2vid import Reconstructor
 
 FPS = 20  # frames a second of the video that is made
 OBJECT_QUESTION = "What object is this?"
@@ -92,7 +92,7 @@ class EventsReader(RecordedReader):
     @cached_property
     def _network(self) -> "Reconstructor | None":
         """The event-to-video network, loaded when the first clip is cut and used for all clips."""
-        from crossdraft.models.e2vid import Reconstructor
+        from crossdraft_lab.datasets.e2vid import Reconstructor
 
         return None if self.plan.weights is None else Reconstructor.load(self.plan.weights)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from crossdraft.drawing.charts import interval_bars
+from crossdraft_lab.bench.charts import interval_bars
 from crossdraft_lab.bench.common import check_names
 from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, UnitResult
 from crossdraft_lab.bench.significance import (

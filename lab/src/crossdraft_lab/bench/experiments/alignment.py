@@ -16,12 +16,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from crossdraft.drawing.charts import interval_bars
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
 from crossdraft_lab.bench.align import AlignBench, run_align, scene_questions
 from crossdraft_lab.bench.align_rows import CONTROLS, HELD_OUT, TRAINED, KeptRows
+from crossdraft_lab.bench.charts import interval_bars
 from crossdraft_lab.bench.common import check_names
 from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft_lab.bench.experiments.runs import plain

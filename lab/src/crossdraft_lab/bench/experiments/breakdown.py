@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from crossdraft.drawing.charts import BarPart, StackedBar, stacked_bars
 from crossdraft.engine.target import Target
+from crossdraft_lab.bench.charts import BarPart, StackedBar, stacked_bars
 from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, UnitResult
 from crossdraft_lab.bench.measure import BenchMethod, Run
 from crossdraft_lab.bench.statistics import Interval, ratio

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from crossdraft.drawing.charts import interval_bars
 from crossdraft.methods import METHODS
 from crossdraft.specs import Spec
+from crossdraft_lab.bench.charts import interval_bars
 from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, UnitResult
 from crossdraft_lab.bench.heads_select import is_here
 from crossdraft_lab.bench.significance import (

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from crossdraft.drawing.charts import ChartCurve, curves
 from crossdraft.engine.target import Target
 from crossdraft.heads.drafting.head_drafter import HeadDrafter
 from crossdraft_lab.bench.assembly import EngineMethod, Models
+from crossdraft_lab.bench.charts import ChartCurve, curves
 from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, UnitResult
 from crossdraft_lab.bench.measure import BenchMethod
 from crossdraft_lab.bench.study import (

@@ -6,8 +6,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from crossdraft.drawing.charts import ChartCurve, curves
 from crossdraft.drawing.shapes import Drawing
+from crossdraft_lab.bench.charts import ChartCurve, curves
 from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, UnitResult
 from crossdraft_lab.bench.quality import ScoredAnswer, accuracies, text_scores
 from crossdraft_lab.bench.significance import ALPHA, holm, least_scenes, paired_difference

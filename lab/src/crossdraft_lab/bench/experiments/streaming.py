@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
 from typing import Any
 
-from crossdraft.drawing.charts import interval_bars
 from crossdraft.streams import WatchSummary, Windowing
+from crossdraft_lab.bench.charts import interval_bars
 from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, RowFaults, Setting, UnitResult
 from crossdraft_lab.bench.specs import ALONE
 from crossdraft_lab.bench.statistics import Interval, percentile, ratio, ratio_of_some

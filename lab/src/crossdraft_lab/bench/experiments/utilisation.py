@@ -8,12 +8,12 @@ from statistics import fmean
 from typing import Any
 
 from crossdraft.cli.cores import Cores
-from crossdraft.drawing.charts import LaneBar, lanes
 from crossdraft.drawing.kinds import kind_of
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.target import Target
 from crossdraft.engine.timeline import Span
 from crossdraft_lab.bench.assembly import EngineMethod
+from crossdraft_lab.bench.charts import LaneBar, lanes
 from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, UnitResult
 from crossdraft_lab.bench.experiments.roofline import MachinePeak, ModelShape, PassWork, layer_widths, machine_peak
 from crossdraft_lab.bench.gpu import sampled_gpus

@@ -24,7 +24,6 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from crossdraft.drafters.cross_vocab.assistant import CrossVocabDrafter, complete_text
-from crossdraft.drafters.cross_vocab.spans import AlignedSpan, aligned_spans, span_divergence, span_sums
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, read_token_table
 from crossdraft.drafters.language_model.load import load_model_drafter
 from crossdraft.engine.drafter import Drafter
@@ -34,6 +33,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder, fingerprint
 from crossdraft.heads.networks.objective import PREFIX, PREFIXES
 from crossdraft.load import load_output_head, load_target, target_fingerprint, text_folder, tokenizer_of
+from crossdraft_lab.train.align.aligned_spans import AlignedSpan, aligned_spans, span_divergence, span_sums
 from crossdraft_lab.train.align.pair import DRAFTER
 from crossdraft_lab.train.capture.sources import ClipSource
 from crossdraft_lab.train.capture.store import CaptureStore

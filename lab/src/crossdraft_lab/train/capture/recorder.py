@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.evaluate import decode_all
 from crossdraft.drafters.memory.drafter import MemoryDrafter, MemoryState
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, PromptFeatures, VerifyOutput
@@ -22,6 +21,7 @@ from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.drafters.evaluate import decode_all
 from crossdraft_lab.train.capture.plan import check_length
 from crossdraft_lab.train.capture.shard import CapturedAnswer, CaptureSpec
 from crossdraft_lab.train.capture.sources import ClipRequest, PromptedClip

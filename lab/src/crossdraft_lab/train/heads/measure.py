@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from crossdraft.cli.bars import progress_bar
-from crossdraft.drafters.evaluate import AcceptanceStats, decode_all, total
 from crossdraft.drafters.trees.static import RankCounts, Shape, fill, greedy_shape
 from crossdraft.engine.drafter import Budget, Draft, Drafter, VerifyOutput
 from crossdraft.engine.loop import DecodeLoop
@@ -20,6 +19,7 @@ from crossdraft.heads.drafting.head_drafter import LARGEST, TREES, Grow, HeadDra
 from crossdraft.heads.networks.base import Head
 from crossdraft.heads.registry import HEADS, NETWORKS, HeadRecord
 from crossdraft.methods import METHODS
+from crossdraft_lab.drafters.evaluate import AcceptanceStats, decode_all, total
 from crossdraft_lab.train.core.log import say
 from crossdraft_lab.train.heads.recipe import Measure
 

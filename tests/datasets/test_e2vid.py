@@ -5,7 +5,7 @@ from safetensors.torch import save_file
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, read_events, write_events
-from crossdraft.models.e2vid import E2vidNetwork, Reconstructor, normalised_voxels, voxel_grid
+from crossdraft_lab.datasets.e2vid import E2vidNetwork, Reconstructor, normalised_voxels, voxel_grid
 from tests.events.helpers import made_up
 
 

@@ -4,7 +4,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from crossdraft.drawing.charts import (
+from crossdraft.drawing.save import save_drawing
+from crossdraft.drawing.shapes import Box, Drawing, Line, TextLine
+from crossdraft.drawing.svg import to_svg
+from crossdraft_lab.bench.charts import (
     BarPart,
     ChartCurve,
     IntervalBar,
@@ -15,9 +18,6 @@ from crossdraft.drawing.charts import (
     lanes,
     stacked_bars,
 )
-from crossdraft.drawing.save import save_drawing
-from crossdraft.drawing.shapes import Box, Drawing, Line, TextLine
-from crossdraft.drawing.svg import to_svg
 
 HOSTILE = '<a href="x">&\x07'
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossdraft.drafters.cross_vocab.spans import AlignedSpan, aligned_spans, span_divergence, span_sums
+from crossdraft_lab.train.align.aligned_spans import AlignedSpan, aligned_spans, span_divergence, span_sums
 
 CUTS = st.lists(st.integers(1, 4), min_size=1, max_size=8)
 
