@@ -45,6 +45,7 @@ SAID_BY = {  # settings whose sentence names the tensor that they do not fit
     "draft_vocab_size": ("lm_head.weight",),
     "num_hidden_layers": ("lacks 'layers.",),
     "dflash_config": ("The weights do",),
+    "markov_rank": ("lacks 'markov_head.",),
 }
 
 
@@ -107,7 +108,8 @@ CASES = [*FROM_TRANSFORMERS.items(), *PUBLISHED.items()]
 
 def of_layout(layout: str) -> ForeignHead:
     """A small head in that layout, whose config says each of its settings once."""
-    foreign = exported(LAYOUTS[layout], "eagle" if layout == "eagle1" else layout, layers=1)[1]
+    more = {"layers": 1} if layout in ("dflash", "medusa") else {}
+    foreign = exported(LAYOUTS[layout], "eagle" if layout == "eagle1" else layout, **more)[1]
     config = copy.deepcopy(dict(foreign.config))
     config.pop("eagle_config", None)
     layer = config.get("transformer_layer_config", config)

@@ -22,7 +22,7 @@ FUSED = ("b1", "l5f")
 
 def some(network):
     layers = (0, 1, 2) if network == "levels" else (2,)
-    return some_head(network, **{**SIZES, "source_layers": layers, "positions": 16})
+    return some_head(network, {**SIZES, "source_layers": layers, "positions": 16})
 
 
 def some_batch(adapter, seed=0):
@@ -173,7 +173,7 @@ def test_the_contrastive_loss_of_l4v_is_least_where_events_and_texts_agree():
 
 
 def test_without_tokens_l5_does_not_read_any():
-    blind = some_head("l5", **{**SIZES, "source_layers": (2,), "reads_tokens": False})
+    blind = some_head("l5", {**SIZES, "source_layers": (2,)}, reads_tokens=False)
     batch = some_batch(blind)
     other = TrainBatch(batch.tokens.flip(1), batch.hidden, batch.starts, batch.lengths)
     assert all(torch.equal(a.logits, b.logits) for a, b in zip(blind(batch), blind(other), strict=True))

@@ -73,10 +73,10 @@ def test_a_folder_or_option_that_cannot_be_is_refused_before_the_target_is_loade
     assert "--rope-theta is nan; give a positive number" in refused("--rope-theta", "nan")
     assert "key_of_tomorrow = 1, a key that we do not know" in refused(key_of_tomorrow=1)
     assert "target whose hidden_size is 7; this one's is" in refused(hidden_size=7)
-    assert "describes ['PEagleDraftModel'], which is no head that we can read" in refused(
-        architectures=["PEagleDraftModel"]
+    assert "describes ['DominoDraftModel'], which is no head that we can read" in refused(
+        architectures=["DominoDraftModel"]
     )
-    assert "speculators_model_type = 'dspark'" in refused(speculators_model_type="dspark")
+    assert "speculators_model_type = 'mtp'" in refused(speculators_model_type="mtp")
     dflash = {"architectures": ["DFlashDraftModel"], "model_type": "qwen3"}
     assert "key_of_tomorrow = 1, a key" in refused(**dflash, key_of_tomorrow=1)
     assert "target whose num_target_layers is 70; this one's is" in refused(**dflash, num_target_layers=70)

@@ -1,5 +1,6 @@
 """Training and drafting must agree: logits of `forward` and of the drafter at every position of the same text."""
 
+from collections.abc import Mapping
 from dataclasses import fields
 
 import torch
@@ -41,12 +42,14 @@ def shared() -> SharedWeights:
     return SharedWeights(rows[0], rows[1], TargetKV(norm, 1e-5, kv[0], kv[1], None, None, 8, 500.0))
 
 
-def some_head(network: str, **more: object) -> Head:
-    """A small random head in double precision, whose every weight matters."""
-    values = {**VALUES, **more}
-    names = {field.name for field in fields(NETWORKS[network].config_class)}
+def some_head(network: str, common: Mapping[str, object] = VALUES, **more: object) -> Head:
+    """A small random head in double precision, whose every weight matters.
+
+    Of `common` it takes what its network has; `more` are settings of its network, and an unknown one is an error.
+    """
+    kind, values = NETWORKS[network].config_class, {**VALUES, **common}
     torch.manual_seed(0)
-    config = NETWORKS[network].config_class(**{name: value for name, value in values.items() if name in names})
+    config = kind(**{**{field.name: values[field.name] for field in fields(kind) if field.name in values}, **more})
     head = make(network, config, shared()).double().eval()
     with torch.no_grad():
         for weight in head.parameters():

@@ -27,7 +27,7 @@ EAGLE = {field.name: VALUES[field.name] for field in fields(NETWORKS["eagle"].co
 
 @pytest.mark.parametrize("network", PLAIN)
 def test_a_saved_head_is_loaded_unchanged(network, tmp_path):
-    head = some_head(network, **SIZES).float()
+    head = some_head(network, SIZES).float()
     save_head(tmp_path, head, network, "target's hash", torch.float32)
     again = load_head(tmp_path, shared(), "target's hash", network)
     assert read_config(tmp_path).config == head.config

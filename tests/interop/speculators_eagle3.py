@@ -1,4 +1,6 @@
-"""EAGLE-3 and the real `speculators` package, on a CPU: ours in it, and its own in ours, with the same logits.
+"""Heads of the real `speculators` package, on a CPU: its own in ours, and our EAGLE-3 in it, with the same logits.
+
+Its EAGLE-3, P-EAGLE, DFlash and DSpark are written by the package itself, with random weights.
 
 The package wants an older transformers than ours, so it runs in an environment of its own: `make interop`. The test
 runner does not collect this file; `tests/heads/convert/test_interop.py` runs what of it is ours.
@@ -9,14 +11,16 @@ import tempfile
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config
 
-from crossdraft.heads.convert.convert import export_head, import_head, random_batch
+from crossdraft.heads.convert.convert import LONG, export_head, import_head, random_batch
 from crossdraft.heads.convert.converter import TargetInfo
-from crossdraft.heads.files import load_head, make, save_head
+from crossdraft.heads.files import load_head, make, revived, save_head
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.eagle3 import Eagle3Config
 from crossdraft.heads.networks.train_batch import TrainBatch
@@ -137,6 +141,103 @@ def compare_imported() -> float:
         return max(float((a.logits[0, :whole] - b[:whole, :kept]).abs().max()) for a, b in pairs)
 
 
+PARALLEL = ("dspark", "dflash", "peagle")
+MASK, BLOCK, ROOT = 5, 4, 12  # id of the mask; rows of a block; position of the root in the text
+
+
+def parallel_head(algorithm: str, host: TargetInfo) -> Any:
+    """A head of the package that drafts in one pass, of two layers, with random weights."""
+    from speculators import SpeculatorsConfig, VerifierConfig
+    from speculators.models.dflash import DFlashDraftModel, DFlashSpeculatorConfig
+    from speculators.models.dspark import DSparkDraftModel, DSparkSpeculatorConfig
+    from speculators.models.peagle import PEagleDraftModel, PEagleSpeculatorConfig
+    from speculators.proposals.greedy import GreedyTokenProposalConfig
+
+    classes = {
+        "dspark": (DSparkDraftModel, DSparkSpeculatorConfig), "dflash": (DFlashDraftModel, DFlashSpeculatorConfig),
+        "peagle": (PEagleDraftModel, PEagleSpeculatorConfig),
+    }  # fmt: skip
+    proposals = SpeculatorsConfig(
+        algorithm=algorithm, proposal_methods=[GreedyTokenProposalConfig(speculative_tokens=STEPS)],
+        default_proposal_method="greedy", verifier=VerifierConfig.from_pretrained(host.name),
+    )  # fmt: skip
+    layer = (LlamaConfig if algorithm == "peagle" else Qwen3Config)(
+        hidden_size=HIDDEN, vocab_size=VOCABULARY, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=24, intermediate_size=96, attn_implementation="eager",
+    )  # fmt: skip
+    own: dict[str, Any] = {"aux_hidden_state_layer_ids": LEVELS, "block_size": BLOCK}
+    if algorithm == "peagle":
+        own = {"eagle_aux_hidden_state_layer_ids": LEVELS, "fc_norm": True, "norm_before_residual": True}
+    if algorithm == "dspark":
+        own["markov_rank"] = 8
+    kind, settings = classes[algorithm]
+    made = settings(
+        transformer_layer_config=layer, draft_vocab_size=VOCABULARY, mask_token_id=MASK, speculators_config=proposals,
+        **own,
+    )  # fmt: skip
+    model = kind(made).eval()
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(torch.randn_like(weight) * 0.2)
+        if algorithm != "peagle":  # which trains its embeddings
+            model.embed_tokens.weight.copy_(host.shared.embeddings)
+            model.lm_head.weight.copy_(host.shared.lm_head)
+    return model
+
+
+@torch.no_grad()
+def parallel_logits(algorithm: str, model: Any, batch: TrainBatch) -> Tensor:
+    """[steps, D] logits of the package's draft after the token at `ROOT`: those that its loss is computed from."""
+    from speculators.models.dflash import core as blocks
+    from speculators.models.dspark import core as sparks
+    from speculators.models.peagle import core as parallel
+
+    said: list[Tensor] = []
+
+    def keep(logits: Tensor, *rest: object, **more: object) -> tuple[Tensor, dict[str, Any]]:
+        said.append(logits[0])
+        return logits.sum(), {}
+
+    features = torch.cat([batch.hidden[level][:1] for level in LEVELS], -1)
+    given = {"document_ids": torch.zeros_like(batch.tokens[:1]), "loss_mask": torch.ones_like(batch.tokens[:1])}
+    last = batch.hidden[DEEP][:1]
+    if algorithm == "peagle":  # every pair, and the masks behind the last one before the root
+        anchors = torch.cat((torch.arange(ROOT), torch.full((STEPS - 1,), ROOT - 1)))
+        depth = torch.cat((torch.zeros(ROOT, dtype=torch.long), torch.arange(1, STEPS)))
+        with patch.multiple(parallel, generate_cod_sample_indices=lambda **_: (anchors, depth), compute_metrics=keep):
+            ahead = torch.nn.functional.pad(batch.tokens[:1, 1:], (0, 1))
+            model(features, ahead, verifier_last_hidden_states=last, **given)
+        return said[0][-STEPS:]
+    front = torch.cat([batch.visual[level][:1] for level in LEVELS], -1)  # read as the whole prompt
+    features, tokens = torch.cat((front, features), 1), torch.cat((batch.visual_ids, batch.tokens), 1)[:1]
+    given = {"document_ids": torch.zeros_like(tokens), "loss_mask": torch.ones_like(tokens)}
+    last = torch.cat((batch.visual[DEEP], batch.hidden[DEEP]), 1)[:1]
+    places = torch.tensor([front.shape[1] + ROOT]), torch.tensor([True])
+    core = sparks if algorithm == "dspark" else blocks
+    with patch.object(blocks, "select_anchors", lambda *_: places), patch.object(core, "compute_metrics", keep):
+        model(features, tokens, verifier_last_hidden_states=last, max_anchors=1, **given)
+    return said[0] if algorithm == "dspark" else said[0][1:]
+
+
+@torch.no_grad()
+def compare_parallel(algorithm: str) -> float:
+    """The largest difference between the logits of such a head and those of the same, imported."""
+    with tempfile.TemporaryDirectory() as room:
+        own, foreign = Path(room) / "own", Path(room) / "foreign"
+        host = make_target(Path(room) / "target")
+        model = parallel_head(algorithm, host)
+        model.save_pretrained(foreign)
+        import_head(foreign, own, host)
+        head = load_head(own, host.shared)
+        if algorithm != "peagle":
+            settings = replace(head.config, anchors=LONG)  # a block at each position
+            head = revived(algorithm, settings, host.shared, head.stored())
+        batch = random_batch(head)
+        found = torch.stack([prediction.logits[0, ROOT - 1] for prediction in head(batch)])
+        return float((found - parallel_logits(algorithm, model, batch)).abs().max())
+
+
 def say(line: str) -> None:
     """On stdout."""
     sys.stdout.write(f"{line}\n")
@@ -153,6 +254,10 @@ def main() -> None:
     separate = compare_imported()
     say(f"EAGLE-3.1 by speculators, imported: logits differ by {separate:.1e} at most")
     worst = max(worst, separate)
+    for algorithm in PARALLEL:
+        separate = compare_parallel(algorithm)
+        say(f"{algorithm} by speculators, imported: logits differ by {separate:.1e} at most")
+        worst = max(worst, separate)
     sys.exit(not worst <= TOLERANCE)
 
 

@@ -95,6 +95,14 @@ HEADS: Mapping[str, HeadRecord] = {
         "dflash", "networks.dflash.DFlash", BLOCK,
         "a block of masked tokens in one pass, from several layers of the target", "DFlash: z-lab 2026", "chain",
     ),
+    "dspark": HeadRecord(
+        "dspark", "networks.dspark.DSpark", BLOCK,
+        "DFlash's block, and a bias of each token by the one before it", "DSpark: DeepSeek 2026", "dynamic",
+    ),
+    "peagle": HeadRecord(
+        "peagle", "networks.peagle.PEagle", AUTOREGRESSIVE,
+        "EAGLE-3 that drafts all tokens in one pass, over masks", "P-EAGLE: AWS 2026", "dynamic",
+    ),
     "hivis": HeadRecord(
         "hivis", "networks.eagle.HiViS", AUTOREGRESSIVE,
         "no visual tokens in the drafter; a learned embedding per draft step", "HiViS: Xie 2025", "dynamic",

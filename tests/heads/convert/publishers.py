@@ -14,6 +14,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMS
 from transformers.models.qwen3.modeling_qwen3 import apply_rotary_pos_emb as rotated
 
 from crossdraft.heads.networks.train_batch import TrainBatch
+from tests.heads.convert import by_hand
 from tests.heads.convert.folders import DEEP, LEVELS, host
 
 POSITION = 9
@@ -96,6 +97,34 @@ def eagle3(config: Config, t: Mapping[str, Tensor], batch: TrainBatch) -> Tensor
     return torch.stack(found)
 
 
+def peagle(config: Config, t: Mapping[str, Tensor], batch: TrainBatch) -> Tensor:
+    """P-EAGLE, as vLLM runs it: the pairs of a text and one mask behind them, in one causal pass."""
+    prefix = "midlayer." if "midlayer.hidden_norm.weight" in t else "layers.0."
+    mask = next(config[key] for key in ("mask_token_id", "ptd_token_id", "pard_token") if key in config)
+    ids = torch.cat((batch.tokens[:1, 1 : POSITION + 2], torch.tensor([[mask]])), 1)
+    stream = t.get("embed_tokens.weight", host().shared.embeddings)[ids]
+    captured = torch.cat([batch.hidden[level][:1, : POSITION + 1] for level in levels(config)], -1)
+    captured, eps = torch.cat((captured, t["mask_hidden"].reshape(1, 1, -1)), 1), config["rms_norm_eps"]
+    if config.get("fc_norm"):
+        parts = captured.chunk(len(levels(config)), -1)
+        captured = torch.cat([by_hand.rms(x, t[f"fc_norm.{k}.weight"], eps) for k, x in enumerate(parts)], -1)
+    features = captured @ t["fc.weight"].T
+    for index in range(config["num_hidden_layers"]):
+        start = f"layers.{index}." if index else prefix
+        parts = {name.removeprefix(start): value for name, value in t.items() if name.startswith(start)}
+        layer, rotary, settings = llama_layer(config, parts, wide=index == 0)
+        places = rotary(stream, torch.arange(ids.shape[1])[None])
+        if index:
+            features = layer(features, causal(ids.shape[1], settings), position_embeddings=places)
+            continue
+        normed = by_hand.rms(features, parts["hidden_norm.weight"], eps)
+        residual = normed if config.get("norm_before_residual") else features
+        pair = torch.cat((layer.input_layernorm(stream), normed), -1)
+        x = residual + layer.self_attn(pair, places, causal(ids.shape[1], settings))[0]
+        features = x + layer.mlp(layer.post_attention_layernorm(x))
+    return by_hand.rms(features[0, -2:], t["norm.weight"], eps) @ t["lm_head.weight"].T
+
+
 def speculators(config: Config, t: Mapping[str, Tensor], batch: TrainBatch) -> Tensor:
     """As vLLM reads the file: the layer's settings, and the head's over them."""
     outer = {key: value for key, value in config.items() if key != "transformer_layer_config"}
@@ -145,7 +174,12 @@ def dflash(config: Config, t: Mapping[str, Tensor], batch: TrainBatch) -> Tensor
         mixed = nn.functional.scaled_dot_product_attention(q, k, v, seen[None, None], enable_gqa=True)
         x = x + a.o_proj(mixed.transpose(1, 2).flatten(2))
         x = x + layer.mlp(layer.post_attention_layernorm(x))
-    logits = norm("norm", x)[0, 1:3] @ host().shared.lm_head.T * block.get("output_multiplier", 1)
+    first = 0 if block.get("sample_from_anchor", "DSpark" in (config.get("architectures") or [""])[0]) else 1
+    rows = t.get("lm_head.weight", host().shared.lm_head[: config["vocab_size"]])
+    logits = norm("norm", x)[0, first : first + 2] @ rows.T * block.get("output_multiplier", 1)
+    if block.get("markov_rank"):  # slot by slot, as vLLM samples: the token before is the root, then the first draft
+        for slot, before in enumerate(batch.tokens[0, POSITION + 1 : POSITION + 3]):
+            logits[slot] += t["markov_head.markov_w2.weight"] @ t["markov_head.markov_w1.weight"][before]
     cap = block.get("final_logit_softcapping")
     return torch.tanh(logits / cap) * cap if cap else logits
 

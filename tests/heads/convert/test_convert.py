@@ -175,7 +175,7 @@ def test_tensors_that_are_missing_or_unknown_are_named(tmp_path, network, layout
         ("eagle3", "eagle", {"rope_parameters": [3]}, "rope_parameters = .* must hold keys and values"),
         ("eagle", "eagle", {"bias": False}, "has 'fc.bias', but bias = False"),
         ("eagle3", "speculators", {"norm_before_residual": None}, "lacks 'norm_before_residual'.* take as True"),
-        ("eagle3", "speculators", {"speculators_model_type": "peagle"}, "speculators_model_type = 'peagle'"),
+        ("eagle3", "speculators", {"speculators_model_type": "mtp"}, "speculators_model_type = 'mtp'"),
         ("eagle3", "speculators", {"transformer_layer_config": None}, "lacks 'transformer_layer_config'"),
         ("medusa", "medusa", {"medusa_num_heads": "four"}, "has 'four' as 'medusa_num_heads'"),
         ("medusa", "medusa", {"medusa_num_heads": 3}, r"has '3\.0\.linear\.\w+', which we do not know"),

@@ -20,7 +20,7 @@ SMALL = {"pool": 2, "prune": 2, "conv": 3, "width": 24, "token_size": 8}
 
 
 def some(method, tree="dynamic", banned=(), **more):
-    return HEADS[method].drafter_class(some_head(HEADS[method].network, **SMALL, **more), GROW[tree], (), banned)
+    return HEADS[method].drafter_class(some_head(HEADS[method].network, SMALL, **more), GROW[tree], (), banned)
 
 
 def drafted(drafter, sampling=Sampling(), nodes=24):  # noqa: B008 - frozen

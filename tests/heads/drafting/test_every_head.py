@@ -1,15 +1,21 @@
 """What holds of every head: it drafts as it is trained, within its budget, and answers stay the target's own."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from crossdraft.drafters.trees.static import Shape, fill
+from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.drafter import Budget, VerifyOutput
+from crossdraft.engine.loop import DecodeLoop
+from crossdraft.engine.runner.runner import DraftRunner
+from crossdraft.engine.sampling import Sampling
 from crossdraft.heads.drafting.head_drafter import TREES
 from crossdraft.heads.drafting.recurrent import RecurrentDrafter
 from crossdraft.heads.registry import HEADS
 from tests.heads.consistency import check_branches, check_consistency, some_batch, some_head, state_at
+from tests.heads.drafting.conftest import REQUESTS
 
 METHODS = tuple({record.network: name for name, record in HEADS.items()}.values())  # one of each network
 STATIC = partial(fill, Shape.from_paths([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 0, 0]]))
@@ -18,7 +24,7 @@ SMALL = {"pool": 2, "prune": 2, "conv": 3, "width": 24, "token_size": 6, "layers
 
 
 def some(method, tree="dynamic"):
-    return HEADS[method].drafter_class(some_head(HEADS[method].network, **SMALL), BUILDERS[tree])
+    return HEADS[method].drafter_class(some_head(HEADS[method].network, SMALL), BUILDERS[tree])
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
@@ -73,6 +79,19 @@ def test_a_fork_changes_independently(method):
     assert drafter.propose([fork], budgets)[0].tree == drafter.propose([longer], budgets)[0].tree
     own = state_at(drafter, batch, 6)
     assert drafter.propose([state], budgets)[0].tree == drafter.propose([own], budgets)[0].tree
+
+
+@pytest.mark.parametrize("tree", ["dynamic", "chain"])
+@pytest.mark.parametrize("method", ["eagle3", "peagle", "dspark"])
+def test_seeded_answers_of_four_at_once_are_the_targets_own(target, small_head, method, tree):
+    sampled = [replace(one, sampling=Sampling(temperature=1.0, seed=5 + row)) for row, one in enumerate(REQUESTS)]
+    record, alone = HEADS[method], [answer.tokens for answer in DecodeLoop(target).generate(sampled)]
+    drafter = record.drafter_class(small_head(record.network, layers=2), TREES[tree], target.eos, target.reserved)
+    loop = DecodeLoop(target, DraftRunner(drafter, "off"), cost=CostModel(), adaptive=False, max_batch=4)
+    answers = loop.generate(sampled)
+    assert [answer.tokens for answer in answers] == alone
+    assert sum(answer.stats.accepted for answer in answers) > 0
+    assert not any(answer.other_notes for answer in answers)
 
 
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 3])

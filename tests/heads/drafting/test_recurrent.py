@@ -18,13 +18,13 @@ MORE = {"token_size": 6, "width": 10, "layers": 2}
 
 
 def some(method, tree="beams", **options):
-    return RecurrentDrafter(some_head(HEADS[method].network, **MORE), TREES[tree], **options)
+    return RecurrentDrafter(some_head(HEADS[method].network, MORE), TREES[tree], **options)
 
 
 @pytest.mark.parametrize("method", ["hydra", "hydra++", "redrafter"])
 def test_a_draft_with_states_of_other_tokens_would_be_noticed(method, monkeypatch):
     """The planted bug: the state after a node is that of another token."""
-    drafter, batch = some(method), some_batch(some_head(method, **MORE))
+    drafter, batch = some(method), some_batch(some_head(method, MORE))
     predictions, next_state = drafter.head(batch), drafter.head.next_state
     monkeypatch.setattr(drafter.head, "forward", lambda batch: predictions)
     monkeypatch.setattr(drafter.head, "next_state", lambda states, tokens: next_state(states, tokens * 0 + 3))
@@ -35,7 +35,7 @@ def test_a_draft_with_states_of_other_tokens_would_be_noticed(method, monkeypatc
 @pytest.mark.parametrize("method", METHODS)
 def test_a_draft_from_the_feature_one_position_earlier_would_be_noticed(method, monkeypatch):
     """The planted bug: the feature in front of the last one."""
-    drafter, batch = some(method), some_batch(some_head(method, **MORE))
+    drafter, batch = some(method), some_batch(some_head(method, MORE))
     update = drafter.update
 
     def stale(state, output, hidden):

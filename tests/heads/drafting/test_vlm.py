@@ -19,7 +19,7 @@ drafter_of = partial(AutoregressiveDrafter, grow=TREES["dynamic"])
 
 
 def head_of(network, choice=None):
-    head = some_head(network, **SMALL)
+    head = some_head(network, SMALL)
     if choice is not None:
         with torch.no_grad():
             head.gate.bias[CHOICES.index(choice)] += 1000
@@ -118,5 +118,5 @@ def test_massv_drafts_without_features(target, expected, small_head, answers_wit
 
 @pytest.mark.parametrize("pieces", [1, 3])
 def test_text_only_massv_drafts_as_it_is_trained(pieces):
-    head = some_head("massv", **SMALL, sees=False)
+    head = some_head("massv", SMALL, sees=False)
     assert check_consistency(drafter_of(head), some_batch(head), pieces) > 20

@@ -16,7 +16,7 @@ SMALL = {"width": 24, "pool": 2}  # five visual positions become three rows
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @torch.inference_mode()
 def test_it_is_a_language_model_over_visual_rows_and_the_whole_text(layers):
-    head = some_head("massv", layers=layers, **SMALL)
+    head = some_head("massv", SMALL, layers=layers)
     batch = some_batch(head, 2)
     visual, _ = head.pool(head.projector(batch.visual[0]))
     stream = torch.cat((visual, head.narrow(head.embed(batch.tokens))), 1)
@@ -32,7 +32,7 @@ def test_it_is_a_language_model_over_visual_rows_and_the_whole_text(layers):
 @torch.inference_mode()
 def test_later_offsets_are_offset_1_of_later_positions(sees):
     """A training-time test of several steps would compute the same logits at every position."""
-    head = some_head("massv", sees=sees, **SMALL)
+    head = some_head("massv", SMALL, sees=sees)
     batch = some_batch(head, 2)
     found, again = head(batch), Autoregressive.forward(head, batch)
     assert [prediction.offset for prediction in found] == [prediction.offset for prediction in again] == [1, 2, 3, 4]
@@ -43,7 +43,7 @@ def test_later_offsets_are_offset_1_of_later_positions(sees):
 
 
 def test_training_counts_every_token_once():
-    head = some_head("massv", **SMALL)
+    head = some_head("massv", SMALL)
     batch = some_batch(head)
     taught, first = head.train()(batch), head.eval()(batch)[0]
     assert [prediction.offset for prediction in taught] == [1]
@@ -56,7 +56,7 @@ def test_training_counts_every_token_once():
 
 @torch.inference_mode()
 def test_massv_reads_nothing_behind_the_vision_encoder():
-    head = some_head("massv", **SMALL)
+    head = some_head("massv", SMALL)
     batch = some_batch(head)
     assert (head.reads, head.visual_reads) == ((), (0,))
     changed = replace(batch, hidden={layer: torch.ones(1, batch.tokens.shape[1], 32) for layer in range(7)})
@@ -65,7 +65,7 @@ def test_massv_reads_nothing_behind_the_vision_encoder():
 
 @torch.inference_mode()
 def test_the_text_only_control_differs_in_visual_input_alone():
-    seeing, text_only = some_head("massv", **SMALL), some_head("massv", sees=False, **SMALL)
+    seeing, text_only = some_head("massv", SMALL), some_head("massv", SMALL, sees=False)
     assert text_only.visual_reads == ()
     missing = seeing.stored().keys() - text_only.stored().keys()
     assert missing == {f"projector.{name}" for name in ("0.weight", "1.weight", "1.bias", "3.weight", "3.bias")}

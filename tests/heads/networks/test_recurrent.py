@@ -15,7 +15,7 @@ MORE = {"token_size": 6, "width": 10, "layers": 2}
 
 def fresh(network, **more):
     """A head as it is before training."""
-    known = type(some_head(network, **MORE).config).__dataclass_fields__
+    known = type(some_head(network, MORE).config).__dataclass_fields__
     values = {name: value for name, value in (VALUES | MORE | more).items() if name in known}
     torch.manual_seed(0)
     return make(network, config_of(network, values, "here"), shared()).double()
@@ -23,7 +23,7 @@ def fresh(network, **more):
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_saved_head_is_loaded_unchanged(network, tmp_path):
-    head = some_head(network, **MORE)
+    head = some_head(network, MORE)
     save_head(tmp_path, head, network, "a target", torch.double)
     again = load_head(tmp_path, shared(), "a target").double()
     batch = some_batch(head)
@@ -33,7 +33,7 @@ def test_a_saved_head_is_loaded_unchanged(network, tmp_path):
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_targets_rows_are_neither_stored_nor_trained_and_all_else_is_both(network):
-    head = some_head(network, **MORE)
+    head = some_head(network, MORE)
     assert "lm_head.weight" not in head.stored()
     trained = {name for name, weight in head.named_parameters() if weight.requires_grad}
     assert trained == set(head.stored())
@@ -44,7 +44,7 @@ def test_the_targets_rows_are_neither_stored_nor_trained_and_all_else_is_both(ne
 @pytest.mark.parametrize("network", NETWORKS)
 def test_blocks_share_no_weights(network):
     """The released Medusa and Hydra repeat one module; `parameters` would count it once."""
-    head = some_head(network, **MORE)
+    head = some_head(network, MORE)
     addresses = [weight.data_ptr() for weight in head.state_dict().values()]
     assert len(set(addresses)) == len(addresses)
 
@@ -76,7 +76,7 @@ def test_medusa_by_hand():
     ],
 )
 def test_the_third_prediction_depends_on_the_root_and_two_tokens_only(network, changed, other):
-    head, batch = some_head(network, **MORE), some_batch(some_head(network, **MORE))
+    head, batch = some_head(network, MORE), some_batch(some_head(network, MORE))
     logits = head(batch)[2].logits[0, 5].detach()
     for position in (*changed, *other):
         tokens = batch.tokens.clone()
@@ -87,7 +87,7 @@ def test_the_third_prediction_depends_on_the_root_and_two_tokens_only(network, c
 
 @pytest.mark.parametrize(("network", "count"), [("medusa", 1), ("hydra", 1), ("redrafter", 1), ("hydra++", 6)])
 def test_only_hydra_plus_depends_on_earlier_features(network, count):
-    head, batch = some_head(network, **MORE), some_batch(some_head(network, **MORE))
+    head, batch = some_head(network, MORE), some_batch(some_head(network, MORE))
     hidden = batch.hidden[6].requires_grad_()
     head(batch)[1].logits[0, 5].sum().backward()
     positions = hidden.grad[0].any(-1).nonzero().flatten().tolist()

@@ -30,7 +30,7 @@ def test_a_prefix_is_keys_and_values_only():
 @torch.inference_mode()
 def test_choices_of_one_batch_are_independent():
     """In a batch every question's own choice is masked out of all five: the same as computing it by itself."""
-    head = some_head("specvlm", **SMALL)
+    head = some_head("specvlm", SMALL)
     batch = some_batch(head, 12)
     found = head(batch)
     question = batch.hidden[LAYERS][torch.arange(12), batch.starts - 1]
@@ -57,7 +57,7 @@ def row_of(batch, row):
 @pytest.mark.parametrize("choice", CHOICES)
 def test_a_saturated_gate_trains_its_choice_alone(choice):
     """Of a gate without doubt the soft choice is the hard one."""
-    head = some_head("specvlm", **SMALL)
+    head = some_head("specvlm", SMALL)
     with torch.no_grad():
         head.gate.bias[CHOICES.index(choice)] += 1e4
         batch = some_batch(head)
@@ -67,7 +67,7 @@ def test_a_saturated_gate_trains_its_choice_alone(choice):
 
 
 def test_a_soft_choice_has_gradients_in_the_gate_and_every_compressor():
-    head = some_head("specvlm", **SMALL).train()
+    head = some_head("specvlm", SMALL).train()
     head.gate.weight.data.zero_()
     head.gate.bias.data.zero_()
     head(some_batch(head, 3))[-1].logits.square().sum().backward()
@@ -118,7 +118,7 @@ def pair():
 @pytest.mark.parametrize("network", ["vispec", "eaglevlm", "specvlm", "massv"])
 @torch.inference_mode()
 def test_the_clip_matters_at_every_step(network):
-    head = some_head(network, **SMALL)
+    head = some_head(network, SMALL)
     if network == "specvlm":
         head.gate.bias[CHOICES.index("pool")] += 1000
     batch = some_batch(head)

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from crossdraft.config_keys import agreed, value_at
 from crossdraft.errors import CrossdraftError
@@ -123,25 +124,36 @@ def renamed(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str
     return {ours: tensors[theirs] for theirs, ours in names.items()}
 
 
-def without_embeddings(tensors: Mapping[str, Tensor], host: TargetInfo) -> dict[str, Tensor]:
-    """Return the tensors without token embeddings, which our heads share with the target, and without rotary tables.
+def without_embeddings(tensors: Mapping[str, Tensor], host: TargetInfo, *, trained: bool = False) -> dict[str, Tensor]:
+    """Return the tensors without token embeddings that are the target's, and without rotary tables.
 
     Raises:
-        CrossdraftError: the embeddings differ from the target's.
+        CrossdraftError: the embeddings differ from the target's, and are not `trained`.
     """
     rest = {name: value for name, value in tensors.items() if not name.endswith("rotary_emb.inv_freq")}
     own = rest.pop("embed_tokens.weight", None)
-    if own is None:
+    if own is None or alike(own, host.shared.embeddings):
         return rest
-    theirs = host.shared.embeddings.detach().to("cpu", torch.float32)
-    # Stored in 16 bits, they equal the target's within rounding: 2^-8 for bfloat16. Either may have padded rows.
-    rows = min(len(own), len(theirs))
-    alike = own.shape[1:] == theirs.shape[1:]
-    if not alike or not torch.allclose(own[:rows].float(), theirs[:rows], rtol=2**-7, atol=1e-6):
-        raise CrossdraftError(
-            "The checkpoint brings token embeddings that are not this target's; name the target it was made for."
-        )
-    return rest
+    if trained and own.shape[1:] == host.shared.embeddings.shape[1:]:
+        return rest | {"embed_tokens.weight": with_rows(own, host.vocab_size)}
+    raise CrossdraftError(
+        "The checkpoint brings token embeddings that are not this target's; name the target it was made for."
+    )
+
+
+def alike(own: Tensor, theirs: Tensor) -> bool:
+    """True if rows are the target's, as far as both have them: either may have padded rows.
+
+    Stored in 16 bits, they equal the target's within rounding: 2^-8 for bfloat16.
+    """
+    rows, theirs = min(len(own), len(theirs)), theirs.detach().to("cpu", torch.float32)
+    fits = own.shape[1:] == theirs.shape[1:]
+    return fits and torch.allclose(own[:rows].float(), theirs[:rows], rtol=2**-7, atol=1e-6)
+
+
+def with_rows(rows: Tensor, count: int) -> Tensor:
+    """The first `count` rows of a table, or all of them and zeros."""
+    return F.pad(rows[:count], (0, 0, 0, max(0, count - len(rows))))
 
 
 def shared_ids(config: Mapping[str, Any], host: TargetInfo) -> int:

@@ -9,6 +9,9 @@ loads `midlayer` only and leaves a layer that it does not find random; vLLM and 
 the layer that they enter. With `norm_before_residual` the residual is the feature *after* `hidden_norm`; EAGLE's own
 code takes the feature before it. A file without the key is refused: vLLM takes true for it.
 
+**P-EAGLE** adds `mask_hidden` [1, 1, H · levels], further layers, and the id of a token as its mask. Its embeddings may
+be its own.
+
 **EAGLE-3.1** adds `fc_norm`, a norm of each level, and `norm_output`: the next feature is the normed output. AngelSlim
 and SpecForge write both.
 
@@ -44,10 +47,22 @@ from crossdraft.heads.convert.converter import (
     shared_ids,
     without_embeddings,
 )
-from crossdraft.heads.convert.layouts import EAGLE3_KEYS, EAGLE_KEYS, FLAGS, LEVELS, LLAMA, MSD_TYPES, SPECULATORS_KEYS
+from crossdraft.heads.convert.dflash import read_block
+from crossdraft.heads.convert.layouts import (
+    EAGLE3_KEYS,
+    EAGLE_KEYS,
+    FLAGS,
+    LEVELS,
+    LLAMA,
+    MASKS,
+    MSD_TYPES,
+    PEAGLE_KEYS,
+    speculators_table,
+)
 from crossdraft.heads.networks.eagle import HiViSConfig
 from crossdraft.heads.networks.eagle3 import Eagle3Config, levels_of
 from crossdraft.heads.networks.layers import DecoderConfig
+from crossdraft.heads.networks.peagle import PEagleConfig
 from crossdraft.heads.networks.specvlm import EagleVLMConfig
 from crossdraft.heads.networks.vispec import ViSpecConfig
 
@@ -59,6 +74,8 @@ LAYER = (
 EAGLE_NAMES = ("fc.weight", "fc.bias", *(f"layers.0.{part}.weight" for part in LAYER))
 LAYER_3 = (*LAYER, "input_layernorm", "hidden_norm")
 EAGLE3_NAMES = ("fc.weight", "norm.weight", "lm_head.weight", *(f"midlayer.{part}.weight" for part in LAYER_3))
+LAYER_DEEP = (*LAYER, "input_layernorm")
+MASK, OWN = "mask_hidden", "embed_tokens.weight"
 MAPS = ("d2t", "t2d")
 BIASES = tuple(f"self_attn.{name}_proj.bias" for name in "qkv")
 IMAGES = ("img_fc.weight", "img_fc.bias", *(f"imadpt.{name}_proj.weight" for name in "kvo"), "imadpt.q")
@@ -136,7 +153,7 @@ def read_eagle(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     """
     theirs = foreign.config
     if any(name.endswith("hidden_norm.weight") for name in foreign.tensors):
-        check(theirs, EAGLE3_KEYS, host.sizes)
+        check(theirs, PEAGLE_KEYS if MASK in foreign.tensors else EAGLE3_KEYS, host.sizes)
         return read_eagle3(theirs, foreign.tensors, host, number(theirs, "draft_vocab_size", theirs.get("vocab_size")))
     check(theirs, EAGLE_KEYS, host.sizes)
     tensors = without_embeddings(foreign.tensors, host)
@@ -196,12 +213,13 @@ def _biases(theirs: Mapping[str, Any], tensors: Mapping[str, Tensor], layer: str
 def read_eagle3(
     theirs: Mapping[str, Any], tensors: Mapping[str, Tensor], host: TargetInfo, drafted: int, steps: int = STEPS_3
 ) -> NativeHead:
-    """Read EAGLE-3 from a checked flat config and tensors in either spelling; `drafted` = D, by the config."""
+    """Read EAGLE-3 or P-EAGLE from a checked flat config and tensors; `drafted` = D, by the config."""
     levels = _levels(theirs, host)
     spelled = {name.replace("layers.0.", "midlayer.", 1): value for name, value in tensors.items()}
     if len(spelled) != len(tensors):
         raise CrossdraftError("The checkpoint spells its layer both 'midlayer' and 'layers.0'; export it anew.")
-    rest = without_embeddings(spelled, host)
+    parallel = MASK in tensors
+    rest = without_embeddings(spelled, host, trained=parallel)
     maps = {name: rest.pop(name) for name in MAPS if name in rest}
     flags = {flag: _flag(theirs, flag) for flag in FLAGS}
     count, over = divmod(rest["fc.weight"].shape[-1] if "fc.weight" in rest else 0, host.hidden_size)
@@ -211,13 +229,18 @@ def read_eagle3(
             f"The checkpoint's 'fc.weight' reads {count} hidden states of the target, and {len(levels or ())} are "
             "named; set levels to as many, as 2,9,17,25."
         )
-    biases = _biases(theirs, rest, "midlayer")
+    deep = [f"layers.{layer}" for layer in range(1, number(theirs, "num_hidden_layers") if parallel else 1)]
+    biases = [name for layer in ("midlayer", *deep) for name in _biases(theirs, rest, layer)]
     norms = [*biases, *(f"fc_norm.{level}.weight" for level in range(count if flags["fc_norm"] else 0))]
     if flags["norm_before_fc"]:
         norms.append(name := "input_norm.weight")
         if name not in rest:
             raise CrossdraftError(f"The checkpoint's config.json has norm_before_fc = True, but no '{name}' is there.")
-    weights = renamed(rest, {name: name for name in (*EAGLE3_NAMES, *norms)})
+    names = {name: name for name in (*EAGLE3_NAMES, *norms)}
+    if parallel:
+        names |= {f"{layer}.{part}.weight": f"{layer}.{part}.weight" for layer in deep for part in LAYER_DEEP}
+        names |= {MASK: MASK} | ({OWN: "token_embeddings.weight"} if OWN in rest else {})
+    weights = renamed(rest, names)
     rows, known = len(weights["lm_head.weight"]), shared_ids(theirs, host)
     if rows != drafted:
         raise CrossdraftError(f"The checkpoint's 'lm_head.weight' has {rows} rows, its config.json says {drafted}.")
@@ -226,7 +249,14 @@ def read_eagle3(
     weights["lm_head.weight"] = weights["lm_head.weight"][kept]
     settings: dict[str, Any] = decoder_settings(theirs, host) | flags | {"qkv_bias": bool(biases)}
     settings |= {"draft_ids": tuple(ids[row] for row in kept), "level_scales": (1.0,) * count}
-    return NativeHead("eagle3", Eagle3Config(**settings, steps=steps, levels=levels), weights)
+    if not parallel:
+        return NativeHead("eagle3", Eagle3Config(**settings, steps=steps, levels=levels), weights)
+    mask = agreed({key: theirs.get(key) for key in MASKS})
+    if type(mask) is not int:
+        raise CrossdraftError(f"The checkpoint's config.json names no mask: it has no id as one of {', '.join(MASKS)}.")
+    weights[MASK] = weights[MASK].flatten()
+    settings |= {"layers": 1 + len(deep), "mask_token": mask, "own_embeddings": OWN in rest}
+    return NativeHead("peagle", PEagleConfig(**settings, steps=steps, levels=levels), weights)
 
 
 def _flag(theirs: Mapping[str, Any], key: str) -> bool:
@@ -280,17 +310,20 @@ def _proposals(config: DecoderConfig, host: TargetInfo) -> dict[str, Any]:
 
 
 def read_speculators(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
-    """Convert speculators' EAGLE-3 to our head.
+    """Convert speculators' EAGLE-3, P-EAGLE, DFlash or DSpark to our head.
 
     Raises:
         CrossdraftError: it is of another algorithm, incomplete, or another target's.
     """
     theirs = foreign.config
-    check(theirs, SPECULATORS_KEYS, host.sizes)
+    check(theirs, speculators_table(theirs), host.sizes)
     layer = theirs.get("transformer_layer_config")
     if not isinstance(layer, Mapping):
         raise CrossdraftError("The checkpoint's config.json lacks 'transformer_layer_config'; is it whole?")
-    flat = {**layer, **{key: theirs.get(key) for key in (LEVELS, *FLAGS)}}
+    if "block_size" in theirs:
+        read = layers_of(theirs.get("aux_hidden_state_layer_ids"), "aux_hidden_state_layer_ids")
+        return read_block(layer, theirs, foreign.tensors, host, read)
+    flat = {**layer, **{key: theirs.get(key) for key in (LEVELS, *FLAGS, *MASKS)}}
     return read_eagle3(flat, foreign.tensors, host, number(theirs, "draft_vocab_size"), _steps(theirs))
 
 

@@ -24,6 +24,8 @@ ARCHITECTURES = (
 ARCHITECTURES_3 = (
     "LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Qwen2_5vlForCausalLM", "Eagle3Qwen3vlForCausalLM",
 )  # fmt: skip
+DSPARKS = ("Qwen3DSparkModel", "DSparkDraftModel")  # of DeepSpec, and of SpecForge
+MASKS = ("mask_token_id", "ptd_token_id", "pard_token")
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 LEVELS = "eagle_aux_hidden_state_layer_ids"
 LAYER_KEYS: Table = {
@@ -64,28 +66,15 @@ EAGLE3_KEYS: Table = {
         }
     ),
 }
-METHOD: Table = dict.fromkeys(("proposal_type", "verifier_accept_k", "accept_tolerance"), Harmless("drafting"))
-SPECULATORS_KEYS: Table = {
-    **{key: rule for key, rule in DECODER.items() if not isinstance(rule, Followed | OfTarget | Nested)},
-    **NETWORK_3,
-    "architectures": Only((["Eagle3Speculator"], ["Eagle3DraftModel"], None)),
-    "model_type": Harmless("names"),
-    "speculators_model_type": Only(("eagle3",)),
-    "speculators_version": Harmless("names"),
-    "enable_sp_ulysses": Harmless("training"),
-    "norm_before_residual": Only((False, True), absent=True),
-    "transformer_layer_config": Nested(
-        {**LAYER_KEYS, "model_type": Only(("llama",)), "architectures": Harmless("names")}
-    ),
-    "speculators_config": Nested(
-        {
-            "algorithm": Only(("eagle3",)),
-            "default_proposal_method": Harmless("drafting"),
-            "proposal_methods": Nested({**METHOD, "speculative_tokens": Followed("steps")}, many=True),
-            "verifier": Nested({"name_or_path": Harmless("names"), "architectures": Harmless("names")}),
-        }
-    ),
+# P-EAGLE's, told by its tensor `mask_hidden`.
+PEAGLE_KEYS: Table = {
+    **EAGLE3_KEYS,
+    **dict.fromkeys(MASKS, Followed("mask_token")),
+    "architectures": Only(tuple([name] for name in (*LLAMA, *ARCHITECTURES_3, "PEagleDraftModel"))),
+    "num_hidden_layers": Followed("layers"),
+    "parallel_drafting": Only((True, None)),
 }
+METHOD: Table = dict.fromkeys(("proposal_type", "verifier_accept_k", "accept_tolerance"), Harmless("drafting"))
 
 MEDUSA_KEYS: Table = {
     **PRETRAINED,
@@ -98,6 +87,12 @@ MEDUSA_KEYS: Table = {
     "vocab_size": Followed("draft_ids"),
 }
 DRAFT: Table = {  # keys in `dflash_config`, or beside it
+    "projector_type": Only(("dspark", None)),
+    "markov_rank": Followed("markov_rank"),
+    "markov_head_type": Only(("vanilla", None)),
+    "sample_from_anchor": Followed("root_predicts"),
+    **dict.fromkeys(("enable_confidence_head", "confidence_head_with_markov"), Harmless("drafting")),
+    **dict.fromkeys(("confidence_head_alpha", "num_anchors"), Harmless("training")),
     "mask_token_id": Followed("mask_token"),
     "target_layer_ids": Followed("read_layers"),
     "block_size": Followed("steps"),
@@ -110,8 +105,9 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 DFLASH_KEYS: Table = {
     **DECODER,
     **DRAFT,
-    "architectures": Only((["DFlashDraftModel"],)),
-    "model_type": Only(("qwen3",)),
+    "architectures": Only((["DFlashDraftModel"], *([name] for name in DSPARKS))),
+    "model_type": Only(("qwen3", "dspark")),
+    "draft_vocab_size": Followed("draft_ids"),
     "num_hidden_layers": Followed("layers"),
     "num_target_layers": OfTarget("num_layers"),
     "layer_types": Only((FULL, SLIDING, None), each=True),
@@ -119,16 +115,60 @@ DFLASH_KEYS: Table = {
     "is_causal": Followed("causal_layers"),
     "dflash_config": Nested(DRAFT),
 }
-# Of EAGLE's two networks the tensors tell which it is: the keys of both are known.
-EITHER = {**EAGLE3_KEYS, **EAGLE_KEYS, "architectures": Harmless("names")}
-TABLES = {"eagle": EITHER, "speculators": SPECULATORS_KEYS, "medusa": MEDUSA_KEYS, "dflash": DFLASH_KEYS}
+
+
+def _speculators(algorithm: str, classes: str, own: Table, layer: Table) -> Table:
+    """Keys of speculators' files: of a head, and of its layers."""
+    return {
+        **{key: rule for key, rule in DECODER.items() if not isinstance(rule, Followed | OfTarget | Nested)},
+        **own,
+        "architectures": Only(([f"{classes}Speculator"], [f"{classes}DraftModel"], None)),
+        "model_type": Harmless("names"),
+        "speculators_model_type": Only(tuple(ALGORITHMS)),
+        "speculators_version": Harmless("names"),
+        "enable_sp_ulysses": Harmless("training"),
+        "draft_vocab_size": Followed("draft_ids"),
+        "target_hidden_size": OfTarget("hidden_size"),
+        "transformer_layer_config": Nested({**layer, "architectures": Harmless("names")}),
+        "speculators_config": Nested(
+            {
+                "algorithm": Only((algorithm,)),
+                "default_proposal_method": Harmless("drafting"),
+                "proposal_methods": Nested({**METHOD, "speculative_tokens": Followed("steps")}, many=True),
+                "verifier": Nested({"name_or_path": Harmless("names"), "architectures": Harmless("names")}),
+            }
+        ),
+    }
+
+
+ALGORITHMS = {"eagle3": "Eagle3", "peagle": "PEagle", "dflash": "DFlash", "dspark": "DSpark"}
+LLAMA_LAYER = {**LAYER_KEYS, "model_type": Only(("llama",))}
+THREE: Table = {**NETWORK_3, "norm_before_residual": Only((False, True), absent=True)}
+# Their sliding windows count from the block's root, and from each row in vLLM: not read.
+BLOCK: Table = {
+    **DRAFT, "aux_hidden_state_layer_ids": Followed("read_layers"), "sliding_window_non_causal": Harmless("windows"),
+}  # fmt: skip
+BLOCK_LAYER = {**DECODER, "model_type": Only(("qwen3",)), "num_hidden_layers": Followed("layers")}
+SPECULATORS: Mapping[str, Table] = {
+    "eagle3": _speculators("eagle3", "Eagle3", THREE, LLAMA_LAYER),
+    "peagle": _speculators(
+        "peagle",
+        "PEagle",
+        {**THREE, "mask_token_id": Followed("mask_token")},
+        {**LLAMA_LAYER, "num_hidden_layers": Followed("layers")},
+    ),
+    **{name: _speculators(name, ALGORITHMS[name], BLOCK, BLOCK_LAYER) for name in ("dflash", "dspark")},
+}
+# Of EAGLE's networks the tensors tell which it is: the keys of all are known.
+EITHER = {**PEAGLE_KEYS, **EAGLE_KEYS, "architectures": Harmless("names"), "num_hidden_layers": Followed("layers")}
+TABLES = {"eagle": EITHER, "medusa": MEDUSA_KEYS, "dflash": DFLASH_KEYS}
 OWNS: Mapping[str, Callable[[Mapping[str, Any], str], bool]] = {  # of a config, and its first architecture
     "eagle": lambda config, named: (
-        config.get("model_type") in MODEL_TYPES and named in (*ARCHITECTURES, *ARCHITECTURES_3)
+        config.get("model_type") in MODEL_TYPES and named in (*ARCHITECTURES, *ARCHITECTURES_3, "PEagleDraftModel")
     ),
     "speculators": lambda config, named: "speculators_model_type" in config,
     "medusa": lambda config, named: "medusa_num_heads" in config,
-    "dflash": lambda config, named: "dflash_config" in config or named == "DFlashDraftModel",
+    "dflash": lambda config, named: "dflash_config" in config or named in ("DFlashDraftModel", *DSPARKS),
 }
 
 
@@ -147,6 +187,11 @@ def layout_of(config: Mapping[str, Any], where: str) -> str:
     )
 
 
+def speculators_table(config: Mapping[str, Any]) -> Table:
+    """The keys of one of speculators' files, by its algorithm."""
+    return SPECULATORS.get(str(config.get("speculators_model_type")), SPECULATORS["eagle3"])
+
+
 def check_new(out: Path) -> None:
     """Raise CrossdraftError if a folder to write is there already and not empty."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -163,7 +208,8 @@ def foreign_config(folder: Path) -> Mapping[str, Any]:
 def check_early(folder: Path, target: str) -> None:
     """Raise CrossdraftError unless a folder holds a head that can be read for a target, by their configurations."""
     config, host = foreign_config(folder), read_json(shipped_or_found(target, TARGETS) / CONFIG)
-    table, text = TABLES[layout_of(config, str(folder / CONFIG))], host.get("text_config") or host
+    layout, text = layout_of(config, str(folder / CONFIG)), host.get("text_config") or host
+    table = speculators_table(config) if layout == "speculators" else TABLES[layout]
     sizes = {"hidden_size": text.get("hidden_size", 0), "num_layers": text.get("num_hidden_layers", 0)}
     if all(sizes.values()):
         check(config, table, sizes)

@@ -16,7 +16,7 @@ from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import PromptFeatures, VerifyOutput
 from crossdraft.engine.tree import ROOT
 from crossdraft.heads.drafting.attention import SLOT, SPARE, CachedAttention, extend_text, upcast_on_cpu
-from crossdraft.heads.drafting.head_drafter import HeadDrafter, HeadDrafterState, StepFn
+from crossdraft.heads.drafting.head_drafter import Grow, HeadDrafter, HeadDrafterState, StepFn
 from crossdraft.heads.networks.autoregressive import Autoregressive
 from crossdraft.heads.networks.layers import Attend, PrefixKV
 
@@ -25,9 +25,10 @@ from crossdraft.heads.networks.layers import Attend, PrefixKV
 class AutoregressiveState:
     """State of one request: keys and values of the prefix and the text.
 
-    `tokens` and `features` [1, n, H] are pairs that are not in the cache yet; `output` [1, 1, H] is the head's output
-    at the cache's last pair, entry number `length`. Entry i of the cache has position `i + shift`; `global_feature`
-    [1, 1, H] is the prefix's; `before` holds the earlier tokens that the next row reads (`Autoregressive.span`).
+    `tokens` and `features` [1, n, H] are pairs that are not in the cache yet; `output` [1, 1 + masks, H] is the head's
+    output at the last pair in the cache, entry number `length`, and at the masks behind it. Entry i has the position
+    `i + shift`; `global_feature` [1, 1, H] is the prefix's; `before` holds the earlier tokens that the next row reads
+    (`Autoregressive.span`).
     """
 
     cache: KVCache
@@ -45,13 +46,17 @@ class AutoregressiveDrafter(HeadDrafter[AutoregressiveState]):
 
     head: Autoregressive
 
+    def __init__(self, head: Autoregressive, grow: Grow, ends: Sequence[int] = (), banned: Sequence[int] = ()) -> None:
+        super().__init__(head, grow, ends, banned)
+        self.min_positions = head.masks
+
     def update(
         self, state: HeadDrafterState[AutoregressiveState], output: VerifyOutput, hidden: dict[int, Tensor]
     ) -> None:
         tokens = output.tokens
         if output.prompt is not None:
             tokens = (*output.prompt.tokens[1:], *tokens)
-            room = len(output.prompt.tokens) + state.max_tokens + SPARE
+            room = len(output.prompt.tokens) + state.max_tokens + max(SPARE, self.head.masks)
             state.head_state = self._new_state(self._prefix(hidden, output.prompt), room)
             state.head_state.before = output.prompt.tokens[:1] * (self.head.span - 1)
         own = state.head_state
@@ -63,7 +68,10 @@ class AutoregressiveDrafter(HeadDrafter[AutoregressiveState]):
         own = head_state
         own.cache.truncate(0, own.length)
         output = self._read(own) if own.features or own.output is None else own.output
-        return AutoregressiveStep(self.head, own, output)
+        if not self.head.masks:
+            return AutoregressiveStep(self.head, own, output)
+        logits = self.head.logits(output[0])
+        return lambda nodes, tokens, parents, depth: logits[depth].expand(len(nodes), -1)
 
     def _new_state(self, prefix: PrefixKV | None, room: int) -> AutoregressiveState:
         cache, length = KVCache(self.head.cache_layers), 0 if prefix is None else len(prefix)
@@ -89,17 +97,25 @@ class AutoregressiveDrafter(HeadDrafter[AutoregressiveState]):
         return self.head.prefix(visual, ids, question)
 
     def _read(self, own: AutoregressiveState) -> Tensor:
-        """Run one pass over the pairs since the last draft; return the output at the last of them."""
+        """Run one pass over the pairs since the last draft, and the masks behind them.
+
+        Returns:
+            The outputs [1, 1 + masks, H] at the last pair and at the masks, which do not stay in the cache.
+        """
         tokens = (*own.before, *own.tokens)
         embeds = self.head.embed_tokens(torch.tensor([tokens], device=self.head.draft_ids.device))
         features = self.head.add_global(torch.cat(own.features, 1), own.global_feature)
+        masks = self.head.masks
+        if masks:
+            masked = zip((embeds, features), self.head.mask_pair(), strict=True)
+            embeds, features = (torch.cat((rows, mask.expand(1, masks, -1)), 1) for rows, mask in masked)
 
         def layers(attend: Attend) -> Tensor:
             return self.head.decode(embeds, features, attend, 0)
 
         outputs = extend_text(own.cache, self.head.rotary, embeds.shape[1], layers, own.shift)
-        last = own.output = outputs[:, -1:]
-        own.length = own.cache.lengths[0]
+        last = own.output = outputs[:, -1 - masks :]
+        own.length = own.cache.lengths[0] - masks
         own.tokens, own.features, own.before = [], [], tokens[len(tokens) - self.head.span + 1 :]
         return last
 

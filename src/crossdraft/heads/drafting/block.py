@@ -1,7 +1,7 @@
-"""Block drafting (DFlash): a whole draft in one pass.
+"""Block drafting (DFlash, DSpark): a whole draft in one pass.
 
-The logits at a depth do not depend on the drafted tokens: one pass serves any tree, whose path probabilities are
-products over depths. Each layer's keys and values of the text are kept, also where it slides.
+The logits at a depth do not depend on the drafted tokens, or on the one before alone (DSpark): one pass serves any
+tree. Each layer's keys and values of the text are kept, also where it slides.
 """
 
 from collections.abc import Sequence
@@ -70,8 +70,10 @@ class BlockDrafter(HeadDrafter[BlockState]):
         if head_state.logits is None:
             self._extend(head_state)
             head_state.logits = self._block_logits(head_state)
-        logits = head_state.logits
-        return lambda nodes, tokens, parents, depth: logits[depth].expand(len(nodes), -1)
+        logits, root, device = head_state.logits, head_state.root, self.head.draft_ids.device
+        return lambda nodes, tokens, parents, depth: self.head.after(
+            logits[depth], torch.tensor(tokens or [root], device=device)
+        )
 
     def _extend(self, own: BlockState) -> None:
         """Compute the keys and values of the features since the last draft."""
@@ -94,4 +96,6 @@ class BlockDrafter(HeadDrafter[BlockState]):
         positions = keys[past:]
         distance = positions[:, None] - keys
         masks = tuple(self.head.sees(layer, distance) for layer in range(len(self.head.layers)))
-        return self.head.draft(rows, BlockRows(own.cache, self.head.rotary, positions, None, masks=masks))[0, 1:]
+        return self.head.draft(rows, BlockRows(own.cache, self.head.rotary, positions, None, masks=masks))[
+            0, self.head.first :
+        ]

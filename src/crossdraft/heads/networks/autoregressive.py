@@ -25,6 +25,7 @@ class Autoregressive(Head):
     config: DecoderConfig
     cache_layers = 1  # layers that keep keys and values
     span = 1  # tokens of a row: the one after the feature, and `span - 1` before it
+    masks = 0  # rows of `mask_pair` behind the last pair, where a draft is one pass
 
     def __init__(self, config: DecoderConfig, shared: SharedWeights) -> None:
         super().__init__(config, shared)
@@ -51,6 +52,10 @@ class Autoregressive(Head):
     def add_global(self, features: Tensor, global_feature: Tensor | None) -> Tensor:
         """Features [B, n, H] of the text, or outputs fed back, with the prefix's global visual vector added."""
         return features
+
+    def mask_pair(self) -> tuple[Tensor, Tensor]:
+        """Embedding and feature [H] of a mask; called if there are `masks`."""
+        raise NotImplementedError
 
     def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
         """Decode pairs [B, n, H] to outputs [B, n, H]; `step` 0 reads the target's features, later steps outputs."""

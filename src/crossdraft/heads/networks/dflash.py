@@ -51,6 +51,8 @@ class DFlashConfig(DecoderConfig):
             Empty = no layer slides.
         causal_layers: numbers of the layers whose rows see no later row of their block.
         whole_prompt: read the prompt's visual part too; if not, only the text behind it.
+        root_predicts: the root's row predicts the token after the root, and each mask's the one behind.
+        own_head: its LM head is its own; if not, the target's.
 
     Raises:
         CrossdraftError: a layer is outside the target or the drafter, `mask_token` is none of the target's ids, or
@@ -65,6 +67,8 @@ class DFlashConfig(DecoderConfig):
     windows: tuple[int, ...] = ()
     causal_layers: tuple[int, ...] = ()
     whole_prompt: bool = False
+    root_predicts: bool = False
+    own_head: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,13 +93,14 @@ class DFlashConfig(DecoderConfig):
 class DFlash(Head):
     """DFlash's head. Embeddings and LM head are the target's; the mask's embedding is learned, or a token's."""
 
-    owns_head = False
     config_class = DFlashConfig
     config: DFlashConfig
     mask_row: Tensor
 
     def __init__(self, config: DFlashConfig, shared: SharedWeights) -> None:
+        self.owns_head = config.own_head
         super().__init__(config, shared)
+        self.first = 0 if config.root_predicts else 1  # row of a block that predicts the token after the root
         size = config.hidden_size
         self.rotary = Rotary(config.head_dim, config.rope_theta, config.max_positions)
         if config.mask_token is None:
@@ -142,9 +147,9 @@ class DFlash(Head):
         return [cast("DecoderLayer", layer).self_attn.keys_values(context) for layer in self.layers]
 
     def block(self, roots: Tensor) -> Tensor:
-        """[..., A] ids of roots -> [..., A, 1 + steps, H] rows of their blocks."""
+        """[..., A] ids of roots -> [..., A, first + steps, H] rows of their blocks."""
         embeds = self.embed(roots)[..., None, :]
-        masks = self.mask_row.expand(*embeds.shape[:-2], self.config.steps, -1)
+        masks = self.mask_row.expand(*embeds.shape[:-2], self.config.steps - 1 + self.first, -1)
         return torch.cat((embeds, masks), -2)
 
     def draft(self, rows: Tensor, attend: Attend) -> Tensor:
@@ -153,6 +158,10 @@ class DFlash(Head):
             rows = layer(rows, attend, index)
         return self.lm_head(self.norm(rows))
 
+    def after(self, logits: Tensor, tokens: Tensor) -> Tensor:
+        """A row's logits [..., D] -> [n, D] or [..., D], once the tokens [n] or [...] before are known."""
+        return logits.expand(*tokens.shape, -1)
+
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
         anchors, chosen = self._anchors(batch)
         rows, hidden, start = self.block(shifted(batch.tokens, 1).gather(1, anchors)), batch.hidden, 0
@@ -160,13 +169,14 @@ class DFlash(Head):
             hidden = {layer: torch.cat((part, hidden[layer]), 1) for layer, part in front.items()}
             start = front[self.reads[0]].shape[1]
         attend = BlockAttention(self, anchors + start, rows.shape[2], self.keys_values(self.context(hidden)))
-        logits = self.draft(rows.flatten(1, 2), attend).unflatten(1, rows.shape[1:3])
+        logits = self.draft(rows.flatten(1, 2), attend).unflatten(1, rows.shape[1:3])[:, :, self.first :]
         valid = torch.zeros_like(batch.tokens, dtype=torch.bool).scatter(1, anchors, chosen)
         nowhere = logits.new_zeros(*batch.tokens.shape, logits.shape[-1])
         index = anchors[..., None].expand(-1, -1, logits.shape[-1])
+        before = [shifted(batch.tokens, offset).gather(1, anchors) for offset in range(1, 1 + self.config.steps)]
         return [
-            DraftLogits(offset, nowhere.scatter(1, index, logits[:, :, offset]), valid=valid)
-            for offset in range(1, rows.shape[2])
+            DraftLogits(offset, nowhere.scatter(1, index, self.after(logits[:, :, offset - 1], tokens)), valid=valid)
+            for offset, tokens in enumerate(before, 1)
         ]
 
     def _anchors(self, batch: TrainBatch) -> tuple[Tensor, Tensor]:

@@ -106,7 +106,11 @@ class Eagle3(Autoregressive):
         return tuple(sorted(set(self.config.read)))
 
     def fuse(self, hidden: Mapping[int, Tensor]) -> Tensor:
-        levels = self.input_norm(concat_layers(hidden, self.config.read, self.level_scales))
+        return self.project(concat_layers(hidden, self.config.read, self.level_scales))
+
+    def project(self, levels: Tensor) -> Tensor:
+        """Scaled levels [..., H · levels] -> feature [..., H]."""
+        levels = self.input_norm(levels)
         if self.config.fc_norm:
             parts = zip(self.fc_norm, levels.chunk(len(self.fc_norm), -1), strict=True)
             levels = torch.cat([norm(level) for norm, level in parts], -1)
