@@ -212,6 +212,18 @@ def placements(spec: Spec) -> tuple[str, ...]:
     return ("inline", "process") if bound else ("inline", "process", "edge")
 
 
+def reads_events(spec: Spec) -> bool:
+    """True if the drafter of a spec cannot draft without an event recording.
+
+    >>> [reads_events(parse(text)) for text in ("glance", "union:glance,memory", "fallback:glance,eagle2")]
+    [True, True, False]
+    """
+    if spec.name == "fallback":
+        return all(map(reads_events, spec.parts))
+    own = METHODS.get(spec.name)
+    return (own is not None and "events" in own.senses) or any(map(reads_events, spec.parts))
+
+
 def repays_a_core(spec: Spec) -> bool:
     """True if some part of a drafter runs a network of its own that does not look into the target.
 

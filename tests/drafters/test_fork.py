@@ -5,8 +5,7 @@ from functools import cache, partial
 import pytest
 import torch
 
-from crossdraft.drafters.combine.fallback import FallbackDrafter
-from crossdraft.drafters.combine.phased import PhasedDrafter
+from crossdraft.drafters.combine.handover import HandoverDrafter
 from crossdraft.drafters.combine.union import UnionDrafter
 from crossdraft.drafters.cross_vocab.drafter import CROSS_VOCAB_METHODS
 from crossdraft.drafters.independent import IndependentDrafter
@@ -23,6 +22,9 @@ from tests.drafters.combine.test_fallback import Refusing
 from tests.drafters.combine.test_union import chain
 from tests.drafters.cross_vocab.test_drafter import drafter as foreign
 from tests.engine.zoo import ZOO, as_target, noisy
+
+PhasedDrafter = partial(HandoverDrafter, phased=True)
+FallbackDrafter = partial(HandoverDrafter, phased=False)
 
 QUESTION, RING = "kkk", (30, 31, 32, 33)
 GREEDY, WARM = Sampling(), Sampling(temperature=1.0, seed=3)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crossdraft.checkpoints.models import check_target
-from crossdraft.cli.options import AsJson, check_values, reads_events
+from crossdraft.cli.options import AsJson, check_values
 from crossdraft.cli.reporting import hush, import_engine, report, saying
 from crossdraft.errors import CrossdraftError
-from crossdraft.methods import check_drafter_files, read_spec
+from crossdraft.methods import check_drafter_files, read_spec, reads_events
 
 if TYPE_CHECKING:
     from crossdraft.api import Options

@@ -20,7 +20,7 @@ import typer
 from crossdraft.checkpoints.models import check_event_model, check_target
 from crossdraft.checks import whole
 from crossdraft.errors import CrossdraftError
-from crossdraft.methods import METHODS, check_drafter_files, check_spec, read_spec
+from crossdraft.methods import METHODS, check_drafter_files, check_spec, read_spec, reads_events
 from crossdraft.options import OPTIONS, Options, kinds
 from crossdraft.specs import Spec
 
@@ -381,18 +381,6 @@ def check_models(target: str = "reference", event: str = "event", *, shows: bool
             f"{', '.join(EVENT_MODELS)}, or the folder of an EventGPT."
         )
     check_event_model(event)
-
-
-def reads_events(spec: Spec) -> bool:
-    """True if the drafter of a spec cannot draft without an event recording.
-
-    >>> [reads_events(read_spec(text)) for text in ("glance", "union:glance,memory", "fallback:glance,eagle2")]
-    [True, True, False]
-    """
-    if spec.name == "fallback":
-        return all(map(reads_events, spec.parts))
-    own = METHODS.get(spec.name)
-    return (own is not None and "events" in own.senses) or any(map(reads_events, spec.parts))
 
 
 def check_recorded(spec: Spec, *, events: bool) -> None:

@@ -10,14 +10,14 @@ from rich.console import Console
 from crossdraft.api import ENCODES_CLIPS, USUAL, Engine, Options, default_drafter
 from crossdraft.checks import spans
 from crossdraft.cli.cores import choose_cores
-from crossdraft.cli.options import PairOptions, check_recorded, reads_events
+from crossdraft.cli.options import PairOptions, check_recorded
 from crossdraft.cli.reporting import hush, waiting
 from crossdraft.cli.view import live_view
 from crossdraft.drafters.event.load import check_event_drafter
 from crossdraft.engine.request import Answer, Request
 from crossdraft.engine.runner.runner import refusals_unlogged
 from crossdraft.errors import CrossdraftError
-from crossdraft.methods import METHODS, check_spec, read_spec
+from crossdraft.methods import METHODS, check_spec, read_spec, reads_events
 
 WARM_UP_TOKENS = 4
 

@@ -1,15 +1,18 @@
 """Who stands in for a drafter that refuses a request, early or late."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from crossdraft.api import Engine, Options
-from crossdraft.drafters.combine.fallback import FallbackDrafter
+from crossdraft.drafters.combine.handover import HandoverDrafter
 from crossdraft.engine.drafter import NOTHING, Budget, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from tests.drafters.combine.test_union import Scripted, chain
+
+FallbackDrafter = partial(HandoverDrafter, phased=False)
 
 REFUSAL = replace(NOTHING, refusal="no events")
 PROMPT = Needs(hidden_layers=(1,))  # of one that drafts nothing before the target has read
@@ -71,6 +74,18 @@ def test_a_refusal_may_come_after_the_target_has_begun():
     assert proposed(drafter, states) == [(3,)]
     drafter.commit(states, [VerifyOutput((0,), (3, 8))])
     assert other.received == [VerifyOutput((), (7,)), VerifyOutput((0,), (3, 8))]
+
+
+def test_a_refusal_after_the_other_one_was_ended_is_said_each_time():
+    first, other = Scripted(chain(1, 2)), substitute(chain(3))
+    drafter = FallbackDrafter(first, other)
+    states = drafter.begin([Request("?")])
+    assert (proposed(drafter, states), other.ended) == ([(1, 2)], 1)
+    drafter.commit(states, [VerifyOutput((0,), (1, 9))])
+    first.draft = REFUSAL
+    assert [drafter.propose(states, [Budget(4)])[0] for _ in range(2)] == [REFUSAL, REFUSAL]
+    drafter.end(states)
+    assert (first.ended, other.ended) == (1, 1)
 
 
 def test_what_both_refuse_is_refused():

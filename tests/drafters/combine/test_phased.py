@@ -1,11 +1,12 @@
 """Drafters that hand over to one another."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from crossdraft.api import Engine, Options
-from crossdraft.drafters.combine.phased import PhasedDrafter
+from crossdraft.drafters.combine.handover import HandoverDrafter
 from crossdraft.drafters.combine.union import UnionDrafter
 from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.engine.drafter import NOTHING, Budget, Needs, VerifyOutput
@@ -15,6 +16,8 @@ from crossdraft.errors import CrossdraftError
 from tests.drafters.combine.test_fallback import PROMPT, REFUSAL, Refusing, substitute
 from tests.drafters.combine.test_union import Scripted, chain
 from tests.drafters.test_fork import independent, output, same
+
+PhasedDrafter = partial(HandoverDrafter, phased=True)
 
 NOTE = "The drafter of the prefill gave up (no events); the other one drafted."
 

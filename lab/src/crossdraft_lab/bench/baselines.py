@@ -45,8 +45,8 @@ def white_frames(config: EventGPTConfig) -> NDArray[np.uint8]:
 
 
 @contextmanager
-def clocked_passes(module: nn.Module | None) -> Iterator[list[tuple[float, float]]]:
-    """Collect start and end, in seconds, of each forward of a module within the context; none if `module` is `None`."""
+def clocked_passes(*modules: nn.Module | None) -> Iterator[list[tuple[float, float]]]:
+    """Collect start and end, in seconds, of each forward of these modules within the context; `None` is none."""
     starts: list[float] = []
     spans: list[tuple[float, float]] = []
 
@@ -56,7 +56,7 @@ def clocked_passes(module: nn.Module | None) -> Iterator[list[tuple[float, float
         spans.append((starts.pop(), time.perf_counter()))
 
     with ExitStack() as hooks:
-        if module is not None:
+        for module in filter(None, modules):
             begin = module.register_forward_pre_hook(lambda *_: starts.append(time.perf_counter()))
             hooks.callback(begin.remove)
             hooks.callback(module.register_forward_hook(end).remove)

@@ -4,8 +4,7 @@ Random weights at Qwen3.5's default sizes, three gated delta nets and one attend
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
@@ -21,6 +20,7 @@ from crossdraft.engine.recurrent.mixers import find_mixers
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.baselines import clocked_passes, seconds_in
 from crossdraft_lab.bench.environment import environment
 from crossdraft_lab.bench.scale import DTYPES, parsed, parser_of, publish, run_program
 from crossdraft_lab.bench.scale_measure import Json
@@ -72,18 +72,19 @@ def compare_steps(
     }
     on_cpu = device.type == "cpu"  # elsewhere a module's forward ends before its work does
     found: dict[str, list[float]] = {name: [] for name in (*ways, *(PARTS if on_cpu else ()))}
-    linears = [part for mixer in mixers for part in mixer.modules() if isinstance(part, nn.Linear)]
+    clocked = mixers if on_cpu else ()
+    linears = [part for mixer in clocked for part in mixer.modules() if isinstance(part, nn.Linear)]
     for turn in range(-WARM_UPS, repeats):
         for name, run in ways.items():
-            with clocked(mixers) as whole, clocked(linears) as parts:
+            with clocked_passes(*clocked) as whole, clocked_passes(*linears) as parts:
                 start = time.perf_counter()
                 run()
                 spent = time.perf_counter() - start
             if turn >= 0:
                 found[name].append(spent)
             if turn >= 0 and name == "tree" and on_cpu:
-                found["modules"].append(sum(whole))
-                found["projections"].append(sum(parts))
+                found["modules"].append(seconds_in(whole))
+                found["projections"].append(seconds_in(parts))
     shares = [one / two - 1 for one, two in zip(*(found.get(name, []) for name in PARTS), strict=True)]
     return {
         "environment": environment(),
@@ -93,19 +94,6 @@ def compare_steps(
         "over_hugging_face": median_ratio(found["hugging_face"], found["ours"]).to_json(),
         "beyond_projections": round(median(shares), 3) if shares else None,
     }
-
-
-@contextmanager
-def clocked(modules: Sequence[nn.Module]) -> Iterator[list[float]]:
-    """Collect the seconds of each forward of these modules within the context, on a CPU."""
-    starts, spent = list[float](), list[float]()
-    with ExitStack() as hooks:
-        for module in modules:
-            begin = module.register_forward_pre_hook(lambda *_: starts.append(time.perf_counter()))
-            end = module.register_forward_hook(lambda *_: spent.append(time.perf_counter() - starts.pop()))
-            hooks.callback(begin.remove)
-            hooks.callback(end.remove)
-        yield spent
 
 
 def lines(found: Json) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import METHODS as DRAFTERS
-from crossdraft.methods import check_spec, methods_in, read_spec, repays_a_core
+from crossdraft.methods import check_spec, methods_in, read_spec, reads_events, repays_a_core
 from crossdraft.specs import Spec
 from crossdraft_lab.bench.common import check_each_once, check_names
 
@@ -78,14 +78,14 @@ def usual_methods(*, shipped: bool, more_cores: bool, in_words: bool = False) ->
 
 
 def needs_events(name: str) -> bool:
-    """True if a method, or a part of a drafter's spec, reads an event recording.
+    """True if a method cannot run without an event recording; see `methods.reads_events`.
 
     >>> [needs_events(name) for name in ("union:ngram,memory", "hf", "event-inline", "union:event,memory")]
     [False, False, True, True]
     """
     if name in UNDRAFTED or name == "hf-lookup":
         return False
-    return name in EVENT_METHODS or any("events" in method.senses for method in methods_in(spec_of(name)))
+    return name in EVENT_METHODS or reads_events(spec_of(name))
 
 
 def is_blind(spec: Spec) -> bool:

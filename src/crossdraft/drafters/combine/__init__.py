@@ -21,18 +21,16 @@ def join_union(parts: "Parts", settings: NoSettings, context: DrafterContext) ->
 
 def join_phased(parts: "Parts", settings: NoSettings, context: DrafterContext) -> "Drafter[Any]":
     """Join two drafters: the first drafts while the target reads, the second afterwards."""
-    from crossdraft.drafters.combine.phased import PhasedDrafter
+    from crossdraft.drafters.combine.handover import HandoverDrafter
 
-    hidden, later = parts
-    return PhasedDrafter(hidden, later)
+    return HandoverDrafter(*parts, phased=True)
 
 
 def join_fallback(parts: "Parts", settings: NoSettings, context: DrafterContext) -> "Drafter[Any]":
     """Join two drafters: the second drafts for requests that the first refuses."""
-    from crossdraft.drafters.combine.fallback import FallbackDrafter
+    from crossdraft.drafters.combine.handover import HandoverDrafter
 
-    first, other = parts
-    return FallbackDrafter(first, other)
+    return HandoverDrafter(*parts, phased=False)
 
 
 TWO, MANY = (2, 2), (2, None)
