@@ -4,7 +4,7 @@ Random weights at Qwen3.5's default sizes, three gated delta nets and one attend
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
