@@ -36,9 +36,6 @@ SPECS = [
     "event:words=3",
     "event:how=slem",
     "event:how=tli",
-    "event:tree=dynamic",
-    "event:tree=cape",
-    "event:tree=sequoia",
     "union:(event:words=2),memory",
 ]
 pytestmark = pytest.mark.usefixtures("one_target")
@@ -278,15 +275,7 @@ def test_every_record_is_whole():
         assert set(method.weights) <= {field.name for field in fields(method.settings)}
 
 
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        ("event:tree=oak", "tree=oak; tree must be one of dynamic, cape, sequoia"),
-        ("event:words=2,tree=cape", "not both"),
-        ("event:tree=cape,width=3", "width"),
-        ("event:tree=cape,counts=counts.json", "leave them out"),
-    ],
-)
+@pytest.mark.parametrize(("spec", "said"), [("event:tree=dynamic", "no setting 'tree'")])
 def test_trees_that_make_no_sense(spec, said):
     with pytest.raises(CrossdraftError, match=said):
         build(spec, DrafterContext())

@@ -39,7 +39,7 @@ MIXED = ("union:event,eagle2",)  # a part that looks into the target, and one th
 JOINED = ("union:glance,ngram",)  # one that is sent what the target sees, and one that is sent the prompt's ids
 SPECS = [
     *(spec for method in METHODS.values() for spec in method.examples or MORE.get(method.name, ())),
-    *("event:words=2", "event:tree=dynamic", *MIXED, *JOINED),
+    *("event:words=2", *MIXED, *JOINED),
 ]
 QUICK = ("event", "glance", "ngram", "union:event,memory", *JOINED)
 

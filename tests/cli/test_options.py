@@ -98,8 +98,6 @@ AT_ONCE = [
     ("ask --video=VIDEO --drafter=model:dir=EMPTY ?", "lacks config.json"),
     ("ask --video=VIDEO --drafter=union:memory,(model:dir=nowhere) ?", "nor a folder"),
     ("ask --video=VIDEO --drafter=event:dir=nowhere ?", "nor a folder"),
-    ("ask --video=VIDEO --drafter=event:tree=sequoia,counts=nowhere ?", "names counts that are not there"),
-    ("ask --video=VIDEO --drafter=event:words=2,tree=cape ?", "asks for trees in two ways"),
     ("ask --video=VIDEO --drafter=eagle2:dir=EMPTY ?", "holds no head"),
     ("ask --video=VIDEO --drafter=online:(eagle2:dir=nowhere) ?", "There is no folder nowhere"),
     ("ask --video=VIDEO --drafter=event_medusa:dir=nowhere ?", "There is no folder nowhere"),

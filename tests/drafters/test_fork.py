@@ -11,13 +11,13 @@ from crossdraft.drafters.cross_vocab.drafter import CROSS_VOCAB_METHODS
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.memory.drafter import Datastores, MemoryDrafter
 from crossdraft.drafters.ngram.drafter import NgramDrafter
-from crossdraft.drafters.tree_model import TreeDrafter
 from crossdraft.drafters.trees.dynamic import expand_and_rerank
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.prompt import known_ids
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
+from crossdraft_lab.drafters.iid.tree_model import TreeDrafter
 from tests.drafters.combine.test_fallback import Refusing
 from tests.drafters.combine.test_union import chain
 from tests.drafters.cross_vocab.test_drafter import drafter as foreign

@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.drafters.tree_model import TreeDrafter, branches_of
 from crossdraft.drafters.trees.builder import TopK, TreeBuilder
 from crossdraft.drafters.trees.dynamic import chain_with_siblings, expand_and_rerank
-from crossdraft.drafters.trees.sequoia import sequoia_tree
-from crossdraft.drafters.trees.static import RankCounts, Shape, fill
+from crossdraft.drafters.trees.static import Shape, fill
 from crossdraft.engine.accept import Chance
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.cost_model import CostModel
@@ -26,6 +24,7 @@ from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling, warp
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import ROOT, DraftTree
+from crossdraft_lab.drafters.iid.tree_model import TreeDrafter, branches_of
 from tests.drafters.trees.languages import ByChance
 from tests.engine.rules.rounds import error
 from tests.engine.zoo import ZOO, as_target, noisy
@@ -42,7 +41,6 @@ GROWERS = {
     "static": partial(fill, SHAPE),
     "dynamic": partial(expand_and_rerank, beam=2, width=two),
     "by confidence": chain_with_siblings,
-    "sequoia": partial(sequoia_tree, accepted=(0.6, 0.3)),
 }
 
 
@@ -125,16 +123,6 @@ def deviation(target: Target, model: Target, name: str, monkeypatch) -> float:
 @pytest.mark.parametrize("name", GROWERS)
 def test_sampled_answers_follow_the_targets_distribution(target, kin, name, monkeypatch):
     assert deviation(target, kin, name, monkeypatch) < 1e-12
-
-
-def test_the_trees_by_name(kin, tmp_path):
-    counts = RankCounts([[90, 90]], [[20, 60]])
-    counts.save(tmp_path / "counts.json")
-    request = Request("xx", max_new_tokens=40, sampling=Sampling(temperature=1.5, seed=3))
-    for name in ("dynamic", "cape", "sequoia"):
-        drafter = TreeDrafter.of(kin, name, counts=tmp_path / "counts.json" if name == "sequoia" else None)
-        (draft,) = drafter.propose(drafter.begin([request]), [Budget(6)])
-        assert 1 < len(draft.tree) <= 6
 
 
 def test_a_planted_bug_in_sampling_is_seen(target, kin, monkeypatch):
@@ -226,7 +214,7 @@ def test_a_planted_bug_in_the_reuse_is_seen(kin, monkeypatch):
 def test_a_planted_bug_in_the_branches_is_seen(kin, monkeypatch):
     """The control: branches are fed as children of one another."""
     monkeypatch.setattr(
-        "crossdraft.drafters.tree_model.branches_of",
+        "crossdraft_lab.drafters.iid.tree_model.branches_of",
         lambda tree, trunk, branches: DraftTree.chain(branches_of(tree, trunk, branches).tokens),
     )
     assert strays(kin, GROWERS["dynamic"]) > 0

@@ -6,13 +6,14 @@ import pytest
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.ngram.drafter import NgramDrafter
-from crossdraft.drafters.tree_model import TreeDrafter
+from crossdraft.drafters.trees.dynamic import expand_and_rerank
 from crossdraft.engine.conformance import SequentialPositions, planted
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.reference import generate
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
+from crossdraft_lab.drafters.iid.tree_model import TreeDrafter
 from tests.engine.zoo import ZOO, as_target, noisy
 
 REQUEST = Request("xx", max_new_tokens=12)
@@ -32,7 +33,7 @@ def drafter_of(kind, name):
         "none": lambda: None,
         "ngram": NgramDrafter,
         "model": lambda: IndependentDrafter(near),
-        "tree": lambda: TreeDrafter.of(near, "dynamic"),
+        "tree": lambda: TreeDrafter(near, expand_and_rerank),
     }[kind]()
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.drafters.tree_model import TreeDrafter
+from crossdraft.drafters.trees.dynamic import expand_and_rerank
 from crossdraft.engine.conformance import PARENTS, check_conformance, planted
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.drafter import NO_NEEDS, Draft
@@ -24,6 +24,7 @@ from crossdraft.engine.target import Target
 from crossdraft.engine.traits import check_layers
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.drafters.iid.tree_model import TreeDrafter
 from tests.engine.recurrent.tiny import EXACT, KINDS, WITHOUT_POSITIONS, ask, generated, prompt_of, target_of, tiny
 from tests.engine.scripted import IgnoresCommits
 
@@ -300,7 +301,7 @@ def test_a_recurrent_model_drafts_for_another(kind):
     same = DecodeLoop(own, DraftRunner(drafter, "before"), adaptive=False).generate(requests)
     assert all(answer.stats.accepted > 16 for answer in same)
     with pytest.raises(CrossdraftError, match="keeps states, which cannot go back by one token"):
-        TreeDrafter.of(own, "dynamic")
+        TreeDrafter(own, expand_and_rerank)
 
 
 def test_passes_are_timed():

@@ -1,7 +1,6 @@
 """The drafters `event`, `blind` and `foreign`: an EventGPT that writes the target's vocabulary, or another one."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from crossdraft.checkpoints.models import check_event_model
@@ -16,16 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EventSettings:
-    """Settings of an EventGPT: top-k tokens of a position in one pass, or a tree that takes a pass for each level.
+    """Settings of an EventGPT: top-k `words` of a position in one pass.
 
-    `counts` is a file of measured acceptance by rank for tree=sequoia; `how` bridges two vocabularies, as in
-    `TextSettings`; `dir` is the model's folder. With `slices` the model reads a whole recording as that many
-    windows, the busiest `patches` of each (default all): see `drafters.recordings`.
+    `how` bridges two vocabularies, as in `TextSettings`; `dir` is the model's folder. With `slices` the model reads a
+    whole recording as that many windows, the busiest `patches` of each (default all): see `drafters.recordings`.
     """
 
     words: Words | None = None  # 1
-    tree: Literal["dynamic", "cape", "sequoia"] | None = None
-    counts: Path | None = None  # those of the reference pair
     how: Literal["slem", "tli", "omni"] | None = None
     dir: str | None = None
     slices: Count | None = None
@@ -34,25 +30,19 @@ class EventSettings:
     @property
     def branches(self) -> bool:
         """True if the drafts may be trees."""
-        return self.tree is not None or (self.words or 1) > 1
+        return (self.words or 1) > 1
 
 
 def check(spec: Spec, settings: EventSettings, target: str | None) -> None:
     """Check a model's name or folder, and how it drafts."""
-    if settings.words is not None and settings.tree is not None:
-        raise CrossdraftError(f"'{spec}' asks for trees in two ways; give words or tree, not both.")
-    if settings.counts and settings.tree != "sequoia":
-        raise CrossdraftError(f"In '{spec}' counts are for tree=sequoia; leave them out.")
     if settings.how is not None and settings.branches:
         raise CrossdraftError(
-            f"'{spec}' asks for a tree, but what crosses vocabularies is a chain; leave out how, or words and tree."
+            f"'{spec}' asks for a tree, but what crosses vocabularies is a chain; leave out how, or words."
         )
     if settings.patches is not None and settings.slices is None:
         raise CrossdraftError(f"In '{spec}' patches are of slices; give slices too, or leave them out.")
     if settings.dir is not None and spec.name != "event":
         raise CrossdraftError(f"'{spec}' names two models; write event:dir={settings.dir}.")
-    if settings.counts is not None and not settings.counts.is_file():
-        raise CrossdraftError(f"'{spec}' names counts that are not there, {settings.counts}; check the path.")
     check_event_model(settings.dir or spec.name)
 
 
@@ -61,7 +51,6 @@ def build(spec: Spec, settings: EventSettings, context: DrafterContext) -> "Draf
     from crossdraft.drafters.cross_vocab.assistant import CrossVocabDrafter
     from crossdraft.drafters.cross_vocab.vocabulary import target_table
     from crossdraft.drafters.event.load import load_event_drafter
-    from crossdraft.drafters.tree_model import TreeDrafter
 
     check(spec, settings, context.target)
     tokenizer = context.read_tokenizer()
@@ -82,11 +71,9 @@ def build(spec: Spec, settings: EventSettings, context: DrafterContext) -> "Draf
         if settings.branches:
             raise CrossdraftError(
                 f"'{spec}' has another vocabulary than the target, and what crosses vocabularies is a chain; leave out "
-                "words and tree."
+                "words."
             )
         return drafter
-    if settings.tree is not None:  # a pass for each level
-        return TreeDrafter.of(drafter.model, settings.tree, context.banned, settings.counts)
     drafter.words = settings.words or 1
     return drafter
 

@@ -7,11 +7,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from crossdraft.drafters.tree_model import TreeDrafter, TreeModelState
 from crossdraft.drafters.trees.dynamic import expand_and_rerank
 from crossdraft.engine.drafter import Budget, Draft
 from crossdraft.engine.sampling import sample_one
 from crossdraft.engine.target import Target
+from crossdraft_lab.drafters.iid.tree_model import TreeDrafter, TreeModelState
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,12 @@ each level. After verification the accepted branch stays in the cache as far as 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from crossdraft.drafters.base import Draws, PerRequestDrafter, banned_bias, read_prompt
 from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TopK
-from crossdraft.drafters.trees.dynamic import chain_with_siblings, expand_and_rerank
-from crossdraft.drafters.trees.sequoia import sequoia_tree
-from crossdraft.drafters.trees.static import RankCounts
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.passes import Chunk, PassRow
@@ -30,7 +26,6 @@ from crossdraft.errors import CrossdraftError
 
 SPARE = 192  # tokens of the cache after the answer, for nodes that are fed together
 BuildTree = Callable[[ProbsFn, SelectFn, Budget], BuiltTree]
-ACCEPTED = (0.951, 0.037, 0.008, 0.001)  # by rank: `event` in 40 greedy validation answers of the reference pair
 
 
 @dataclass(eq=False)
@@ -75,23 +70,6 @@ class TreeDrafter(PerRequestDrafter[TreeModelState]):
         self.model = model
         self.build = build
         self.banned = banned_bias(model, banned)
-
-    @classmethod
-    def of(cls, model: Target, tree: str, banned: Sequence[int] = (), counts: Path | None = None) -> "TreeDrafter":
-        """The drafter of a kind of tree.
-
-        Args:
-            model, banned: as in `TreeDrafter`.
-            tree: `dynamic` (EAGLE-2), `cape` (CaPE) or `sequoia` (Sequoia).
-            counts: for `sequoia`, a file of measured acceptance by rank (`RankCounts`); default `ACCEPTED`.
-
-        Raises:
-            CrossdraftError: a file that cannot be read.
-        """
-        if tree == "sequoia":
-            accepted = ACCEPTED if counts is None else RankCounts.load(counts).by_rank()
-            return cls(model, partial(sequoia_tree, accepted=accepted), banned)
-        return cls(model, {"dynamic": expand_and_rerank, "cape": chain_with_siblings}[tree], banned)
 
     def _begin(self, request: Request) -> TreeModelState:
         prompt, cache, out = read_prompt(
