@@ -95,6 +95,12 @@ CASES: dict[str, tuple[Damage, str]] = {
     "compressed": (config(compression_config={"quant_method": "compressed-tensors"}), "is quantised"),
     "old gptq": (written("quantize_config.json", "{}"), "is quantised .quantize_config.json"),
     "lora": (written("adapter_config.json", "{}"), "holds an adapter .*merge_and_unload"),
+    "an assistant": (config(model_type="gemma4_assistant"), "is a drafter's folder, an assistant's; .*assistant:dir="),
+    "a wrong class": (
+        config(model_type="llama", architectures=["LlamaModel"], vision_config=None),
+        r"architectures = .'LlamaModel'., and models of type 'llama' that write text are LlamaForCausalLM; mend",
+    ),
+    "weights are NaN": (weights(lambda found: found[HEAD][0].fill_(float("nan"))), "have numbers that are not finite"),
     "unknown type": (config(model_type="bert"), "'bert' cannot be a target: transformers .* has no class"),
     "no type": (config(model_type=None), "type is None; take config.json"),
     "an unknown state": (

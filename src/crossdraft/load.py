@@ -11,7 +11,10 @@ import torch
 import transformers
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
-from transformers.models.auto.modeling_auto import MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+)
 
 from crossdraft.checkpoints.files import check_files, quantization_method, read_config, target_class
 from crossdraft.checkpoints.locate import EVENT_MODELS, TARGETS, repair_hint, shipped_or_found
@@ -25,6 +28,7 @@ from crossdraft.engine.fast.packed_linear import has_bf16, prepack
 from crossdraft.engine.fast.quantized_linear import bytes_saved, check_quantization, quantize_layers
 from crossdraft.engine.fast.unused_layers import pass_unread
 from crossdraft.engine.generation import read_defaults, read_file
+from crossdraft.engine.passes import Chunk, PassRow
 from crossdraft.engine.prompt import PromptIds, known_ids, text_ids
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
@@ -108,6 +112,7 @@ def load_target(
     if text or model.config.model_type not in CLASSES:
         words = TextPrompt(tokenizer, skips_visuals=False)
         target = _adapter(model, tokenizer, words if text else _by_processor(words, model, folder, num_frames, fps))
+        _check_finite(target, folder)
         return _tried(target) if tried else target
     spec, sampling = frame_settings(*video_settings(folder))
     where, settings = image_settings(folder) or (folder, None)
@@ -117,7 +122,22 @@ def load_target(
     prepare = VideoPrompt(
         model, tokenizer, spec, sampling.instead(num_frames, fps), stills, asks_for_visuals=source == "reference"
     )
-    return _adapter(model, tokenizer, prepare)
+    target = _adapter(model, tokenizer, prepare)
+    _check_finite(target, folder)
+    return target
+
+
+@torch.inference_mode()
+def _check_finite(target: Target, folder: Path) -> None:
+    """Refuse weights that are not finite, by the logits of one token: a pass is a fraction of what loading takes."""
+    cache = target.new_cache()
+    cache.add_row(1)
+    out = target.extend(cache, [PassRow(0, Chunk(torch.zeros(1, dtype=torch.long)))])
+    if not bool(out.logits[0].isfinite().all()):
+        raise CrossdraftError(
+            f"The weights in {folder} have numbers that are not finite, or overflow in "
+            f"{dtype_name(target.model.dtype)}; take the checkpoint anew, or another dtype."
+        )
 
 
 def _by_processor(
@@ -170,7 +190,14 @@ def _class_of(folder: Path) -> Any:
     """Return the class of a checkpoint that can be a target."""
     kind = target_class(folder)
     if kind == ANY_CLASS:
-        named = read_config(folder)["model_type"]
+        config = read_config(folder)
+        named, classes = config["model_type"], config.get("architectures")
+        own = str(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(named))
+        if own.endswith("ForCausalLM") and named not in MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES:
+            raise CrossdraftError(
+                f"{folder / 'config.json'} has architectures = {classes}, and models of type {named!r} that write text "
+                f"are {own}; mend the entry, or take another model."
+            )
         kind = MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES.get(named)
         if kind is None:
             raise CrossdraftError(

@@ -66,6 +66,17 @@ def test_a_target_that_does_not_repeat_itself_shows_and_is_named(engine, request
     assert "The target alone did not repeat its own tokens either." in found.sentence()
 
 
+def test_a_note_that_runs_repeat_with_other_figures_is_said_once(engine, request_):
+    said = "Drafting did not pay in {} of 40 rounds."
+    first, *runs = (
+        replace(engine.generate(request_), notes=(said.format(count), *more))
+        for count, more in ((35, ()), (36, ()), (37, ("A frame is damaged.",)), (38, ("A frame is damaged.",)))
+    )
+    assert summarise(engine, request_, [first], runs, first).notes == ("A frame is damaged.",)
+    plain = engine.generate(request_)
+    assert summarise(engine, request_, [plain], runs[:1] * 2, plain).notes == (said.format(36),)
+
+
 def test_sampled_answers_are_neither_identical_nor_not(engine, request_):
     sampled = replace(request_, sampling=Sampling(temperature=1.0))
     answer = engine.generate(sampled)

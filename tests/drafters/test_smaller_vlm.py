@@ -12,6 +12,7 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.language_model.load import load_model_drafter
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_tokenizer, text_folder
+from crossdraft.methods import check_drafter_files, read_spec
 from tests.engine.late_target import wait_for
 from tests.tiny_families import IDS, TEXT, save_family
 
@@ -97,6 +98,15 @@ def test_frames_and_pixels_make_its_prompt_shorter(name, frames, pixels, size, f
 @pytest.mark.parametrize("name", ["gemma3", "qwen3_5"])
 def test_a_vlm_whose_type_also_writes_text_alone_sees(name, folders, vocabulary):
     assert load_model_drafter(str(folders[name]), vocabulary, device="cpu").needs.video
+
+
+def test_frames_of_a_text_model_or_beyond_a_context_are_refused_before_weights(folders):
+    for words, sentence in (
+        (f"model:dir={text_folder('text')},frames=2", "holds a text model, which sees nothing; leave out frames and"),
+        (f"model:dir={folders['gemma3']},frames=99999", r"frames=99999 are more than the \d+ positions that"),
+    ):
+        with pytest.raises(CrossdraftError, match=sentence):
+            check_drafter_files(read_spec(words))
 
 
 def test_what_sees_nothing_or_one_size_is_refused(folders, vocabulary):

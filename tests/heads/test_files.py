@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import config_of, described, fits, load_head, read_config, save_head
+from crossdraft.heads.folders import head_json
 from crossdraft.heads.networks.base import SharedWeights, shifted, target_to_draft
 from crossdraft.heads.registry import NETWORKS
 from crossdraft.load import load_target
@@ -50,8 +51,8 @@ def test_shared_weights_are_not_stored(tmp_path):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"format": 7}, "describes no head of this version"),
-        ({"network": "eagel"}, "describes no head of this version"),
+        ({"format": 7}, "describes a head of the network 'eagle', which this version of crossdraft does not have"),
+        ({"network": "eagel"}, "describes a head of the network 'eagel', which this version of crossdraft does not"),
         ({"scale": 2}, "has no key 'scale'; its keys are format, network, target, config"),
         ({"config": {**EAGLE, "head": 4, "draft_ids": [3, 4]}}, "no setting 'head'; did you mean 'heads'?"),
         ({"config": {"heads": 4}}, "settings of the network 'eagle' are missing"),
@@ -180,3 +181,19 @@ def test_values_of_another_type_do_not_fit(value, kind):
 def test_types_in_words():
     assert described(tuple[int, ...] | None) == "a list, each a whole number, or null"
     assert described(Literal["uniform", "random"]) == "one of uniform, random"
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ({"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama"},
+         "holds a head of another project .layout eagle.; `crossdraft head import .* NEW`"),
+        ({"model_type": "qwen2_vl"}, "holds no head but a model of type 'qwen2_vl'; as a drafter it is model:dir="),
+        ({"model_type": "gemma4_assistant"}, "of type 'gemma4_assistant'; as a drafter it is assistant:dir="),
+    ],
+)  # fmt: skip
+def test_a_folder_of_something_else_is_named_with_the_drafter_that_takes_it(tmp_path, config, sentence):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CrossdraftError, match=sentence) as error:
+        head_json(tmp_path)
+    assert str(error.value).count("eagle") <= 1  # no list of networks

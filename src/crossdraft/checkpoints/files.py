@@ -38,6 +38,9 @@ class StoredTensor:
     bytes: int
 
 
+ASSISTANT = "_assistant"  # ends the type of a model that drafts for one target alone
+
+
 def check_files(folder: Path) -> None:
     """Refuse a folder that holds no checkpoint of a kind that is loaded. Reads no weights, only what describes them.
 
@@ -55,6 +58,8 @@ def check_files(folder: Path) -> None:
         raise CrossdraftError(
             f"{folder} is no model: it is a head, which a drafter takes as its dir (METHOD:dir={folder})."
         )
+    if str(config.get("model_type")).endswith(ASSISTANT):
+        raise CrossdraftError(f"{folder} is a drafter's folder, an assistant's; it drafts as assistant:dir={folder}.")
     _refuse_quantised(folder, config)
     check_tokenizer(folder)
     stored_tensors(folder)

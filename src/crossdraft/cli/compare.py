@@ -164,6 +164,11 @@ def compare(engine: Engine, request: Request, answer: Answer, repeats: int = REP
     )
 
 
+def _kind(note: str) -> str:
+    """A note without its figures: runs say the same with other ones."""
+    return "".join(letter for letter in note if not letter.isdigit())
+
+
 def _run_name(name: str, shares: Mapping[str, tuple[int, ...] | None]) -> str:
     """Name of a run, for people."""
     if name not in shares:
@@ -186,7 +191,9 @@ def summarise(
     """
     greedy = engine.target.defaults.resolve(request).sampling.greedy
     pair = first_unequal(alone, (displayed, *drafted)) if greedy else None
-    notes = [note for run in drafted for note in run.notes if note not in displayed.notes]  # new ones
+    shown = {_kind(note) for note in displayed.notes}
+    found = {_kind(note): note for run in drafted for note in run.notes}
+    notes = [note for kind, note in found.items() if kind not in shown]  # new ones, each kind once
     if greedy and len({run.tokens for run in alone}) > 1:
         notes.append("The target alone did not repeat its own tokens either.")
     own, other, learned = _median_run(alone), _median_run(drafted), None
@@ -201,7 +208,7 @@ def summarise(
         drafted_ms=1e3 * other.stats.total_s,
         repeats=len(drafted),
         cores=cores,
-        notes=tuple(dict.fromkeys(notes)),
+        notes=tuple(notes),
         lossy=dict(displayed.stats.lossy).get("rule"),  # both read the prompt the same way
         learned=learned,
         drafted=other,

@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from crossdraft.checkpoints.files import ASSISTANT
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import read_json
+from crossdraft.heads.convert.layouts import layout_of
 from crossdraft.heads.registry import NETWORKS
 
 FORMAT = 1
@@ -24,12 +26,27 @@ def head_json(folder: Path) -> dict[str, Any]:
         there = f"The folder {folder} holds no head" if folder.is_dir() else f"There is no folder {folder}"
         raise CrossdraftError(f"{there}; {hint}.")
     found = read_json(path, "head's configuration", "copy the head again")
-    if found.get("format") != FORMAT or str(found.get("network")) not in NETWORKS:
+    if found.get("format") == FORMAT and str(found.get("network")) in NETWORKS:
+        return found
+    if found.get("network"):
         raise CrossdraftError(
-            f"{path} describes no head of this version of crossdraft (networks: {', '.join(NETWORKS)}); heads of other "
-            "projects are read by `crossdraft head import`."
+            f"{path} describes a head of the network '{found['network']}', which this version of crossdraft does not "
+            "have; install the version, or the package, that wrote it."
         )
-    return found
+    kind = str(found.get("model_type"))
+    try:
+        layout = layout_of(found, str(path))
+    except CrossdraftError as error:
+        if "model_type" not in found:
+            raise
+        use = f"assistant:dir={folder}" if kind.endswith(ASSISTANT) else f"model:dir={folder}"
+        raise CrossdraftError(
+            f"{folder} holds no head but a model of type '{kind}'; as a drafter it is {use}."
+        ) from error
+    raise CrossdraftError(
+        f"{folder} holds a head of another project (layout {layout}); `crossdraft head import {folder} NEW` makes "
+        "ours of it, and dir=NEW drafts with that."
+    )
 
 
 def check_head(folder: Path, found: str, network: str | None) -> None:

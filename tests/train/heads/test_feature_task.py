@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.heads.networks.eagle3 import Eagle3Config
 from crossdraft_lab.train.core.dist import MicroBatch
 from crossdraft_lab.train.core.trainer import Stage, Trainer
 from crossdraft_lab.train.heads.batches import add_noise
-from crossdraft_lab.train.heads.feature_task import HeadLoss
+from crossdraft_lab.train.heads.feature_task import FeatureTask, HeadLoss
 from tests.train.heads.small import IDS, Counting, counting, recipe, shared_weights, small_head
 
 
@@ -28,6 +29,16 @@ def test_a_head_learns_to_count(network, tmp_path):
     assert before["tau"] < 1.6
     assert after["right_1"] > 0.9
     assert after["tau"] > 2.3  # of at most 3
+
+
+def test_levels_before_a_norm_of_all_are_not_scaled():
+    """Measured scales there could not be exported; without the norm they are measured, for which a capture is read."""
+    settings = {"levels": (1, 2, 3, 4)}
+    measured = FeatureTask.measured_settings
+    assert measured(None, Eagle3Config, settings | {"norm_before_fc": True}) == {"level_scales": (1.0,) * 4}
+    assert measured(None, Eagle3Config, settings | {"norm_before_fc": True, "level_scales": (0.5,) * 4}) == {}
+    with pytest.raises(AttributeError, match="_source"):
+        measured(None, Eagle3Config, settings | {"norm_before_fc": False})
 
 
 def test_figures_are_counted_position_by_position():

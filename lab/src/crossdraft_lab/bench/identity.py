@@ -44,7 +44,8 @@ ALL_SPECS = (*(spec for method in METHODS.values() for spec in method.examples o
 SAMPLING = Sampling(temperature=0.8, top_p=0.95)
 MADE = 16  # pairs that made targets are asked at most
 # Answers to each of them: by three targets alone, greedy and sampled, and by three drafters of each in four ways.
-MADE_ANSWERS = 3 * (2 + 3 * 4)
+MADE_GROUPS = 3 * 3
+MADE_ANSWERS = 3 * 2 + MADE_GROUPS * 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +220,7 @@ def run_identity(
     blank = blank_window(models.blind)
     checks: list[IdentityCheck] = []
     for configs in groups:
+        tick(f"opening {configs[0].spec or configs[0].name}")  # seconds, where it runs in a process of its own
         with open_configs(target, models, cores, configs, bytes_of_clip) as opened:
             for config, decoders in zip(configs, opened, strict=True):
                 checks.append(IdentityCheck(config.name, config.spec))

@@ -221,6 +221,7 @@ def identity(
         ALL,
         MADE,
         MADE_ANSWERS,
+        MADE_GROUPS,
         about_shared_clips,
         choose_configs,
         run_identity,
@@ -239,6 +240,7 @@ def identity(
     made = min(pairs, MADE) if ALL in (drafters or ()) and models.target == "reference" and quantize is None else 0
     sampled = any(one.sampled for group in groups for one in group)
     answers = pairs * (1 + sampled + sum(map(len, groups))) + made * MADE_ANSWERS
+    answers += len(groups) + (MADE_GROUPS if made else 0)
     with loaded_target(pair, chosen) as (found, target), progress("comparing", answers) as tick:
         asked = items(work) if each == 1 else about_shared_clips(items(work))
         checks = run_identity(target, pair, chosen, groups, asked, tick)

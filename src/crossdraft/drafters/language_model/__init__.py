@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from crossdraft.checkpoints.files import check_files
+from crossdraft.checkpoints.files import check_files, read_config, target_class
 from crossdraft.checkpoints.locate import shipped_or_found
 from crossdraft.errors import CrossdraftError
 from crossdraft.records import DrafterContext, Method
 from crossdraft.specs import Count, Limit, Spec
+from crossdraft.video.classes import TEXT_CLASS
 from crossdraft.video.limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
@@ -37,7 +38,16 @@ def check(spec: Spec, settings: ModelSettings, target: str | None) -> None:
     """Check a model's folder."""
     if not settings.dir:
         raise CrossdraftError("The drafter 'model' needs a folder; write model:dir=FOLDER.")
-    check_files(shipped_or_found(settings.dir, ("text",)))
+    folder = shipped_or_found(settings.dir, ("text",))
+    check_files(folder)
+    if (settings.frames or settings.pixels) and target_class(folder) == TEXT_CLASS:
+        raise CrossdraftError(f"{folder} holds a text model, which sees nothing; leave out frames and pixels.")
+    config = read_config(folder)
+    room = (config.get("text_config") or config).get("max_position_embeddings")
+    if settings.frames and isinstance(room, int) and settings.frames >= room:  # each is a token at least
+        raise CrossdraftError(
+            f"model:frames={settings.frames} are more than the {room} positions that {folder} has; give fewer."
+        )
 
 
 def build_text(spec: Spec, settings: TextSettings, context: DrafterContext) -> "Drafter[Any]":

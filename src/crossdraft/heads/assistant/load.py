@@ -1,10 +1,11 @@
 """Loads an assistant for its target."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from crossdraft.checkpoints.files import read_config, stored_tensors
@@ -60,8 +61,8 @@ def load_assistant(host: Target, folder: Path, tree: str = "dynamic", banned: Se
         _try(host, head)
     except (RuntimeError, ValueError, LookupError) as error:
         raise CrossdraftError(
-            f"The assistant in {folder} cannot attend to the keys of {type(host.model).__name__}: {first_line(error)}; "
-            "take the assistant of this checkpoint."
+            f"The assistant in {folder} cannot attend to the keys of {type(host.model).__name__}, which are of another "
+            "shape; take the assistant of this checkpoint."
         ) from error
     return drafter
 
@@ -89,7 +90,7 @@ def _made(host: Target, folder: Path) -> AssistantHead:
     embedder: Any = host.model.get_input_embeddings()
     head = AssistantHead(sizes, borrowing_decoder(config), embedder, {kind: kept[kind] for kind in kinds}, clusters)
     weights = {name: read(tensor) for name, tensor in stored_tensors(folder).items() if name != TIED}
-    head.load_state_dict(weights)
+    _fill(head, weights)
     return head.to(host.device, host.model.dtype).eval()
 
 
@@ -125,10 +126,19 @@ def _made_blocks(host: Target, folder: Path) -> DFlash:
     head = DFlash(config, shared).to(host.device, host.model.dtype)
     del head.lm_head
     weights = {ENCODER.get(name, name): read(tensor) for name, tensor in stored_tensors(folder).items()}
-    head.load_state_dict(weights)
+    _fill(head, weights)
     output: Any = host.model.get_output_embeddings()
     head.lm_head = output
     return head.eval()
+
+
+def _fill(head: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Load the weights of an assistant; a ValueError names one that does not fit."""
+    own = head.state_dict()
+    wrong = sorted(own.keys() ^ weights.keys()) or [name for name in own if own[name].shape != weights[name].shape]
+    if wrong:
+        raise ValueError(f"its '{wrong[0]}' is missing, left over or of another shape ({len(wrong)} such)")
+    head.load_state_dict(weights)
 
 
 def borrowing_decoder(config: Any) -> PreTrainedModel:

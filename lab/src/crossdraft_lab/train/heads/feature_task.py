@@ -89,10 +89,15 @@ class FeatureTask(HeadTask):
         return f"trees of {settings.nodes} nodes, chains of {settings.chain}"
 
     def measured_settings(self, kind: type[HeadConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
-        """`level_scales`: 1 / root mean square of each level that the head fuses, over a few answers."""
+        """`level_scales`: 1 / root mean square of each level that the head fuses, over a few answers.
+
+        Before one norm of all levels they are 1: its weights undo them, and no other project's files hold them there.
+        """
         levels = levels_read(kind, settings)
         if not levels or "level_scales" in settings:
             return {}
+        if settings.get("norm_before_fc"):
+            return {"level_scales": (1.0,) * len(levels)}
         batch = self._source(sorted(set(levels)), ()).batch(0, SCALE_SAMPLE, MicroBatch())
         return {"level_scales": scales_of(batch.hidden, batch.lengths.tolist(), levels)}
 
