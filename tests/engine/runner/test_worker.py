@@ -18,7 +18,7 @@ QUESTIONS = ("x", "no", "xx")
 def test_what_a_drafter_refuses_is_that_requests(method, tmp_path):
     ours, theirs = Pipe()
     drafter = Refusing(method)
-    outputs = [(key, (), (7,), (), True) for key in range(3)]
+    outputs = [(key, (), (7,), True) for key in range(3)]
     for key, question in enumerate(QUESTIONS):
         ours.send(("begin", (key, pack_request(Request(question))[0], False, [])))
     for serial in (1, 2):
