@@ -34,7 +34,7 @@ def test_no_history_makes_a_plan_that_cannot_be(history):
         model.step.add(waited)
         model.saw_acceptance(request, levels, round(kept * levels), [0.5] * levels if beyond else ())
         for rows in (1, 2):
-            plan = model.plan(30, request, rows, beyond)
+            plan = model.plan(30, request, rows)
             assert 0 <= plan.depth <= 30
             assert plan.token_s >= 0
             assert math.isfinite(plan.token_s)
