@@ -108,8 +108,8 @@ CASES: dict[str, tuple[Damage, str]] = {
         r"Layer 0 of .*, of type linear_attention, keeps a state by a rule that is not known here",
     ),
     "layers of another type": (
-        part("text_config", layer_types=["hybrid", "full_attention"]),
-        r"layers of the types hybrid, .*linear_attention and sliding_attention alone",
+        part("text_config", layer_types=["hybrid_mamba", "full_attention"]),
+        r"layers of the types hybrid_mamba, .*linear_attention and sliding_attention alone",
     ),
     "layers as text": (part("text_config", num_hidden_layers="four"), "describes no model .*num_hidden_layers"),
     "no layers": (part("text_config", num_hidden_layers=0), "unknown model.language_model.layers.0"),

@@ -261,7 +261,10 @@ class PassBuilder:
             window = cache.open_window(slice(part[0].index, part[-1].index + 1), wide)
             mask = self.masks(cache, part, wide, max(keys, window.end))
             if isinstance(cache, StateCache):
-                cache.enter(window, self.paths(part, wide))
+                paths = self.paths(part, wide)
+                if self.traits.relative:
+                    paths = replace(paths, places=self.places(cache, part, wide, max(keys, window.end)))
+                cache.enter(window, paths)
             real = real_tokens([len(row) for row in part], wide)
             real = None if real is None else to_device(real, self.device)
             segments.append(Segment(part, len(ids), wide, window, mask, real))
@@ -325,16 +328,20 @@ class PassBuilder:
             return mask
         return torch.ones(width, keys, dtype=torch.bool, device=self.device).tril()[None, None]
 
-    def near(self, cache: KVCache, rows: Sequence[PassRow], width: int, keys: int) -> Tensor:
-        """[B, 1, width, keys], True = within a layer's window, or its chunk, counted along a node's own path."""
+    def places(self, cache: KVCache, rows: Sequence[PassRow], width: int, keys: int) -> tuple[Tensor, Tensor]:
+        """[B, width] and [B, keys] places of a segment's tokens, and of all keys, on their own paths."""
         own, index = [], []
         for row in rows:
             length, m, n = cache.lengths[row.index], len(row.chunk.tokens), len(row.tree)
-            nodes = [length + m - 1 + depth for depth in row.tree.depths]
+            nodes = [length + m - 1 + depth for depth in self.depths(row.tree)]
             # Padding, too, sees at least itself: a query that sees nothing gives NaN.
             own.append([*range(length, length + m), *nodes, *range(length + m + n, length + width)])
             index.append([*range(length), *own[-1], *range(length + width, keys)])
-        queries, seen = (to_device(torch.tensor(table), self.device) for table in (own, index))
+        return to_device(torch.tensor(own), self.device), to_device(torch.tensor(index), self.device)
+
+    def near(self, cache: KVCache, rows: Sequence[PassRow], width: int, keys: int) -> Tensor:
+        """[B, 1, width, keys], True = within a layer's window, or its chunk, counted along a node's own path."""
+        queries, seen = self.places(cache, rows, width, keys)
         seen, queries = seen[:, None, None], queries[:, None, :, None]
         if (span := self.traits.span) is not None:
             return seen // span == queries // span

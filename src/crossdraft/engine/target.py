@@ -67,7 +67,7 @@ class Target:
         self.passes = PassBuilder.of(model.eval())
         self.model, self.device, self.traits = model, self.passes.device, self.passes.traits
         without_cudnn_attention(self.device)
-        read_along_paths(self.traits.mixers)
+        read_along_paths(self.traits.mixers, self.traits.relative)
         self.clock = clock_of(self.device)
         self.prepare = prepare
         self._encoder: Callable[[Prompt], Encoded] | None = None

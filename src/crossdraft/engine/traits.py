@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from crossdraft.engine.devices import entry_device
-from crossdraft.engine.recurrent.mixers import find_mixers
+from crossdraft.engine.recurrent.mixers import find_mixers, find_relative
 from crossdraft.errors import CrossdraftError
 
 # Where configurations name the ids that visual features replace; EventGPT's frames are a video to its adapter.
@@ -28,6 +28,11 @@ PLACEHOLDERS = {
 KNOWN_LAYERS = frozenset(("full_attention", "sliding_attention", "chunked_attention"))
 TOKEN_TYPES = ("mm_token_type_ids", "token_type_ids")
 STATE_LAYERS = frozenset(("linear_attention", "conv"))  # that keep a state
+HYBRID_LAYERS = {
+    "hybrid": "full_attention",
+    "hybrid_sliding": "sliding_attention",
+}  # that keep keys, too, and attend so
+KEEP_STATES = STATE_LAYERS | HYBRID_LAYERS.keys()
 FREE_LAYERS = frozenset(("mlp", "moe"))  # that keep nothing (Nemotron-H)
 ROUTES = ("moe_mm_token_type_ids",)
 
@@ -68,7 +73,8 @@ class Traits:
     all_slide: bool = False  # every layer does (Mistral), so that there is one mask
     span: int | None = None  # positions of a chunk, in layers whose tokens see their own chunk alone (Llama 4)
     blocks: ImageBlocks | None = None  # None: visual tokens attend causally, too
-    mixers: Mapping[int, nn.Module] = field(default_factory=dict[int, nn.Module])  # of the layers that keep a state
+    mixers: Mapping[int, nn.Module] = field(default_factory=dict[int, nn.Module])  # by the numbers of their states
+    relative: tuple[nn.Module, ...] = ()  # attention that depends on distances along paths
     routed: tuple[str, ...] = ()  # inputs by which visual tokens get experts of their own (ERNIE 4.5 VL)
 
     @property
@@ -90,7 +96,8 @@ def detect_traits(model: PreTrainedModel) -> Traits:
             kind.
     """
     config, text = model.config, model.config.get_text_config()
-    layers = getattr(text, "layer_types", None)
+    given: list[str] | None = getattr(text, "layer_types", None)
+    layers = None if given is None else [HYBRID_LAYERS.get(kind, kind) for kind in given]
     chunked = layers is not None and "chunked_attention" in layers
     slides = layers is None or "sliding_attention" in layers
     check_layers(type(model).__name__, layers or ())
@@ -113,7 +120,8 @@ def detect_traits(model: PreTrainedModel) -> Traits:
         span=getattr(text, "attention_chunk_size", None) if chunked else None,
         blocks=None if axes else _blocks(model, placeholders, parameters),
         routed=tuple(name for name in ROUTES if name in parameters),
-        mixers=find_mixers(model, {at: kind for at, kind in enumerate(layers or ()) if kind in STATE_LAYERS}),
+        mixers=find_mixers(model, {at: kind for at, kind in enumerate(given or ()) if kind in KEEP_STATES}),
+        relative=find_relative(model),
     )
 
 
@@ -198,8 +206,8 @@ def check_layers(name: str, layers: Sequence[str]) -> None:
         name: of the model, or where it lies.
         layers: `layer_types` of its configuration.
     """
-    if others := sorted({*map(str, layers)} - KNOWN_LAYERS - STATE_LAYERS - FREE_LAYERS):
-        known = sorted(KNOWN_LAYERS | STATE_LAYERS)
+    if others := sorted({*map(str, layers)} - KNOWN_LAYERS - KEEP_STATES - FREE_LAYERS):
+        known = sorted(KNOWN_LAYERS | KEEP_STATES)
         raise CrossdraftError(
             f"{name} has layers of the types {', '.join(others)}, whose caches and masks are not known here; give a "
             f"model with layers of the types {', '.join(known[:-1])} and {known[-1]} alone."

@@ -9,6 +9,7 @@ import torch
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.trees.dynamic import expand_and_rerank
+from crossdraft.engine.cache import KVCache
 from crossdraft.engine.conformance import PARENTS, check_conformance, planted
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.drafter import NO_NEEDS, Draft
@@ -39,7 +40,10 @@ from tests.engine.recurrent.tiny import (
 from tests.engine.scripted import IgnoresCommits
 
 TOKENS = range(20, 20 + len(PARENTS))
-OFTEN = [("qwen3_5", "video"), ("lfm2", "text"), ("kimi_linear", "text"), ("nemotron_h", "text")]
+OFTEN = [
+    *(("qwen3_5", "video"), ("lfm2", "text"), ("kimi_linear", "text"), ("nemotron_h", "text")),
+    ("inkling_mm_model", "text"),
+]
 CASES = [(kind, what) for kind, inputs in KINDS.items() for what in inputs]
 RARE = [pytest.param(*case, marks=pytest.mark.slow) for case in CASES if case not in OFTEN]
 STATES = [kind for kind, _ in OFTEN]
@@ -350,9 +354,39 @@ def test_a_model_outside_of_passes_is_unchanged_and_let_go():
         layer.owner.rows  # noqa: B018
 
 
+def test_keys_and_convolutions_of_one_layer_are_both_committed(monkeypatch):
+    """Inkling's layers keep keys and four convolutions' inputs; without either a pass after a tree would be wrong."""
+    target = target_of(model_of("inkling_mm_model"))
+    prompt = prompt_of("inkling_mm_model", "image")
+    assert len(target.traits.mixers) == 4 * 4
+    monkeypatch.setattr(StateCache, "settle", lambda cache: cache._segments.clear())
+    assert check_conformance(target, prompt, TOKENS).compacted > 1e-3
+    monkeypatch.undo()
+    monkeypatch.setattr(KVCache, "keep", lambda cache, row, path: cache.advance(row, len(path)))
+    assert check_conformance(target, prompt, TOKENS).compacted > 1e-3
+
+
+@pytest.mark.parametrize("where", ["own", "seen"])
+def test_distances_are_those_along_paths(where):
+    class Sequential(PassBuilder):
+        def places(self, cache, rows, width, keys):
+            own, seen = super().places(cache, rows, width, keys)
+            count = torch.arange(keys).expand(len(rows), -1)
+            return (count[:, -width:], seen) if where == "own" else (own, count)
+
+    target, prompt = target_of(model_of("inkling_mm_model")), prompt_of("inkling_mm_model", "text")
+    assert check_conformance(planted(target, Sequential), prompt, TOKENS).riding > 1e-3
+
+
 def test_what_is_not_known_is_refused_by_name():
     with pytest.raises(CrossdraftError, match="M has layers of the types hybrid_mamba, whose caches and masks"):
         check_layers("M", ["full_attention", "hybrid_mamba"])
+    model = tiny("inkling_mm_model")
+    del model.get_decoder().layers[1].self_attn.q_norm  # as in Inkling 2, whose convolutions are others
+    with pytest.raises(
+        CrossdraftError, match="Layer 1 of InklingForConditionalGeneration, of type hybrid, keeps a state"
+    ):
+        target_of(model)
     model = tiny("lfm2")
     del model.model.layers[2].conv.out_proj
     with pytest.raises(CrossdraftError, match="Layer 2 of Lfm2ForCausalLM, of type conv, keeps a state by a rule that"):

@@ -36,6 +36,11 @@ MAMBA = {
     "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "linear_attention"],
     "n_shared_experts": 1, "moe_shared_expert_intermediate_size": 32,
 }  # fmt: skip
+INKLING = {
+    "layer_types": ["hybrid_sliding", "hybrid"] * 2, "sliding_window_size": 6, "rel_extent": 9, "d_rel": 4,
+    "swa_num_attention_heads": 4, "swa_num_key_value_heads": 4, "swa_head_dim": 8, "log_scaling_n_floor": 5,
+    "mlp_layer_types": ["dense", "sparse", "dense", "dense"], "n_shared_experts": 1, "logits_mup_width_multiplier": 1.0,
+}  # fmt: skip
 QWEN_ROPE = {"rope_parameters": ROPE | {"mrope_section": [2, 3, 3], "mrope_interleaved": True}}
 VISION = {
     "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_heads": 2, "num_hidden_layers": 2,
@@ -46,13 +51,15 @@ SEES = {
     "qwen3_5": DELTA | QWEN_ROPE,
     "qwen3_5_moe": DELTA | QWEN_ROPE | EXPERTS | {"shared_expert_intermediate_size": 32},
     "lfm2_vl": CONV | {"model_type": "lfm2"},
+    "inkling_mm_model": INKLING | EXPERTS,
     "lfm3_vl": CONV | {"layer_types": ["conv", "sliding_attention", "conv", "full_attention"], "sliding_window": 8},
 }
 KINDS = dict.fromkeys(TEXT, ("text",)) | dict.fromkeys(SEES, ("text", "image", "video"))
-KINDS["lfm2_vl"] = ("text", "image")  # it reads no clips
+KINDS["lfm2_vl"] = KINDS["inkling_mm_model"] = ("text", "image")  # they read no clips
 
 
 WITHOUT_POSITIONS = ("kimi_linear", "nemotron_h")  # their order is the states' alone
+FOLDS = ("inkling_mm_model",)  # whose encoder folds patches of two frames
 EXACT = ("lfm2", "lfm2_vl", "lfm3_vl")  # the others compute their states in float32, whatever their weights are in
 
 
@@ -67,8 +74,8 @@ def tiny(kind: str, dtype: torch.dtype = torch.float64, **more: Any) -> PreTrain
         build: Any = transformers.AutoModelForCausalLM.from_config
     else:
         made = config(
-            text_config=SIZES | SEES[kind], vision_config=VISION, image_token_id=IMAGE, video_token_id=VIDEO,
-            vision_start_token_id=95, vision_end_token_id=96,
+            text_config=SIZES | SEES[kind], vision_config=VISION | ({"num_hidden_layers": 3} if kind in FOLDS else {}),
+            image_token_id=IMAGE, video_token_id=VIDEO, vision_start_token_id=95, vision_end_token_id=96,
         )  # fmt: skip
         build = transformers.AutoModelForImageTextToText.from_config
     torch.manual_seed(0)
@@ -77,6 +84,8 @@ def tiny(kind: str, dtype: torch.dtype = torch.float64, **more: Any) -> PreTrain
     with torch.no_grad():
         for name, weight in model.named_parameters():
             weight.mul_(3)
+            if kind in FOLDS and name == "lm_head.weight":  # an answer without placeholders can be a turn's beginning
+                weight[IMAGE:].zero_()
             if name.endswith(("A_log", "dt_bias")):  # memories of some ten tokens
                 weight.copy_(torch.linspace(-2.5, -1, weight.numel()).view_as(weight))
     return model
@@ -90,6 +99,8 @@ def prompt_of(kind: str, what: str, words: tuple[int, ...] = (11, 12, 13, 14, 15
     """A prompt of words, behind an image or a clip."""
     if what == "text":
         return Prompt(torch.tensor([1, 5, 6, *words, 7, 8, 9]))
+    if kind in FOLDS:
+        return Prompt(torch.tensor([1, 5, 6, *[IMAGE] * 4, *words, 9]), {"pixel_values": random(4, 2, 4, 4, 3)})
     if kind == "lfm2_vl":
         sides = {"spatial_shapes": torch.tensor([[4, 4]]), "pixel_attention_mask": torch.ones(1, 16, dtype=torch.long)}
         return Prompt(torch.tensor([1, 5, 6, *[IMAGE] * 4, *words, 9]), {"pixel_values": random(1, 16, 48), **sides})

@@ -42,11 +42,13 @@ class Paths:
         head: number of first tokens that are read as text, as they are many; 0, or all pending ones of a single row.
         seen: [B, n - head, n - head] true where the second token is the first, or one that it follows.
         taps: [B, n, K] see `tap_table`.
+        places: [B, n] and [B, keys] places of the tokens, and of all keys, on their paths; for `relative_attention`.
     """
 
     head: int
     seen: Tensor
     taps: Tensor
+    places: tuple[Tensor, Tensor] | tuple[()] = ()
 
     @classmethod
     def of(
@@ -191,7 +193,7 @@ class StateCache(KVCache):
 
     Args:
         num_layers, max_rows, capacity: as in `KVCache`.
-        states: indexes of these layers.
+        states: numbers of the states, as in `find_mixers`: a layer's own, or more where it keeps keys, too.
         tree_rule: `read_tree`, or another way to compute the same.
     """
 
@@ -207,7 +209,8 @@ class StateCache(KVCache):
         self.tree_rule = tree_rule
         self._states = {layer: StateLayer(self) for layer in states}
         for layer, kept in self._states.items():
-            self.layers[layer] = cast("Any", kept)  # transformers knows layers of other kinds, too
+            if layer < num_layers:
+                self.layers[layer] = cast("Any", kept)  # transformers knows layers of other kinds, too
         self._segments: dict[int, Paths] = {}  # of the last pass, by their first rows
         self._ends: dict[int, int] = {}  # last committed token of a row, among those of the last pass
         self._pending: dict[int, int] = {}  # number of pending tokens of a row in the last pass
@@ -219,9 +222,9 @@ class StateCache(KVCache):
         """True: a row cannot go back to any of its tokens."""
         return True
 
-    def state_layer(self, index: int) -> StateLayer:
-        """The states of one of the model's layers."""
-        return self._states[index]
+    def state_layer(self, number: int) -> StateLayer:
+        """The states of this number."""
+        return self._states[number]
 
     @property
     def paths(self) -> Paths:
