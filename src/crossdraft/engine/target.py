@@ -76,9 +76,10 @@ class Target:
         self.decode = self.text.decode
         self.eos = frozenset(eos)
         self.defaults = replace(defaults or GenerationDefaults(), eos=tuple(sorted(self.eos)))
-        self.reserved = frozenset(reserved) | self.traits.visual_ids
         self.text_config = model.config.get_text_config()
         self.vocab_size: int = self.text_config.vocab_size
+        said = getattr(self.text_config, "unpadded_vocab_size", None) or self.vocab_size  # logits that Inkling gives
+        self.reserved = frozenset(reserved) | self.traits.visual_ids | frozenset(range(said, self.vocab_size))
         self.context: int = self.text_config.max_position_embeddings
         plain = not (self.traits.mrope or self.traits.window or self.traits.mixers)
         self.fast = find_fast(model) if plain else None

@@ -366,6 +366,14 @@ def test_keys_and_convolutions_of_one_layer_are_both_committed(monkeypatch):
     assert check_conformance(target, prompt, TOKENS).compacted > 1e-3
 
 
+def test_padded_rows_of_a_vocabulary_are_never_drafted():
+    model = tiny("inkling_mm_model")
+    model.config.text_config.unpadded_vocab_size = 90
+    assert target_of(model).reserved == {*range(90, 99)}
+    logits = model(prompt_of("inkling_mm_model", "text").input_ids[None]).logits
+    assert logits.shape[-1] == 90
+
+
 @pytest.mark.parametrize("where", ["own", "seen"])
 def test_distances_are_those_along_paths(where):
     class Sequential(PassBuilder):

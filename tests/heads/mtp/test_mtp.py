@@ -299,7 +299,9 @@ def test_layers_of_other_shapes_are_left_alone_and_it_is_said_once(tmp_path, cap
 
 
 def test_a_target_without_such_layers_or_with_others_is_refused(folders, tmp_path):
-    with pytest.raises(CrossdraftError, match="holds no multi-token-prediction layers, from which 'mtp' drafts"):
+    with pytest.raises(
+        CrossdraftError, match="holds no multi-token-prediction layers of a known layout, from which 'mtp' drafts"
+    ):
         cd.Engine.load(save_text("qwen3", tmp_path / "plain"), "mtp", ALONE)
     with pytest.raises(CrossdraftError, match="holds no multi-token-prediction"):
         cd.Engine.load("reference", "mtp", ALONE)

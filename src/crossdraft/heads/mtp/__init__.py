@@ -24,8 +24,8 @@ def check(spec: Spec, settings: MtpSettings, target: str | None) -> None:
     """Raise CrossdraftError unless the target's checkpoint has MTP layers, whole."""
     if target is not None and not find_mtp(folder := shipped_or_found(target, TARGETS)):
         raise CrossdraftError(
-            f"{folder} holds no multi-token-prediction layers, from which '{spec}' drafts; name another drafter, such "
-            "as union:memory,ngram."
+            f"{folder} holds no multi-token-prediction layers of a known layout, from which '{spec}' drafts; name "
+            "another drafter, such as union:memory,ngram."
         )
 
 
