@@ -20,8 +20,16 @@ from crossdraft.heads.files import revived
 from crossdraft.heads.networks.train_batch import TrainBatch
 from tests.heads.convert.folders import LEVELS, exported, host
 from tests.heads.convert.publishers import POSITION, PUBLISHERS
+from tests.heads.convert.test_layouts import BLOCKS, PARALLEL, block_tensors, parallel_tensors
 
-LAYOUTS = {"eagle1": "eagle", "eagle": "eagle3", "speculators": "eagle3", "dflash": "dflash", "medusa": "medusa"}
+LAYOUTS = {
+    "eagle1": "eagle", "eagle": "eagle3", "speculators": "eagle3", "dflash": "dflash", "medusa": "medusa",
+    "dspark": "dflash", "peagle": "eagle3",
+}  # fmt: skip
+CONVERTER = {"eagle1": "eagle", "dspark": "dflash", "peagle": "eagle"}  # where the layout's name is another
+MADE = {  # layouts that nothing of ours writes
+    "dspark": (BLOCKS["SpecForge"], block_tensors), "peagle": (PARALLEL["SpecForge"], parallel_tensors),
+}  # fmt: skip
 OTHERS: dict[str, Any] = {  # where "twice as much" would say nothing
     "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
     "layer_types": ["sliding_attention"] * 2,
@@ -46,6 +54,7 @@ SAID_BY = {  # settings whose sentence names the tensor that they do not fit
     "num_hidden_layers": ("lacks 'layers.",),
     "dflash_config": ("The weights do",),
     "markov_rank": ("lacks 'markov_head.",),
+    "vocab_size": ("'markov_w2.weight' has", "The head drafts 60 of"),
 }
 
 
@@ -108,8 +117,11 @@ CASES = [*FROM_TRANSFORMERS.items(), *PUBLISHED.items()]
 
 def of_layout(layout: str) -> ForeignHead:
     """A small head in that layout, whose config says each of its settings once."""
+    if layout in MADE:
+        made, tensors_of = MADE[layout]
+        return ForeignHead(copy.deepcopy(made), tensors_of(made))
     more = {"layers": 1} if layout in ("dflash", "medusa") else {}
-    foreign = exported(LAYOUTS[layout], "eagle" if layout == "eagle1" else layout, **more)[1]
+    foreign = exported(LAYOUTS[layout], CONVERTER.get(layout, layout), **more)[1]
     config = copy.deepcopy(dict(foreign.config))
     config.pop("eagle_config", None)
     layer = config.get("transformer_layer_config", config)
@@ -121,15 +133,16 @@ def of_layout(layout: str) -> ForeignHead:
 @torch.inference_mode()
 def ours(foreign: ForeignHead, layout: str) -> torch.Tensor:
     """Two drafts' logits of the imported head."""
-    native = CONVERTERS["eagle" if layout == "eagle1" else layout].read(foreign, host())
-    settings = replace(native.config, anchors=LONG) if layout == "dflash" else native.config  # a block at each position
+    native = CONVERTERS[CONVERTER.get(layout, layout)].read(foreign, host())
+    blocks = CONVERTER.get(layout, layout) == "dflash"
+    settings = replace(native.config, anchors=LONG) if blocks else native.config  # a block at each position
     head = revived(native.network, settings, host().shared, native.weights)
     return torch.stack([one.logits[0, POSITION] for one in head(random_batch(head))[:2]])
 
 
 def batch_of(foreign: ForeignHead, layout: str) -> TrainBatch:
     """The batch that `ours` reads."""
-    return random_batch(exported(LAYOUTS[layout], "eagle" if layout == "eagle1" else layout)[0])
+    return random_batch(exported(LAYOUTS[layout], CONVERTER.get(layout, layout))[0])
 
 
 def changed(config: dict[str, Any], layout: str, key: str, value: Any, inner: bool) -> dict[str, Any]:
@@ -202,6 +215,11 @@ def test_an_unknown_key_is_refused_whatever_its_value(layout):
         ("dflash", "block_size", 3),
         ("dflash", "rms_norm_eps", 0.01),
         ("dflash", "is_causal", True),
+        ("dspark", "sample_from_anchor", False),
+        ("dspark", "block_size", 3),
+        ("peagle", "norm_before_residual", True),
+        ("peagle", "mask_token_id", 7),
+        ("peagle", LEVELS, [1, 2, 3]),
         ("dflash", "dflash_config", {"mask_token_id": 2, "target_layer_ids": [0, 1, 2, 3, 4], "whole_prompt": True}),
     ],
 )
@@ -212,6 +230,8 @@ def test_a_followed_key_is_followed(layout, key, value):
 @pytest.mark.parametrize(
     ("layout", "table", "key", "value"),
     [
+        ("dspark", layouts.DFLASH_KEYS, "hidden_act", "gelu"),
+        ("peagle", layouts.PEAGLE_KEYS, "mlp_bias", True),
         ("eagle", layouts.EAGLE3_KEYS, "attention_bias", True),
         ("eagle", layouts.EAGLE3_KEYS, "mlp_bias", True),
         ("eagle", layouts.EAGLE3_KEYS, "hidden_act", "gelu"),

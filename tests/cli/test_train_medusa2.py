@@ -114,7 +114,7 @@ def test_a_training_is_not_gone_on_with_from_another_beginning(
         ("eagle3", (), 1, "Eagle3 does not; take Medusa"),
         ("medusa", (), 0, "--online asks for 0 scenes; give 1 or more"),
         ("medusa", (), -3, "--online asks for -3 scenes; give 1 or more"),
-        ("nowhere", (), 1, "nowhere; `crossdraft train` writes heads."),
+        ("nowhere", (), 1, "nowhere; `crossdraft train` and `head import` write heads."),
         ("medusa", ("rnak=2",), 1, "did you mean 'rank'?"),
         ("medusa", ("loss.smooth_11=1",), 1, "did you mean 'smooth_l1'"),
         ("medusa", ("optim.learning_rate=1e30", "optim.clip_norm=1e30"), 1, "of the cycle through its clips"),

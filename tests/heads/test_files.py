@@ -77,7 +77,9 @@ def test_a_setting_that_an_older_version_wrote_and_no_network_has_is_passed_over
 
 
 def test_a_folder_without_a_head_says_where_there_is_one(tmp_path):
-    with pytest.raises(CrossdraftError, match=r"There is no folder .*nowhere; `crossdraft train` writes heads\."):
+    with pytest.raises(
+        CrossdraftError, match=r"There is no folder .*nowhere; `crossdraft train` and `head import` write heads\."
+    ):
         read_config(tmp_path / "nowhere")
     with pytest.raises(CrossdraftError, match="holds no head; `crossdraft train`"):
         read_config(tmp_path)

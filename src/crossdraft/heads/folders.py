@@ -22,7 +22,11 @@ def head_json(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
         inner = folder / "head"
-        hint = f"its head lies in {inner}" if (inner / CONFIG).is_file() else "`crossdraft train` writes heads"
+        hint = (
+            f"its head lies in {inner}"
+            if (inner / CONFIG).is_file()
+            else "`crossdraft train` and `head import` write heads"
+        )
         there = f"The folder {folder} holds no head" if folder.is_dir() else f"There is no folder {folder}"
         raise CrossdraftError(f"{there}; {hint}.")
     found = read_json(path, "head's configuration", "copy the head again")

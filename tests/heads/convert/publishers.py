@@ -194,4 +194,7 @@ def medusa(config: Config, t: Mapping[str, Tensor], batch: TrainBatch) -> Tensor
     return torch.stack(found)
 
 
-PUBLISHERS = {"eagle1": eagle, "eagle": eagle3, "speculators": speculators, "dflash": dflash, "medusa": medusa}
+PUBLISHERS = {
+    "eagle1": eagle, "eagle": eagle3, "speculators": speculators, "dflash": dflash, "medusa": medusa,
+    "dspark": dflash, "peagle": peagle,
+}  # fmt: skip
