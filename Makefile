@@ -145,14 +145,14 @@ $(INTEROP_VLLM)/.ready: Makefile
 	$(INTEROP_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check av h5py hdf5plugin
 	@touch $@
 
-# torch and torchvision must be of one build: these are PyPI's, with CUDA's libraries, and run on a CPU.
+# torch and torchvision must be of one build: these are PyPI's, with CUDA's libraries, and run on a CPU. timm has towers.
 INTEROP_PROCESSORS := .venv-processors
 interop-processors: $(INTEROP_PROCESSORS)/.ready
 	PYTHONPATH=. $(ONE_THREAD) $(INTEROP_PROCESSORS)/bin/python -W ignore tests/interop/processors.py $(ARGS)
 
 $(INTEROP_PROCESSORS)/.ready: constraints.txt Makefile
 	test -x $(INTEROP_PROCESSORS)/bin/python || $(PYTHON) -m venv $(INTEROP_PROCESSORS)
-	$(INTEROP_PROCESSORS)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.14.1 torchvision==0.29.1
+	$(INTEROP_PROCESSORS)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.14.1 torchvision==0.29.1 timm==1.0.31
 	$(INTEROP_PROCESSORS)/bin/python -m pip install --quiet --disable-pip-version-check \
 	  $$(grep '^transformers==' constraints.txt) typer rich jinja2 'av>=18' 'pillow>=11'
 	$(INTEROP_PROCESSORS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .

@@ -35,7 +35,9 @@ def with_ids(values: dict[str, Any], ids: Mapping[str, Any], vocabulary: int) ->
     """Values with the ids of special tokens, as `{"image_token": 7}`, and the size of the vocabulary."""
     named = {f"{name}_{end}": one for name, one in ids.items() for end in ("id", "index", "ids")}
     for part in (values, values.get("text_config") or {}):
-        part |= {name: one for name, one in {**named, "vocab_size": vocabulary}.items() if name in part}
+        written = vocabulary - part.get("additional_vocab_size", 0)  # the others are only read
+        named |= {"vocab_size": written, "vocab_size_per_layer_input": written}
+        part |= {name: one for name, one in named.items() if name in part}
     return values
 
 

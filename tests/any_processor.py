@@ -47,6 +47,7 @@ GLM |= {
     for end, one in (("start", "begin"), ("end", "end"))
 }
 BEGUN = tuple(f"<|begin_of_{what}|><|{what}|><|end_of_{what}|>" for what in ("image", "video"))
+HEARS = {"nemotron_h_omni": "ParakeetFeatureExtractor"}  # which no table of transformers names
 VISION = "<|vision_start|>{}<|vision_end|>"
 
 
@@ -214,6 +215,76 @@ CASES: dict[str, Case] = {
     ),
 }
 CASES["muse_spark"] = CASES["muse_glimmer"]
+SOFT = {"patch_size": 4, "max_soft_tokens": 70, "pooling_kernel_size": 2}
+GEMMA = {f"{name}_token": f"<|{name}|>" for name in ("image", "audio", "boi", "eoi", "boa", "eoa")}
+CASES |= {
+    "gemma4": Case(GEMMA | {"video_token": "<|video|>"}, SOFT, SOFT, edits={"vision_config": SOFT}),
+    "gemma4_unified": Case(GEMMA | {"video_token": "<|video|>"}, SOFT, SOFT, edits={"vision_config": SOFT}),
+    "hunyuan_vl": Case(
+        {"image_token": "<image>", "image_start_token": "<img>", "image_end_token": "</img>"},
+        {"patch_size": 4, "size": BUDGET},
+        marks=("<img><image></img>",),
+        edits={
+            "text_config": {
+                "head_dim": 16,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 2, 2, 2]},
+            }
+        },
+    ),
+    "molmo2": Case(
+        {
+            "image_token": "<|image|>",
+            "video_token": "<|video|>",
+            "image_patch": "<im_patch>",
+            "image_start_token": "<im_start>",
+            "image_end_token": "<im_end>",
+            "low_res_image_start_token": "<low_res_im_start>",
+            "frame_start_token": "<frame_start>",
+            "frame_end_token": "<frame_end>",
+        },
+        {"size": SIDE, "patch_size": 4, "max_crops": 2, "overlap_margins": [1, 1]},
+        {"size": SIDE, "patch_size": 4},
+        more=("<im_col>", "<im_low>"),
+        edits={
+            "text_config": {"additional_vocab_size": 10},
+            "vision_config": {"image_size": [16, 16]},
+            "adapter_config": {"text_hidden_size": 4096},  # the class's own default does not fit
+        },
+    ),
+    "nemotron_h_omni": Case(
+        {"image_token": "<image>", "video_token": "<video>", "audio_token": "<so_embedding>"},
+        {"patch_size": 4, "min_num_patches": 4, "max_num_patches": 16},
+        {"patch_size": 4, "video_target_num_patches": 16, "norm_mean": [0.5] * 3, "norm_std": [0.5] * 3},
+        more=("<img>", "</img>", "<so_start>", "<so_end>"),
+    ),
+    "gemma3n": Case(GEMMA, {"size": {"height": 64, "width": 64}}, own={"image_seq_length": 256}),
+    "fast_vlm": Case(
+        image={"size": {"shortest_edge": 128}, "crop_size": {"height": 128, "width": 128}},
+        own={"patch_size": 64, "vision_feature_select_strategy": "full", "num_additional_image_tokens": 0},
+        kind="LlavaProcessor",
+        like="llava",
+    ),
+    "perception_lm": Case(
+        {"image_token": "<|image|>", "video_token": "<|video|>"},
+        {"tile_size": 28, "max_num_tiles": 2, "size": {"height": 28, "width": 28}},
+        {"size": {"height": 28, "width": 28}},
+        own={"patch_size": 14, "pooling_ratio": 1},
+        edits={
+            "vision_config": {
+                "architecture": "vit_pe_core_large_patch14_336",
+                "model_args": {
+                    "embed_dim": 64,
+                    "img_size": [28, 28],
+                    "depth": 2,
+                    "global_pool": "",
+                    "init_values": 0.1,
+                    "use_post_transformer_norm": False,
+                    "ref_feat_shape": [2, 2],
+                },
+            }
+        },
+    ),
+}
 
 
 def processor_of(kind: str, case: Case) -> ProcessorMixin:
@@ -233,7 +304,7 @@ def processor_of(kind: str, case: Case) -> ProcessorMixin:
     if "video_processor" in chosen.get_attributes():
         parts["video_processor"] = part(VIDEO_PROCESSOR_MAPPING_NAMES, case.video)
     if "feature_extractor" in chosen.get_attributes():
-        parts["feature_extractor"] = part(FEATURE_EXTRACTOR_MAPPING_NAMES, {})
+        parts["feature_extractor"] = part(HEARS | FEATURE_EXTRACTOR_MAPPING_NAMES, {})
     if "audio_processor" in chosen.get_attributes():
         parts["audio_processor"] = part(FEATURE_EXTRACTOR_MAPPING_NAMES, {})
     return chosen(**parts, **case.own, chat_template=template_of(case))
@@ -270,8 +341,12 @@ def save_model(kind: str, case: Case, folder: Path) -> None:
     tokens = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", **case.tokens}
     ids: dict[str, Any] = {name: vocabulary[token] for name, token in tokens.items()}
     ids |= {name: [vocabulary[token] for token in some] for name, some in case.lists.items()}
-    config = config_of(kind, {**EDITS[kind], **case.edits}, ids, len(vocabulary))
+    config = config_of(kind, {**EDITS.get(kind, {}), **case.edits}, ids, len(vocabulary))
     model = random_model(getattr(transformers, MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES[kind]), config, torch.float32)
+    if kind == "fast_vlm":  # whose tower begins with weights that pass nothing on
+        for weight in model.base_model.vision_tower.parameters():
+            if weight.dim() == 4:
+                torch.nn.init.kaiming_normal_(weight)
     model.generation_config.eos_token_id = vocabulary["</s>"]
     model.save_pretrained(folder)
 

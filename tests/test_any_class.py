@@ -7,12 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from transformers import AutoProcessor, BertConfig, BertLMHeadModel
+import torch
+from transformers import (
+    AutoProcessor,
+    AutoTokenizer,
+    BertConfig,
+    BertLMHeadModel,
+    LlavaForConditionalGeneration,
+    Molmo2ForConditionalGeneration,
+)
 
 import crossdraft as cd
 from crossdraft import trial
 from crossdraft.cli.main import main
 from crossdraft.engine.target import Target
+from crossdraft.engine.traits import Traits
 from crossdraft.load import load_target, text_folder
 from tests.any_processor import (
     CASES,
@@ -29,12 +38,13 @@ from tests.every_class import EDITS, RESULTS, tried
 from tests.interop import processors
 
 OPTIONS = cd.Options(device="cpu", placement="inline", adaptive=False)
+HERE = cd.Options(placement="inline", adaptive=False)
 PIXELS = np.random.default_rng(0).integers(0, 256, (70, 40, 3), dtype=np.uint8)
 
 
-def generated(target, request):
+def generated(target, request, count=24):
     prompt = target.prepare(request)
-    out = target.model.generate(prompt.input_ids[None], **prompt.features, max_new_tokens=24, do_sample=False)
+    out = target.model.generate(prompt.input_ids[None], **prompt.features, max_new_tokens=count, do_sample=False)
     return tuple(out[0, len(prompt) :].tolist())
 
 
@@ -72,7 +82,13 @@ def test_answers_are_those_of_generate(llava):
             engine.generate(cd.Request("what is <image>?", image=PIXELS))
 
 
-@pytest.mark.parametrize("kind", ["aya_vision", "idefics3", "llava_next", "paddleocr_vl"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("aya_vision", "ovis2", "paddleocr_vl"),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("hunyuan_vl", "idefics3", "llava_next")),
+    ],
+)
 def test_inputs_and_answers_are_those_of_the_class_and_its_processor(kind, tmp_path):
     """By Pillow; `make interop-processors` has all classes, and clips."""
     folder = save_kind(kind, tmp_path)
@@ -84,6 +100,8 @@ def test_inputs_and_answers_are_those_of_the_class_and_its_processor(kind, tmp_p
             assert not compared(own, prompt.input_ids, prompt.features)
             wanted = engine.target.model.generate(**own, max_new_tokens=12, do_sample=False)[0, len(prompt) :]
             assert [*engine.generate(request).tokens] == wanted.tolist()
+        again = cd.Request("Why?", image=FRAMES[4], max_new_tokens=12)  # its image is in the prefix cache
+        assert engine.generate(again).tokens == generated(engine.target, again, 12)
 
 
 def test_a_folder_whose_clips_need_torchvision(tmp_path):
@@ -114,8 +132,14 @@ def test_images_that_are_not_read_right_are_refused_and_words_are_answered(llava
         target.prepare(cd.Request(QUESTION, image=PIXELS))
 
 
-def test_ready_made_inputs_are_refused_where_the_trial_found_their_kind_wrong(tmp_path):
-    """Ovis2 puts features in place of the marks around an image, too."""
+@pytest.fixture
+def missing_marks(monkeypatch):
+    """The adapter is made wrong: it misses that Ovis2 embeds the marks around an image by its encoder's output."""
+    monkeypatch.setattr(Traits, "visual_ids", property(lambda self: frozenset(self.placeholders.values())))
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+
+
+def test_ready_made_inputs_are_refused_where_the_trial_found_their_kind_wrong(tmp_path, missing_marks):
     folder = save_kind("ovis2", tmp_path)
     processor = AutoProcessor.from_pretrained(folder)
     with cd.Engine.load(str(folder), "union:memory,ngram", OPTIONS) as engine:
@@ -133,6 +157,40 @@ def test_ready_made_inputs_are_refused_where_the_trial_found_their_kind_wrong(tm
             engine.generate(cd.Request(QUESTION, FRAMES))
 
 
+@pytest.mark.parametrize("wrong", [False, True])
+def test_ready_made_inputs_that_no_processor_made_a_trial_of_are_tried_when_they_come(llava, wrong, monkeypatch):
+    """The adapter is made wrong: it drops the features of images."""
+    model, tokenizer = LlavaForConditionalGeneration.from_pretrained(llava), AutoTokenizer.from_pretrained(llava)
+    shown = own_inputs(AutoProcessor.from_pretrained(llava), model, "image")
+    if wrong:
+        monkeypatch.setattr(Target, "_encode", lambda self, inputs: {})
+    with cd.Engine.from_model(model.eval(), tokenizer, "union:memory,ngram", HERE) as engine:
+        request = cd.Request(inputs=shown, max_new_tokens=24)
+        for _ in range(2):
+            if wrong:
+                with pytest.raises(cd.CrossdraftError, match=r"pixel_values .* conformance, inputs: .* ask in words"):
+                    engine.generate(request)
+            else:
+                assert engine.generate(request).tokens == generated(engine.target, request)
+
+
+def test_ids_that_a_model_reads_and_never_writes(tmp_path):
+    """Molmo2's, which stand behind those of its head; without torchvision only ready-made inputs show them."""
+    case = CASES["molmo2"]
+    save_model("molmo2", case, tmp_path)
+    model, tokenizer = Molmo2ForConditionalGeneration.from_pretrained(tmp_path), tokenizer_of(case)
+    ids = torch.tensor([tokenizer("Is it <im_start>").input_ids + [model.config.image_patch_id] * 4 + [290, 40, 41]])
+    pool = torch.arange(16).reshape(4, 4)
+    pixels = torch.rand(1, 16, 48, generator=torch.Generator().manual_seed(7))
+    shown = {"input_ids": ids, "pixel_values": pixels, "image_token_pooling": pool}
+    shown |= {"image_grids": torch.tensor([[2, 2, 0, 0]]), "image_num_crops": torch.tensor([1])}
+    shown["mm_token_type_ids"] = (ids >= model.config.text_config.vocab_size).int()  # the marks around it see it, too
+    assert (ids >= model.config.text_config.vocab_size).sum() > 4
+    with cd.Engine.from_model(model.eval(), tokenizer, "union:memory,ngram", HERE) as engine:
+        request = cd.Request(inputs=shown, max_new_tokens=24)
+        assert engine.generate(request).tokens == generated(engine.target, request)
+
+
 def test_the_first_error_of_a_processor_is_shown(tmp_path):
     """GOT-OCR is asked twice, and ends the second time with a StopIteration."""
     target = load_target(str(save_kind("got_ocr2", tmp_path)), "cpu", tried=False)
@@ -141,9 +199,11 @@ def test_the_first_error_of_a_processor_is_shown(tmp_path):
 
 
 @pytest.mark.parametrize("worse", ["", "ids differ"])
-def test_the_run_of_real_processors_fails_only_where_something_differs(worse, monkeypatch):
+def test_the_run_of_real_processors_fails_only_where_something_differs(worse, missing_marks, monkeypatch, tmp_path):
     """A refusal that is kept is no failure, though its cause says that logits differ."""
-    shown = []
+    shown, kept = [], tmp_path / "kept.json"
+    kept.write_text(json.dumps({"classes": {"ovis2": {"image": {"status": "refused"}}}}))
+    monkeypatch.setattr(processors, "RESULTS", kept)
     if worse:
         monkeypatch.setattr(processors, "compared", lambda *_: worse)
     assert processors.main(["ovis2"], shown.append) == bool(worse)

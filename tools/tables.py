@@ -72,10 +72,11 @@ def datasets() -> Iterator[Entry]:
 def models() -> Iterator[Entry]:
     """Every class that was tried: by inputs made by hand, and from a folder with its own processor."""
     folders = json.loads((PAGES / "results" / "processors.json").read_text(encoding="utf-8"))["classes"]
-    found = json.loads((PAGES / "results" / "models.json").read_text(encoding="utf-8"))
-    for name, tried in found["classes"].items():
+    classes = json.loads((PAGES / "results" / "models.json").read_text(encoding="utf-8"))["classes"]
+    for name, folder in folders.items():
+        tried = classes.get(name, {})
         said = [f"{what} {_error(tried[what])}" for what in ("text", "image", "clip") if what in tried]
-        yield name, _joined(*said, f"from its folder: {_folder(folders[name])}")
+        yield name, _joined(*said, f"from its folder: {_folder(folder)}")
 
 
 def _folder(found: Mapping[str, Mapping[str, str]]) -> str:

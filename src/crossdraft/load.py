@@ -3,12 +3,15 @@
 import logging
 import re
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import transformers
+from jinja2 import TemplateRuntimeError, TemplateSyntaxError
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 from transformers.models.auto.modeling_auto import (
@@ -29,16 +32,16 @@ from crossdraft.engine.fast.quantized_linear import bytes_saved, check_quantizat
 from crossdraft.engine.fast.unused_layers import pass_unread
 from crossdraft.engine.generation import read_defaults, read_file
 from crossdraft.engine.passes import Chunk, PassRow
-from crossdraft.engine.prompt import PromptIds, known_ids, text_ids
+from crossdraft.engine.prompt import Prompt, PromptIds, known_ids, text_ids
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.engine.traits import check_layers
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
-from crossdraft.processor_prompt import ProcessorPrompt, sample_prompts
+from crossdraft.processor_prompt import ProcessorPrompt, pixel_inputs, sample_prompts
 from crossdraft.text_model import TextPrompt, text_model
 from crossdraft.token_bytes import token_speller
-from crossdraft.trial import check_class
+from crossdraft.trial import check_class, try_class
 from crossdraft.video.classes import ANY_CLASS, CLASSES
 from crossdraft.video.clip import FrameSampling
 from crossdraft.video.inputs import image_spec
@@ -169,14 +172,15 @@ def _tried(target: Target) -> Target:
     if isinstance(target.prepare, ProcessorPrompt):
         for one in lacking.keys() - target.prepare.refused.keys():
             log.warning("No %s can be shown to %s: %s", one, target.source or type(target.model).__name__, lacking[one])
-        wrong = {
-            name: why
-            for one, why in found.items()
-            for name, value in prompts[one].features.items()
-            if value.is_floating_point()  # pixels; words alone may have the others, too
-        }
-        target.prepare = replace(target.prepare, refused=lacking, wrong=wrong)
+        tried = {name: found.get(one, "") for one, prompt in prompts.items() for name in pixel_inputs(prompt)}
+        trial = partial(_inputs_trial, target.model)
+        target.prepare = replace(target.prepare, refused=lacking, tried=tried, trial=trial)
     return target
+
+
+def _inputs_trial(model: PreTrainedModel, prompt: Prompt) -> str:
+    """What is wrong with ready-made inputs, by the last test on a small model; empty if nothing is."""
+    return try_class(model, {"inputs": prompt})[-1].refusal
 
 
 def _refuse_frames(target: object, num_frames: int | None, fps: float | None) -> None:
@@ -421,10 +425,20 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer in a folder.
 
     Raises:
-        CrossdraftError: the tokenizer cannot be loaded.
+        CrossdraftError: the tokenizer cannot be loaded, or its chat template is none.
     """
     try:
-        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        found = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        if found.chat_template:
+            with suppress(TemplateRuntimeError, *LIBRARY_ERRORS):  # some want more than this
+                found.apply_chat_template([{"role": "user", "content": ""}], tokenize=False)
+        return found
+    except TemplateSyntaxError as error:
+        names = "chat_template.jinja", "chat_template.json", "tokenizer_config.json"
+        where = next(folder / name for name in names if (folder / name).is_file())
+        raise CrossdraftError(
+            f"The chat template in {where} cannot be read, line {error.lineno}: {first_line(error)}; correct it there."
+        ) from error
     except LIBRARY_ERRORS as error:
         never = " (a checkpoint's own code is never run)" if "custom code" in str(error) else ""
         raise CrossdraftError(

@@ -34,7 +34,8 @@ class ProcessorPrompt:
         words: writes prompts of words alone where there is no processor.
         sampling: sampling of a file's frames.
         refused: why images or clips cannot be shown, by `image` and `clip`.
-        wrong: what the trial found wrong, by the names of ready-made inputs that hold pixels.
+        tried: what the trial found wrong, by the names of ready-made inputs that hold pixels; empty = nothing.
+        trial: tries further ones; returns what is wrong, or an empty text.
     """
 
     model: PreTrainedModel
@@ -42,7 +43,8 @@ class ProcessorPrompt:
     words: TextPrompt
     sampling: FrameSampling = field(default_factory=FrameSampling)
     refused: Mapping[str, str] = field(default_factory=dict)
-    wrong: Mapping[str, str] = field(default_factory=dict)
+    tried: dict[str, str] = field(default_factory=dict[str, str])
+    trial: Callable[[Prompt], str] = lambda prompt: ""
 
     def __call__(self, request: Request) -> Prompt:
         """Make the prompt of a request.
@@ -53,10 +55,14 @@ class ProcessorPrompt:
         """
         here = f"cannot be shown to a {type(self.model).__name__} here"
         if request.inputs is not None:
-            ids, features = ready_made(request.inputs)
-            for name in self.wrong.keys() & features.keys():
-                raise CrossdraftError(f"The {name} of the request's inputs {here}: {self.wrong[name]}")
-            return Prompt(ids, features)
+            prompt = Prompt(*ready_made(request.inputs))
+            names = pixel_inputs(prompt)
+            if new := [name for name in names if name not in self.tried]:
+                self.tried.update(dict.fromkeys(new, self.trial(prompt)))
+            for name in names:
+                if why := self.tried[name]:
+                    raise CrossdraftError(f"The {name} of the request's inputs {here}: {why}")
+            return prompt
         for part in request.visuals:
             clip = part.kind == "video"
             if why := self.refused.get("clip" if clip else "image"):
@@ -99,7 +105,9 @@ class ProcessorPrompt:
         if tokenizer.bos_token is not None and text.startswith(tokenizer.bos_token):
             given["add_special_tokens"] = False  # the template has written it
         if not images and not clips:
-            return dict(tokenizer(**given))  # some processors want an image
+            with suppress(*LIBRARY_ERRORS):  # some want an image
+                return dict(self.processor(**given))
+            return dict(tokenizer(**given))
         if "mm_token_type_ids" in inspect.signature(inspect.unwrap(self.model.forward)).parameters:
             given["return_mm_token_type_ids"] = True
         try:
@@ -123,6 +131,11 @@ class ProcessorPrompt:
             if all(part.value.strip() in text for one in messages for part in one.parts if part.kind == "text"):
                 return text
         raise ValueError("its chat template leaves out a message's text")
+
+
+def pixel_inputs(prompt: Prompt) -> list[str]:
+    """The names of a prompt's inputs that hold pixels or other numbers; words alone may have the others, too."""
+    return [name for name, value in prompt.features.items() if value.is_floating_point() or "pixel" in name]
 
 
 def _as_dict(message: Message, *, plain: bool) -> dict[str, Any]:

@@ -61,6 +61,16 @@ class Test:
         """`image` or `clip`; empty for words."""
         return next((one for one in ("image", "clip") if f", {one}" in self.name), "")
 
+    @property
+    def said(self) -> str:
+        """What was found, for an error message."""
+        return f"it was tried, and {self.name}: {self.why}{'' if self.error is None else f' by {self.error:.1e}'}"
+
+    @property
+    def refusal(self) -> str:
+        """Why what it shows is refused, and what to do; empty if it passes."""
+        return "" if self.passes else f"{self.said}; ask in words alone, or take another model."
+
 
 def try_class(model: PreTrainedModel, prompts: Mapping[str, Prompt]) -> list[Test]:
     """Try the adapter on a small random model of a model's class and configuration.
@@ -89,7 +99,8 @@ def conforms(target: Target, name: str, prompt: Prompt) -> Test:
             slow = time.perf_counter() - start > SLOW_S
         if slow and prompt.features:
             error = stepped_error(target, prompt)
-            return Test(f"{name}, in steps", error, error <= SINGLE * scale)
+            passes = error <= SINGLE * scale
+            return Test(f"{name}, in steps", error, passes, "" if passes else "logits differ from the model's own")
         found = check_conformance(target, prompt, TOKENS)
     except (CrossdraftError, *LIBRARY_ERRORS) as error:
         return Test(name, None, False, f"it fails: {first_line(error)}")
@@ -178,14 +189,13 @@ def check_class(target: Target, prompts: Mapping[str, Prompt]) -> dict[str, str]
     for test in tests:
         if test.passes:
             continue
-        found = f"it was tried, and {test.name}: {test.why}{'' if test.error is None else f' by {test.error:.1e}'}"
         if not test.shows:
             name = type(target.model).__name__
             raise CrossdraftError(
                 f"{target.source or name} cannot be used: its class {name} is not in the table of families, so "
-                f"{found}; take another model; `crossdraft check` lists all comparisons."
+                f"{test.said}; take another model; `crossdraft check` lists all comparisons."
             )
-        refused.setdefault(test.shows, f"{found}; ask in words alone, or take another model.")
+        refused.setdefault(test.shows, test.refusal)
     return refused
 
 

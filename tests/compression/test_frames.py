@@ -26,7 +26,7 @@ def test_it_reads_those_frames_alone(target, clip, count):
     made = compressed(target, f"frames:count={count}")
     prompt, whole = made.prepare(request), target.prepare(request)
     assert len(whole) - len(prompt) == (FRAMES - count) * TOKENS
-    visual = whole.input_ids.tolist().index(prompt.input_ids[made._last_visual(prompt.input_ids) - 1])
+    visual = whole.input_ids.tolist().index(prompt.input_ids[made._last_visual(prompt) - 1])
     positions, delta = prompt.positions(None)
     first = [3] if count == 1 else [0, 7]
     own = [visual + frame * TOKENS + at for frame in first for at in range(TOKENS)]

@@ -103,6 +103,9 @@ def molmo2(kind: str) -> tuple[PreTrainedModel, Prompt]:
     )
     model = build(transformers.Molmo2ForConditionalGeneration, config, "sdpa")
     pool = torch.arange(16).reshape(4, 4)
+    if kind == "video":
+        clip = {"pixel_values_videos": noise(2, 16, 48), "video_token_pooling": torch.cat((pool, pool + 16))}
+        return model, prompt("image", 8, clip | {"video_grids": torch.tensor([[2, 2, 2]])})
     shown = {"pixel_values": noise(1, 16, 48), "image_token_pooling": pool, "image_grids": torch.tensor([[2, 2, 0, 0]])}
     return model, prompt("image", 4, shown | {"image_num_crops": torch.tensor([1])})
 
@@ -205,10 +208,14 @@ NEWER: dict[str, Callable[[str], tuple[PreTrainedModel, Prompt]]] = {
     "gemma4_31B": lambda kind: gemma4(
         kind, use_bidirectional_attention="vision", attention_k_eq_v=True, num_global_key_value_heads=1
     ),
+    "gemma4_31B_near": lambda kind: gemma4(kind, use_bidirectional_attention="vision", sliding_window=3),
     "gemma4_26B_A4B": lambda kind: gemma4(
         kind, use_bidirectional_attention="vision", enable_moe_block=True, **EXPERTS, top_k_experts=2
     ),
     "gemma4_unified": lambda kind: gemma4(kind, unified=True, use_bidirectional_attention="vision"),
+    "gemma4_unified_near": lambda kind: gemma4(
+        kind, unified=True, use_bidirectional_attention="vision", sliding_window=3
+    ),
     "molmo2": molmo2,
     "hunyuan_vl": hunyuan,
     "ernie4_5_vl_moe": ernie,
@@ -216,5 +223,5 @@ NEWER: dict[str, Callable[[str], tuple[PreTrainedModel, Prompt]]] = {
     "qwen3_omni_moe_thinker": lambda kind: omni(kind, "3"),
     "llama4": llama4,
 }
-CLIPS = [name for name in NEWER if name.startswith(("gemma4", "ernie", "qwen2"))]
+CLIPS = [name for name in NEWER if name.startswith(("gemma4", "ernie", "qwen", "molmo2"))]
 SINGLE = {"ernie4_5_vl_moe", "llama4"}  # classes that compute in single precision within

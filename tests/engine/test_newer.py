@@ -11,6 +11,7 @@ from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.target import Target
 from crossdraft.engine.traits import ImageBlocks, Traits
 from crossdraft.errors import CrossdraftError
+from crossdraft.trial import try_greedy
 from tests.engine.newer import CLIPS, NEWER, SINGLE, mllama, paligemma
 from tests.engine.zoo import as_target
 
@@ -28,6 +29,19 @@ def test_conformance(name, kind):
     prompt = WORDS if kind == "words" else prompt
     found = check_conformance(as_target(model, prompt), prompt, TOKENS)
     assert found.passes(1e-5 if name in SINGLE else 1e-10), found
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("name", "kind"), [pytest.param(*case, marks=() if case in FAST else pytest.mark.slow) for case in CASES]
+)
+def test_greedy_chains_and_trees_are_those_of_generate(name, kind, dtype):
+    model, prompt = NEWER[name](kind if kind == "video" else "image")
+    prompt = WORDS if kind == "words" else prompt
+    target = as_target(model.float() if dtype == torch.float32 else model, prompt)
+    for chains in (True, False):
+        found = try_greedy(target, kind, prompt, chains=chains)
+        assert found.passes, found
 
 
 @pytest.mark.slow
@@ -55,6 +69,11 @@ def test_text_that_sees_later_text_is_refused():
             lambda traits: replace(
                 traits, blocks=replace(traits.blocks, layers=traits.blocks.layers | {"full_attention"})
             ),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "gemma4_unified_near",
+            lambda traits: replace(traits, blocks=replace(traits.blocks, beyond=False)),
             marks=pytest.mark.slow,
         ),
         pytest.param("molmo2", lambda traits: replace(traits, blocks=None), marks=pytest.mark.slow),
@@ -99,7 +118,8 @@ def test_a_model_s_own_masks_say_whose_images_see_each_other():
     assert blocks("gemma4") is None
     sliding = ImageBlocks("mm_token_type_ids", frozenset((1, 2)), both - {"full_attention"}, joined=False)
     assert blocks("gemma4_31B") == sliding
-    assert blocks("gemma4_unified") == replace(sliding, layers=both)
+    assert blocks("gemma4_31B_near") == sliding
+    assert blocks("gemma4_unified") == blocks("gemma4_unified_near") == replace(sliding, layers=both, beyond=True)
     molmo = blocks("molmo2")
     assert molmo is not None
     assert (molmo.marks, molmo.joined) == (frozenset((1,)), True)

@@ -7,6 +7,7 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from crossdraft.engine.traits import embedded_ids
 from crossdraft.errors import CrossdraftError
 from crossdraft.video.classes import ANY_CLASS, CLASSES, model_class
 from crossdraft.video.clip import FrameSampling
@@ -62,7 +63,7 @@ def frame_settings(where: object, settings: Mapping[str, Any]) -> tuple[FrameSpe
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
     """Raise CrossdraftError if the tokenizer writes ids for which the model has no embedding."""
-    rows: int = model.config.get_text_config().vocab_size  # a vision encoder has no embeddings left to count
+    rows = embedded_ids(model.config)  # a vision encoder has no embeddings left to count
     token, highest = max(tokenizer.get_vocab().items(), key=lambda item: item[1])
     if highest >= rows:
         raise CrossdraftError(

@@ -5,6 +5,7 @@ geometry of images (patches, merging, positions), so that what the checkpoint's 
 experts, the vocabulary and the number of layers shrink; a window becomes shorter than a prompt, so that it acts.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
+
+from crossdraft.engine.traits import embedded_ids
 
 ORDINARY = 128  # ids of a small vocabulary that no key of the configuration names
 NOTHING = 1e-6  # some encoders begin with weights of 1e-10
@@ -25,6 +28,7 @@ HEADS = ("num_attention_heads", "num_heads", "n_head", "encoder_attention_heads"
 DEPTHS = ("num_hidden_layers", "depth", "n_layer", "n_layers", "num_layers", "layers", "encoder_layers", "num_blocks")
 WINDOWS = ("sliding_window", "sliding_window_size", "attention_chunk_size")
 EVERY = re.compile(r"_(step|interval|period|freq|pattern|every_n)$")  # a kind of layer comes every so many layers
+RATES = ("A_log", "dt_bias")  # of a state's decay: three times as large, nothing is remembered
 IDS = re.compile(r"(_ids?|token_index|padding_idx)$")
 
 
@@ -47,7 +51,7 @@ def shrunk(config: PretrainedConfig) -> PretrainedConfig:
     for one in list(_dicts(values)):
         for name in LEFT_OUT:
             one.pop(name, None)
-    ids = _small_ids(values, text.vocab_size)
+    ids = _small_ids(values, embedded_ids(config))
     decoder = _part_of(values, config)
     if not _depth(decoder)[1]:  # Nemotron-H counts its layers by their types
         decoder["num_hidden_layers"] = text.num_hidden_layers
@@ -58,6 +62,8 @@ def shrunk(config: PretrainedConfig) -> PretrainedConfig:
     for part in parts:
         _shrink_layers(part.values, least=2 if part.values is decoder else 3)
     for one in _dicts(values):
+        if "architecture" in one:  # a tower of timm has the sizes of its name
+            continue
         own = next((part for part in parts if part.values is one), None)
         _shrink_sizes(one, own, parts)
         _rename_ids(one, ids, text.vocab_size)
@@ -69,8 +75,7 @@ def shrunk(config: PretrainedConfig) -> PretrainedConfig:
 
 def shrunk_ids(config: PretrainedConfig, ids: Tensor) -> Tensor:
     """Ids [L] of a checkpoint's vocabulary as ids of the shrunk one: what a configuration names keeps its meaning."""
-    text = config.get_text_config()
-    named = _small_ids(config.to_dict(), text.vocab_size)
+    named = _small_ids(config.to_dict(), embedded_ids(config))
     return torch.tensor([named.get(one, one % ORDINARY) for one in ids.tolist()], dtype=ids.dtype)
 
 
@@ -93,7 +98,8 @@ def shrunk_model(kind: Any, config: PretrainedConfig, dtype: torch.dtype) -> Pre
 def random_model(kind: Any, config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
     """Make a random model of a class, or of an auto class.
 
-    Its weights are three times as large as usual, and none is next to zero, so that what it reads decides what it says.
+    Its weights, other than rates of decay, are three times as large as usual, and none is next to zero, so that what it
+    reads decides what it says.
     The seed is fixed, and the caller's random numbers stay as they are.
     """
     with torch.random.fork_rng(devices=[]):
@@ -102,10 +108,13 @@ def random_model(kind: Any, config: PretrainedConfig, dtype: torch.dtype) -> Pre
         model.to(dtype)
         model.set_experts_implementation("eager")  # the others have no kernels for doubles
         with torch.no_grad():
-            for weight in model.parameters():
-                weight.mul_(3)
+            for name, weight in model.named_parameters():
+                weight.mul_(1 if name.endswith(RATES) else 3)
                 if weight.abs().max() < NOTHING:
                     weight.normal_(0, 0.1)
+        for module in model.modules():
+            if hasattr(module, "time_step_limit"):  # transformers 5.23 clamps a prompt's steps and not those of answers
+                module.time_step_limit = (0.0, math.inf)
     return model
 
 
@@ -114,7 +123,7 @@ def _dicts(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield values
     for name, value in values.items():
         numbered = isinstance(value, dict) and not all(isinstance(key, str) for key in value)
-        if isinstance(value, dict) and not numbered and not re.search(r"rope|per_layer", name):
+        if isinstance(value, dict) and not numbered and not re.search(r"rope|per_layer|model_args", name):
             yield from _dicts(value)
 
 
@@ -260,7 +269,7 @@ def _ids_at(values: Mapping[str, Any], key: str, vocabulary: int) -> list[int]:
 def _rename_ids(values: dict[str, Any], ids: Mapping[int, int], vocabulary: int) -> None:
     small = -(-(ORDINARY + len(ids)) // 8) * 8
     for key, value in values.items():
-        if _ids_at(values, key, vocabulary):
-            values[key] = [ids[one] for one in value] if isinstance(value, list) else ids[value]
+        if found := [ids[one] for one in _ids_at(values, key, 1 + max(ids, default=0))]:
+            values[key] = found if isinstance(value, list) else found[0]
         elif "vocab_size" in key and type(value) is int:
             values[key] = small if value >= vocabulary else min(value, 2 * ORDINARY)

@@ -16,7 +16,7 @@ def without_unread(features: Any) -> Any:
     """Drop the fields of an encoder's output that only fill memory."""
     if not isinstance(features, ModelOutput):
         return features
-    return type(features)(**{name: value for name, value in features.items() if name not in UNREAD})
+    return _with(features, {name: value for name, value in features.items() if name not in UNREAD})
 
 
 def joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def _joined(outputs: Sequence[Any]) -> Any:
 
 def _with(output: Any, values: Mapping[str, Any]) -> Any:
     kind = type(output) if isinstance(output, ModelOutput) else BaseModelOutputWithPooling
-    return kind(**values)
+    return kind(**{LAST: None, **values})  # which some kinds must be given
 
 
 def last_features(encoded: Mapping[str, Any], counts: Mapping[str, int]) -> dict[str, Any]:

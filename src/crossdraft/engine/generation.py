@@ -134,9 +134,9 @@ def read_file(folder: Path) -> Mapping[str, object]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise CrossdraftError(f"{path} is not valid JSON: {error}.") from error
+        raise CrossdraftError(f"{path} is not valid JSON: {error}; correct it, or remove it.") from error
     if not isinstance(found, dict):
-        raise CrossdraftError(f"{path} is no generation config: it must hold a JSON object.")
+        raise CrossdraftError(f"{path} is no generation config: it must hold a JSON object; correct it, or remove it.")
     return found
 
 
@@ -166,7 +166,9 @@ def read_defaults(values: Mapping[str, Any], where: str, vocabulary: int | None 
         defaults = _defaults(config)
         _check_ids(defaults, vocabulary)
     except CrossdraftError as error:
-        raise CrossdraftError(f"The generation config of {where} cannot be honoured: {error}") from error
+        raise CrossdraftError(
+            f"The generation config of {where} cannot be honoured: {str(error).rstrip('.')}; correct it in {FILE}."
+        ) from error
     return defaults
 
 

@@ -21,6 +21,7 @@ from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.prompt_features import PromptReading
 from crossdraft.engine.request_state import RequestState
 from crossdraft.engine.target import Target
+from crossdraft.engine.traits import embedded_ids
 
 Work = Callable[[], Any]
 
@@ -123,7 +124,7 @@ class Opening:
         state, target = self.state, self._target
         with state.ledger.stage("prepare"):
             made = target.prepare(state.request)
-            check_prompt(made.input_ids, target.vocab_size, target.traits.visual_ids)
+            check_prompt(made.input_ids, embedded_ids(target.model.config), target.traits.visual_ids)
         return made
 
     def _encode(self, encoding: Encoding) -> list[Encoded]:

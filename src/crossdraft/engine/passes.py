@@ -345,7 +345,18 @@ class PassBuilder:
         seen, queries = seen[:, None, None], queries[:, None, :, None]
         if (span := self.traits.span) is not None:
             return seen // span == queries // span
-        return seen > queries - (self.traits.window or keys)
+        near = seen > queries - (self.traits.window or keys)
+        if self.traits.blocks is not None and self.traits.blocks.beyond:
+            self._show_images(near, cache, rows)
+        return near
+
+    def _show_images(self, mask: Tensor, cache: KVCache, rows: Sequence[PassRow]) -> None:
+        """Let the tokens of an image see each other in a mask [B, 1, width, keys]."""
+        for number, row in enumerate(rows):
+            if (images := row.chunk.images) is not None:
+                first, end = cache.lengths[row.index], cache.lengths[row.index] + len(images)
+                whole = (images[:, None] == images) & (images >= 0)
+                mask[number, 0, : len(images), first:end] |= to_device(whole, self.device)
 
     def mask(self, cache: KVCache, rows: Sequence[PassRow], width: int, keys: int) -> Tensor | None:
         """[B, 1, width, keys], True = may attend. `None` where plain causal attention is the same."""
@@ -366,7 +377,5 @@ class PassBuilder:
             if not row.tree.is_chain:
                 first = length + m
                 mask[number, 0, m : m + n, first : first + n] = to_device(row.tree.visible, self.device)
-            if (images := row.chunk.images) is not None:
-                whole = (images[:, None] == images) & (images >= 0)
-                mask[number, 0, :m, length : length + m] |= to_device(whole, self.device)
+        self._show_images(mask, cache, rows)
         return mask

@@ -88,10 +88,11 @@ class Target:
         self._tree_rule: ReadTree = read_tree
         self._held: list[PollHook] = []
         self._poll_between()
+        images = getattr(model.base_model, "get_image_features", None)  # of clips, too, in some classes
         self._feature_functions = {
             name: (function, tuple(inspect.signature(inspect.unwrap(function)).parameters))
             for name in ("video", "image")
-            if (function := getattr(model.base_model, f"get_{name}_features", None)) is not None
+            if (function := getattr(model.base_model, f"get_{name}_features", images)) is not None
         }
 
     @property
@@ -214,7 +215,8 @@ class Target:
         for kind, (function, parameters) in self._feature_functions.items():
             pixels = "pixel_values_videos" if kind == "video" else "pixel_values"
             if pixels in inputs:
-                wanted = {name: self._sent(inputs[name]) for name in parameters if name in inputs}
+                shown = {**inputs, "pixel_values": inputs[pixels]}
+                wanted = {name: self._sent(shown[name]) for name in parameters if name in shown}
                 encoded[kind] = function(**wanted, return_dict=True)
         return encoded
 
@@ -235,7 +237,7 @@ class Target:
         ids = prompt.input_ids.cpu()
         positions, delta = self._positions(prompt) if prompt.positions is None else prompt.positions(encoded)
         images, routes = self._images(prompt), [name for name in self.traits.routed if name in prompt.features]
-        cut = self._last_visual(ids)
+        cut = self._last_visual(prompt)
         if not cut and any(name.startswith(PIXELS) for name in prompt.features):
             raise CrossdraftError(
                 f"The request shows an image or a clip, but no token of the prompt stands for it: "
@@ -263,20 +265,23 @@ class Target:
 
     def visual_end(self, prompt: Prompt) -> int:
         """Number of a prompt's tokens up to the last visual one; 0 if no token is visual, or no text follows."""
-        end = self._last_visual(prompt.input_ids.cpu())
+        end = self._last_visual(prompt)
         return 0 if end == len(prompt) else end
 
-    def _last_visual(self, ids: Tensor) -> int:
-        """Number of tokens up to the last visual one."""
-        return max((at + 1 for at, token in enumerate(ids.tolist()) if token in self.traits.visual_ids), default=0)
+    def _last_visual(self, prompt: Prompt) -> int:
+        """Number of tokens up to the last one that is visual, or is seen by visual ones before it (Molmo2)."""
+        shown = torch.isin(prompt.input_ids.cpu(), torch.tensor(sorted(self.traits.visual_ids)))
+        if (images := self._images(prompt)) is not None:
+            shown |= images >= 0
+        return max((at + 1 for at, one in enumerate(shown.tolist()) if one), default=0)
 
     def split(self, piece: Chunk, size: int) -> tuple[Chunk, Chunk | None]:
         """Split a piece of a prompt after `size` tokens; the second part is `None` if nothing is left.
 
-        A piece is not split if its images' tokens see each other or have experts of their own, or if only the model
-        makes its features.
+        A piece is not split if its images' tokens see each other, have experts of their own, or stand between marks
+        that need the features, too; or if only the model makes its features.
         """
-        cuttable = self.traits.takes_encoded and not self._in_one_piece
+        cuttable = self.traits.takes_encoded and not (self._in_one_piece or self.traits.marks)
         if len(piece.tokens) <= size or piece.images is not None or piece.routes or (piece.encoded and not cuttable):
             return piece, None
         ids, positions, encoded = piece.tokens, piece.positions, piece.encoded or {}
@@ -319,7 +324,7 @@ class Target:
         first = 0
         for row in one.rows:
             encoded = row.chunk.encoded or {}
-            if encoded and not self.traits.takes_encoded:
+            if encoded and (self.traits.marks or not self.traits.takes_encoded):
                 return None
             for kind, features in encoded.items():
                 # Count on the host, so as not to wait for the device.

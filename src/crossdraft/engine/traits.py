@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from crossdraft.engine.devices import entry_device
 from crossdraft.engine.recurrent.mixers import find_mixers, find_relative
@@ -46,12 +46,14 @@ class ImageBlocks:
         marks: its values that do.
         layers: types of layers in which they see each other.
         joined: all of a prompt are one block; otherwise each run of them is one.
+        beyond: they see each other beyond a layer's window, too.
     """
 
     name: str
     marks: frozenset[int]
     layers: frozenset[str]
     joined: bool
+    beyond: bool = False
 
     def of(self, types: Tensor) -> Tensor:
         """[L] number of each token's block, -1 = none, from its types [L]."""
@@ -76,6 +78,7 @@ class Traits:
     mixers: Mapping[int, nn.Module] = field(default_factory=dict[int, nn.Module])  # by the numbers of their states
     relative: tuple[nn.Module, ...] = ()  # attention that depends on distances along paths
     routed: tuple[str, ...] = ()  # inputs by which visual tokens get experts of their own (ERNIE 4.5 VL)
+    marks: frozenset[int] = frozenset()  # ids around an image that are embedded by its encoder's output (Ovis2)
 
     @property
     def limited(self) -> str | None:
@@ -84,8 +87,14 @@ class Traits:
 
     @property
     def visual_ids(self) -> frozenset[int]:
-        """Every id that stands for something visual."""
-        return frozenset(self.placeholders.values())
+        """Every id that stands for something visual, or is embedded with it."""
+        return self.marks.union(self.placeholders.values())
+
+
+def embedded_ids(config: PretrainedConfig) -> int:
+    """Number of ids that a model embeds: those of its head, and those that it only reads (Molmo2)."""
+    text = config.get_text_config()
+    return text.vocab_size + (getattr(text, "additional_vocab_size", None) or 0)
 
 
 def detect_traits(model: PreTrainedModel) -> Traits:
@@ -120,6 +129,7 @@ def detect_traits(model: PreTrainedModel) -> Traits:
         span=getattr(text, "attention_chunk_size", None) if chunked else None,
         blocks=None if axes else _blocks(model, placeholders, parameters),
         routed=tuple(name for name in ROUTES if name in parameters),
+        marks=frozenset(getattr(config, "visual_indicator_token_ids", None) or ()),
         mixers=find_mixers(model, {at: kind for at, kind in enumerate(given or ()) if kind in KEEP_STATES}),
         relative=find_relative(model),
     )
@@ -159,7 +169,8 @@ class _SeenError(Exception):
 def _blocks(model: PreTrainedModel, placeholders: Mapping[str, int], known: Container[str]) -> ImageBlocks | None:
     """Find the visual tokens that see each other, by the masks that a model makes for its own decoder.
 
-    Its forward is run over ten tokens, two images of two tokens and a clip of two, as far as the decoder.
+    Its forward is run, as far as the decoder, over ten tokens, two images of two tokens and a clip of two, and over an
+    image that is longer than the window.
 
     Raises:
         CrossdraftError: text sees later tokens, too.
@@ -167,7 +178,8 @@ def _blocks(model: PreTrainedModel, placeholders: Mapping[str, int], known: Cont
     name = next((one for one in TOKEN_TYPES if one in known), None)
     if name is None:
         return None
-    types = torch.tensor([[0, 1, 1, 0, 1, 1, 0, 2, 2, 0]])
+    window: int = getattr(model.config.get_text_config(), "sliding_window", None) or 0
+    types = torch.tensor([[0, 1, 1, 0, 1, 1, 0, 2, 2, 0, *[1] * (window + 1)]])
     shown = placeholders.get("image", 0)
     ids = torch.where(types > 0, shown, 0)
     masks: dict[str, Tensor | None] = {}
@@ -196,7 +208,8 @@ def _blocks(model: PreTrainedModel, placeholders: Mapping[str, int], known: Cont
         return None
     one = seen[next(iter(layers))]
     marks = frozenset(mark for mark, at in ((1, 1), (2, 7)) if one[at, at + 1])
-    return ImageBlocks(name, marks, layers, joined=bool(one[1, 4]))
+    beyond = bool(window and "sliding_attention" in layers and seen["sliding_attention"][10 + window, 10])
+    return ImageBlocks(name, marks, layers, joined=bool(one[1, 4]), beyond=beyond)
 
 
 def check_layers(name: str, layers: Sequence[str]) -> None:

@@ -46,6 +46,10 @@ VISION = {
     "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_heads": 2, "num_hidden_layers": 2,
     "depth": 2, "image_size": 16, "patch_size": 4, "out_hidden_size": 64, "num_position_embeddings": 16,
 }  # fmt: skip
+RADIO = {
+    "hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "patch_size": 4, "image_size": 16,
+    "max_img_size": 32, "video_temporal_patch_size": 2,
+}  # fmt: skip
 TEXT = {"qwen3_next": DELTA | EXPERTS, "kimi_linear": KIMI | EXPERTS, "lfm2": CONV, "nemotron_h": MAMBA | EXPERTS}
 SEES = {
     "qwen3_5": DELTA | QWEN_ROPE,
@@ -53,12 +57,14 @@ SEES = {
     "lfm2_vl": CONV | {"model_type": "lfm2"},
     "inkling_mm_model": INKLING | EXPERTS,
     "lfm3_vl": CONV | {"layer_types": ["conv", "sliding_attention", "conv", "full_attention"], "sliding_window": 8},
+    "nemotron_h_omni": MAMBA | EXPERTS,
 }
 KINDS = dict.fromkeys(TEXT, ("text",)) | dict.fromkeys(SEES, ("text", "image", "video"))
 KINDS["lfm2_vl"] = KINDS["inkling_mm_model"] = ("text", "image")  # they read no clips
+KINDS["nemotron_h_omni"] = ("text", "image")  # its clips fail in transformers 5.23 itself
 
 
-WITHOUT_POSITIONS = ("kimi_linear", "nemotron_h")  # their order is the states' alone
+WITHOUT_POSITIONS = ("kimi_linear", "nemotron_h", "nemotron_h_omni")  # their order is the states' alone
 FOLDS = ("inkling_mm_model",)  # whose encoder folds patches of two frames
 EXACT = ("lfm2", "lfm2_vl", "lfm3_vl")  # the others compute their states in float32, whatever their weights are in
 
@@ -73,11 +79,16 @@ def tiny(kind: str, dtype: torch.dtype = torch.float64, **more: Any) -> PreTrain
         made: Any = config(**sizes)
         build: Any = transformers.AutoModelForCausalLM.from_config
     else:
-        made = config(
-            text_config=SIZES | SEES[kind], vision_config=VISION | ({"num_hidden_layers": 3} if kind in FOLDS else {}),
-            image_token_id=IMAGE, video_token_id=VIDEO, vision_start_token_id=95, vision_end_token_id=96,
-        )  # fmt: skip
-        build = transformers.AutoModelForImageTextToText.from_config
+        text, ids = SIZES | SEES[kind], {"image_token_id": IMAGE, "video_token_id": VIDEO}
+        if kind == "nemotron_h_omni":
+            del text["num_hidden_layers"]
+            tower = RADIO | {"dtype": dtype}  # which its pixels are cast to
+            made = config(text_config=text, vision_config=tower, vision_hidden_size=32, **ids, audio_token_id=96)
+        else:
+            ids |= {"vision_start_token_id": 95, "vision_end_token_id": 96}
+            tower = VISION | ({"num_hidden_layers": 3} if kind in FOLDS else {})
+            made = config(text_config=text, vision_config=tower, **ids)
+        build = transformers.AutoModelForMultimodalLM.from_config
     torch.manual_seed(0)
     model = build(made).to(dtype).eval()
     model.set_experts_implementation("eager")  # there are no kernels for doubles
@@ -104,6 +115,9 @@ def prompt_of(kind: str, what: str, words: tuple[int, ...] = (11, 12, 13, 14, 15
     if kind == "lfm2_vl":
         sides = {"spatial_shapes": torch.tensor([[4, 4]]), "pixel_attention_mask": torch.ones(1, 16, dtype=torch.long)}
         return Prompt(torch.tensor([1, 5, 6, *[IMAGE] * 4, *words, 9]), {"pixel_values": random(1, 16, 48), **sides})
+    if kind == "nemotron_h_omni":
+        ids = torch.tensor([1, 5, 6, *[IMAGE] * 4, *words, 9])
+        return Prompt(ids, {"pixel_values": random(16, 48), "image_grid_hw": torch.tensor([[4, 4]])})
     frames, token = (2, VIDEO) if what == "video" else (1, IMAGE)
     shown = [part for frame in range(frames) for part in (40 + frame, 95, *[token] * 4, 96)]
     ids = torch.tensor([1, 5, *shown, *words, 9])
