@@ -313,6 +313,14 @@ def test_the_help_of_check_names_each_status(capsys):
             "Can't load image processor for '[^' ]*'; copy",
         ),
         ({"processor_config": "{"}, "processor of .* cannot be loaded"),
+        (
+            {"chat_template": "{% for m in messages %}\n{{ m.role"},
+            r"The chat template in .*/chat_template\.jinja cannot be read, line 2: .*; correct it there\.",
+        ),
+        (
+            {"generation_config": '{"temperature": "hot"}'},
+            r"cannot be honoured: temperature is 'hot'; .*; correct it in generation_config\.json\.",
+        ),
     ],
 )
 def test_a_folder_that_lacks_something(llava, tmp_path, files, says):
@@ -323,7 +331,7 @@ def test_a_folder_that_lacks_something(llava, tmp_path, files, says):
 
 def test_a_processor_that_needs_a_package(llava, tmp_path):
     folder = changed(llava, tmp_path / "new", processor_config='{"processor_class": "Pop2PianoProcessor"}')
-    with pytest.raises(cd.CrossdraftError, match=r"needs a package: .*pretty_midi.*; install it"):
+    with pytest.raises(cd.CrossdraftError, match=r"needs a package: .*(pretty_midi|essentia).*; install it"):
         load_target(folder, "cpu").prepare(cd.Request(QUESTION, image=PIXELS))
 
 

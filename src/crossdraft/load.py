@@ -432,7 +432,6 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         if found.chat_template:
             with suppress(TemplateRuntimeError, *LIBRARY_ERRORS):  # some want more than this
                 found.apply_chat_template([{"role": "user", "content": ""}], tokenize=False)
-        return found
     except TemplateSyntaxError as error:
         names = "chat_template.jinja", "chat_template.json", "tokenizer_config.json"
         where = next(folder / name for name in names if (folder / name).is_file())
@@ -444,6 +443,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         raise CrossdraftError(
             f"The tokenizer in {folder} cannot be loaded{never}: {first_line(error)}; {repair_hint(folder)}."
         ) from error
+    return found
 
 
 def token_text(tokenizer: PreTrainedTokenizerBase) -> TokenText:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from PIL import Image
 
 from crossdraft.api import Engine
 from crossdraft.cli.main import main
@@ -79,10 +80,26 @@ def test_the_clip_can_be_changed(chat, clip, tmp_path):
     assert str(clip.events) in found["events"]
 
 
+def test_an_image_is_shown_and_left_out_again(chat, pair, clip, capsys, tmp_path):
+    for name, colour in (("red.png", (250, 0, 0)), ("grey.png", (90, 90, 90))):
+        Image.new("RGB", (40, 30), colour).save(tmp_path / name)
+    (tmp_path / "no.png").write_text("no")
+    lines = ("/image", f"/image {tmp_path / 'no.png'}", "Is it?", f"/image {tmp_path / 'grey.png'}", "Is it?")
+    named = ["--json", "--image", str(tmp_path / "red.png")]
+    status, shown, errors = chat(*lines, "/image none", "Is it?", arguments=named, events=False, drafter="memory")
+    assert (status, len(errors.splitlines())) == (2, 2)
+    found = [one for one in map(json.loads, shown.splitlines()) if "question" not in one or "error" not in one]
+    assert [answer.get("image", "").rpartition("/")[2] for answer in found] == ["red.png", "grey.png", ""]
+    models = ["--target", str(pair.target), "--drafter", "none", "--device", "cpu", "--max-new-tokens", "12", "--json"]
+    for image, answer in zip((["--image", str(tmp_path / "red.png")], []), found[::2], strict=True):
+        assert main(["ask", "--video", str(clip.video), *image, *models, "Is it?"]) == 0
+        assert json.loads(capsys.readouterr().out)["tokens"] == answer["tokens"]
+
+
 def test_commands_explain_themselves_and_quit_leaves(chat):
     status, shown, _ = chat("/help", "/drafter", "/quit", "What is ahead?")
     assert status == 0
-    for command in ("/help", "/video FILE", "/events FILE", "/drafter", "/quit"):
+    for command in ("/help", "/image FILE", "/video FILE", "/events FILE", "/drafter", "/quit"):
         assert command in shown
     assert "in the target's process" in shown
     assert "TTFT" not in shown
@@ -108,8 +125,8 @@ def test_without_a_clip_one_sentence_says_what_to_give_and_what_answers_without(
     out, said = capsys.readouterr()
     assert out == ""
     assert said == (
-        "crossdraft: There is nothing to ask about; name a clip with --video. Images, and conversations in text alone, "
-        "are for crossdraft ask.\n"
+        "crossdraft: There is nothing to ask about; name a clip with --video, or an image with --image. "
+        "Conversations in text alone are for crossdraft ask.\n"
     )
 
 

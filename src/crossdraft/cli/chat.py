@@ -22,6 +22,7 @@ app = typer.Typer(help="Ask about a clip again and again; the models are loaded 
 PROMPT = "> "
 COMMANDS = {
     "/help": "show these commands",
+    "/image FILE": "show an image, too; /image none: show none",
     "/video FILE": "ask about another clip; its event recording is to be named anew",
     "/events FILE": "use another event recording; /events none: use none",
     "/drafter": "show which drafter runs, and where",
@@ -59,21 +60,22 @@ class Chat:
 def chat(
     recording: RecordingOptions,
     pair: PairOptions,
-    video: Annotated[Path | None, typer.Option(help="The clip, a video file; the reference target needs one.")] = None,
+    video: Annotated[Path | None, typer.Option(help="The clip, a video file.")] = None,
+    image: Annotated[Path | None, typer.Option(help="An image (PNG, JPEG, WebP, BMP).")] = None,
     as_json: AsJson = False,
     no_color: NoColour = False,
 ) -> None:
-    """Answer questions, about a clip or in words, one a line, until the input ends; /help lists the commands.
+    """Answer questions, about clips, images or in words, one a line, until the input ends; /help lists the commands.
 
     Questions may also be piped in; the exit status is then 2 if one of them could not be answered.
     """
-    if video is None and pair.target == "reference":
+    if video is None and image is None and pair.target == "reference":
         raise CrossdraftError(
-            "There is nothing to ask about; name a clip with --video. Images, and conversations in text alone, are for "
-            "crossdraft ask."
+            "There is nothing to ask about; name a clip with --video, or an image with --image. Conversations in text "
+            "alone are for crossdraft ask."
         )
-    pair.check(events=recording.events is not None, shows=video is not None)
-    excerpt = recording.excerpt(video)
+    pair.check(events=recording.events is not None, shows=video is not None or image is not None)
+    excerpt, image = recording.excerpt(video), None if image is None else _checked(image)
 
     from crossdraft.cli.reporting import import_engine
 
@@ -82,13 +84,21 @@ def chat(
     from crossdraft.cli.session import opened, with_drafter
     from crossdraft.cli.view import answer_console
 
-    request = Request("Describe the clip.", video, excerpt, pair.max_new_tokens)
+    request = Request("Describe the clip.", video, excerpt, pair.max_new_tokens, image=image)
     pair = with_drafter(pair, events=recording.events is not None)
     with opened(pair, request) as engine:
         talk = Chat(engine, pair, recording, request, answer_console(plain=no_color or as_json), as_json)
         _loop(talk)
     if talk.failures and not sys.stdin.isatty():
         raise typer.Exit(2)
+
+
+def _checked(image: Path) -> Path:
+    """Return the path of an image; CrossdraftError if it cannot be read."""
+    from crossdraft.video.image import check_image_file
+
+    check_image_file(str(image))
+    return image
 
 
 def _loop(talk: Chat) -> None:
@@ -173,6 +183,10 @@ def command(talk: Chat, line: str) -> None:
         video = Path(rest).expanduser()
         replace(talk.recording, events=None).excerpt(video)
         talk.request = replace(talk.request, video=video, events=None)
+    elif name == "/image":
+        if not rest:
+            raise CrossdraftError("/image lacks a file; write /image picture.png, or /image none.")
+        talk.request = replace(talk.request, image=None if rest == "none" else _checked(Path(rest).expanduser()))
     elif name == "/events":
         if not rest:
             raise CrossdraftError("/events lacks a file; write /events clip.h5, or /events none.")

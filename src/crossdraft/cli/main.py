@@ -28,7 +28,8 @@ from crossdraft.signals import after_imports, handled
 # the `app` of the module of that name in this folder, those of crossdraft-lab are named by its entry points.
 COMMANDS = {
     "ask": "Answer a question about clips and images by speculative decoding; the answer is the target's own.",
-    "chat": "Answer questions, about a clip or in words, one a line, until the input ends; /help lists the commands.",
+    "chat": "Answer questions, about clips, images or in words, one a line, until the input ends; /help lists the "
+    "commands.",
     "watch": "Answer standing questions about a sliding window of a clip, which is replayed in real time, until it "
     "ends.",
     "serve": "Serve a pair over HTTP, as OpenAI's API.",
