@@ -331,7 +331,7 @@ def test_a_folder_that_lacks_something(llava, tmp_path, files, says):
 
 def test_a_processor_that_needs_a_package(llava, tmp_path):
     folder = changed(llava, tmp_path / "new", processor_config='{"processor_class": "Pop2PianoProcessor"}')
-    with pytest.raises(cd.CrossdraftError, match=r"needs a package: .*(pretty_midi|essentia).*; install it"):
+    with pytest.raises(cd.CrossdraftError, match=r"needs a package: .*(pretty_midi|essentia|librosa).*; install it"):
         load_target(folder, "cpu").prepare(cd.Request(QUESTION, image=PIXELS))
 
 

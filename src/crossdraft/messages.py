@@ -44,6 +44,18 @@ class Message:
         """The message's text, without its images and clips."""
         return "\n".join(part.value for part in self.parts if part.kind == "text")
 
+    def as_dict(self, *, plain: bool, video: str = "video") -> dict[str, Any]:
+        """The form of chat templates, with a clip as `video`; with `plain`, text alone is a string."""
+        if plain and all(part.kind == "text" for part in self.parts):
+            return {"role": self.role, "content": self.text}
+        parts = [
+            {"type": "text", "text": one.value}
+            if one.kind == "text"
+            else {"type": {"video": video}.get(one.kind, one.kind)}
+            for one in self.parts
+        ]
+        return {"role": self.role, "content": parts}
+
 
 def read_messages(given: object) -> tuple[Message, ...]:
     """Read messages, given as dicts or as `Message`s.

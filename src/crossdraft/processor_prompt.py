@@ -123,7 +123,7 @@ class ProcessorPrompt:
         from jinja2 import TemplateError
 
         for plain in (False, True):
-            given = [_as_dict(message, plain=plain) for message in messages]
+            given = [message.as_dict(plain=plain) for message in messages]
             try:
                 text = self.processor.apply_chat_template(given, tokenize=False, add_generation_prompt=True)
             except TemplateError as error:
@@ -136,14 +136,6 @@ class ProcessorPrompt:
 def pixel_inputs(prompt: Prompt) -> list[str]:
     """The names of a prompt's inputs that hold pixels or other numbers; words alone may have the others, too."""
     return [name for name, value in prompt.features.items() if value.is_floating_point() or "pixel" in name]
-
-
-def _as_dict(message: Message, *, plain: bool) -> dict[str, Any]:
-    """Message in the form of chat templates; with `plain`, a message of text alone holds a string."""
-    if plain and all(part.kind == "text" for part in message.parts):
-        return {"role": message.role, "content": message.text}
-    parts = [{"type": one.kind} | ({"text": one.value} if one.kind == "text" else {}) for one in message.parts]
-    return {"role": message.role, "content": parts}
 
 
 def _metadata(clip: ClipFrames) -> VideoMetadata:

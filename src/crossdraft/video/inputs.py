@@ -339,7 +339,7 @@ def _rendered(
 ) -> str:
     """Render by the tokenizer's template, if its text contains all items and words; else by the family's own."""
     for plain in (False, True) if tokenizer.chat_template else ():
-        given = [_as_dict(family, message, plain=plain) for message in messages]
+        given = [message.as_dict(plain=plain, video=family.part) for message in messages]
         try:
             text = tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=True)
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError):
@@ -348,18 +348,6 @@ def _rendered(
         if isinstance(text, str) and _holds_all(text, markers, messages):
             return text
     return _own_text(family.chat, messages)
-
-
-def _as_dict(family: Family, message: Message, *, plain: bool) -> dict[str, Any]:
-    """Message in the form of chat templates; with `plain`, a message of text alone holds a string."""
-    if plain and all(part.kind == "text" for part in message.parts):
-        return {"role": message.role, "content": message.text}
-    names = {"video": family.part}
-    parts = [
-        {"type": "text", "text": part.value} if part.kind == "text" else {"type": names.get(part.kind, part.kind)}
-        for part in message.parts
-    ]
-    return {"role": message.role, "content": parts}
 
 
 def _holds_all(text: str, markers: Mapping[str, str], messages: Sequence[Message]) -> bool:
