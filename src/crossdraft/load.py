@@ -179,7 +179,7 @@ def _tried(target: Target) -> Target:
 
 
 def _inputs_trial(model: PreTrainedModel, prompt: Prompt) -> str:
-    """What is wrong with ready-made inputs, by the last test on a small model; empty if nothing is."""
+    """Try ready-made inputs on a small model; returns why they are refused, or an empty text."""
     return try_class(model, {"inputs": prompt})[-1].refusal
 
 

@@ -63,12 +63,12 @@ class Test:
 
     @property
     def said(self) -> str:
-        """What was found, for an error message."""
+        """The finding, for an error message."""
         return f"it was tried, and {self.name}: {self.why}{'' if self.error is None else f' by {self.error:.1e}'}"
 
     @property
     def refusal(self) -> str:
-        """Why what it shows is refused, and what to do; empty if it passes."""
+        """The reason why what it shows is refused, and what to do; empty if it passes."""
         return "" if self.passes else f"{self.said}; ask in words alone, or take another model."
 
 
