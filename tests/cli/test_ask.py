@@ -153,7 +153,8 @@ def test_a_stop_string_and_a_penalty_change_the_answer(ask):
     stopped = json.loads(ask("--json", "--stop", stop)[1])
     assert stopped["text"] == text[: text.index(stop)]
     assert stopped["finish"] == "stop"
-    assert json.loads(ask("--json", "--repetition-penalty", "2")[1])["text"] != text
+    for penalty in ("--repetition-penalty=2", "--presence-penalty=-2", "--frequency-penalty=-2"):
+        assert json.loads(ask("--json", penalty)[1])["text"] != text
 
 
 @pytest.mark.parametrize(

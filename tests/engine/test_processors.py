@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, LogitsProcessor, MinLengthLogitsProcessor
 from transformers.generation.logits_process import SynthIDTextWatermarkLogitsProcessor
 
+import crossdraft.engine.sampling as sampling_module
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.processors import TreeProcessors, for_drafter
@@ -24,6 +25,7 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
+from tests.engine.test_sampling import Counted
 
 LONG = 20
 QUESTIONS = ("what?", "where is the car?", "who", "is it near the light?", "a b c", "turn", "x", "why so", "go", "red?")
@@ -165,6 +167,49 @@ def test_answers_are_those_of_generate(pair, tmp_path, answers, frames, tokenize
     assert changed >= 3
 
 
+COUNTED = [(0.5, 0.0), (0.0, -0.6), (-1.0, 0.4)]
+REPEATS = {"repetition_penalty": 0.8}  # answers repeat themselves, so that a positive penalty matters
+
+
+def counted(plain, frames, tokenizer, presence, frequency, others):
+    """Answers of `generate` with the test's processor, and the engine's: without drafts, with chains, trees."""
+    sampling = Sampling(presence_penalty=presence, frequency_penalty=frequency, **others)
+    requests = [Request(question, frames, max_new_tokens=LONG, sampling=sampling) for question in QUESTIONS[:4]]
+    truth = {}
+    for request in requests:
+        penalty = Counted(presence, frequency, len(plain.prepare(request)))
+        truth[request.prompt] = generated(
+            plain, request, tokenizer, max_new_tokens=LONG, logits_processor=[penalty], **others
+        )
+    for drafter in (None, Oracle(truth, branching=False), Oracle(truth, branching=True)):
+        runner = None if drafter is None else DraftRunner(drafter, hidden="before")
+        found = DecodeLoop(plain, runner, adaptive=False, max_batch=3).generate(requests)
+        yield truth, {r.prompt: a.tokens for r, a in zip(requests, found, strict=True)}
+
+
+@pytest.mark.parametrize("others", [REPEATS, REPEATS | {"no_repeat_ngram_size": 4}])
+@pytest.mark.parametrize(("presence", "frequency"), COUNTED)
+def test_penalties_by_counts_are_those_of_generate(plain, frames, tokenizer, presence, frequency, others):
+    for truth, found in counted(plain, frames, tokenizer, presence, frequency, others):
+        assert found == truth
+
+
+@pytest.mark.parametrize(("presence", "frequency"), COUNTED)
+def test_counts_without_the_drafted_path_are_seen(plain, frames, tokenizer, monkeypatch, presence, frequency):
+    """The control: every node is penalised as the root is."""
+    right = sampling_module._counts
+
+    def as_the_root(tree, answer, sampling):
+        ids, counts = right(tree, answer, sampling) or (torch.zeros(0, dtype=torch.long), torch.zeros(1 + len(tree), 0))
+        return ids, counts[:1].expand_as(counts)
+
+    monkeypatch.setattr(sampling_module, "_counts", as_the_root)
+    (_, alone), *drafted = counted(plain, frames, tokenizer, presence, frequency, REPEATS)
+    for truth, found in drafted:
+        assert alone == truth
+        assert found != truth
+
+
 @pytest.mark.parametrize("least", [0, 5])
 def test_min_new_tokens_replaces_min_length(pair, tmp_path, answers, frames, tokenizer, least):
     """Of `generate` too, and where it is 0; `min_length` alone would forbid the end of these answers."""
@@ -227,6 +272,8 @@ FIELDS = st.fixed_dictionaries(
     optional={
         "repetition_penalty": st.sampled_from([0.7, 1.4]),
         "encoder_repetition_penalty": st.sampled_from([0.7, 1.4]),
+        "presence_penalty": st.sampled_from([-1.0, 2.0]),
+        "frequency_penalty": st.sampled_from([-0.5, 0.3]),
         "no_repeat_ngram_size": st.integers(1, 3),
         "encoder_no_repeat_ngram_size": st.integers(1, 3),
         "bad_words_ids": st.just(((1,), (2, 3), (1, 1, 4))),

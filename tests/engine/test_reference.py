@@ -20,6 +20,8 @@ REQUEST = Request("xx", max_new_tokens=12)
 SAMPLINGS = {
     "greedy": Sampling(),
     "penalised": Sampling(repetition_penalty=1.3),
+    "counted": Sampling(presence_penalty=0.02, frequency_penalty=0.01),
+    "sampled and counted": Sampling(temperature=1.0, seed=5, presence_penalty=-1.0, frequency_penalty=2.0),
     "sampled": Sampling(temperature=1.0, seed=3),
     "top-p": Sampling(temperature=0.8, top_p=0.9, seed=4),
 }

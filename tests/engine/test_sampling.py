@@ -1,6 +1,7 @@
 """Warping equals transformers' own logits processors, at every node; tokens are drawn from its distribution."""
 
 import math
+from collections import Counter
 from itertools import permutations
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 from transformers import (
+    LogitsProcessor,
     LogitsProcessorList,
     MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
@@ -30,13 +32,28 @@ def random_logits(rows: int, seed: int) -> Tensor:
     return 3 * torch.randn(rows, VOCABULARY, generator=torch.Generator().manual_seed(seed))
 
 
-def reference(logits: Tensor, sampling: Sampling, seen: list[int]) -> Tensor:
+class Counted(LogitsProcessor):
+    """OpenAI's formula, token by token: minus frequency times count, minus presence if there is one."""
+
+    def __init__(self, presence: float, frequency: float, prompt: int) -> None:
+        self.presence, self.frequency, self.prompt = presence, frequency, prompt
+
+    def __call__(self, input_ids, scores):
+        for row, ids in zip(scores, input_ids[:, self.prompt :].tolist(), strict=True):
+            for token, count in Counter(ids).items():
+                row[token] -= self.frequency * count + self.presence
+        return scores
+
+
+def reference(logits: Tensor, sampling: Sampling, seen: list[int], prompt: int | None = None) -> Tensor:
     """[V] scores by transformers' processors, in the order in which `generate` applies them."""
     chain = LogitsProcessorList()
     if sampling.logit_bias:
         chain.append(SequenceBiasLogitsProcessor([[[token], float(bias)] for token, bias in sampling.logit_bias]))
     if sampling.repetition_penalty != 1:
         chain.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+    if prompt is not None:
+        chain.append(Counted(sampling.presence_penalty, sampling.frequency_penalty, prompt))
     if not sampling.greedy:
         chain.append(TemperatureLogitsWarper(sampling.temperature))
         if sampling.top_k:
@@ -56,6 +73,8 @@ samplings = st.builds(
     top_p=st.floats(0.05, 1),
     min_p=st.floats(0, 0.5),
     repetition_penalty=st.sampled_from([1.0, 0.8, 1.5]),
+    presence_penalty=st.sampled_from([0.0, -1.5, 0.7]),
+    frequency_penalty=st.sampled_from([0.0, -0.3, 2.0]),
     logit_bias=st.dictionaries(st.integers(0, VOCABULARY - 1), st.floats(-5, 5), max_size=3).map(
         lambda bias: tuple(bias.items())
     ),
@@ -70,14 +89,18 @@ def test_warp_equals_transformers(sampling, seen, seed):
 
 
 @given(
-    samplings, seens, st.integers(0, 1000), st.lists(st.lists(st.integers(0, VOCABULARY - 1), max_size=4), max_size=4)
+    samplings,
+    seens,
+    st.integers(0, 1000),
+    st.lists(st.lists(st.integers(0, VOCABULARY - 1), max_size=4), max_size=4),
+    st.integers(0, 6),
 )
-def test_every_node_is_warped_as_its_own_path_would_be(sampling, context, seed, paths):
+def test_every_node_is_warped_as_its_own_path_would_be(sampling, context, seed, paths, prompt):
     tree = DraftTree.from_paths([path for path in paths if path])
     logits = random_logits(1 + len(tree), seed)
-    warped = warp_tree(logits, tree, context, sampling)
+    warped = warp_tree(logits, tree, context, sampling, context[prompt:])
     for node in range(-1, len(tree)):
-        expected = reference(logits[node + 1], sampling, [*context, *tree.path_tokens(node)])
+        expected = reference(logits[node + 1], sampling, [*context, *tree.path_tokens(node)], min(prompt, len(context)))
         torch.testing.assert_close(warped[node + 1], expected, rtol=1e-6, atol=1e-7)
 
 
@@ -86,6 +109,14 @@ def test_a_sibling_is_not_penalised_by_its_brother():
     tree = DraftTree(tokens=(1, 2), parents=(-1, -1))
     warped = warp_tree(torch.full((3, 4), 2.0), tree, [0], Sampling(repetition_penalty=2.0))
     assert warped.tolist() == [[1, 2, 2, 2], [1, 1, 2, 2], [1, 2, 1, 2]]
+
+
+def test_a_token_is_penalised_by_its_count_on_its_own_path():
+    """By hand: logits 2 everywhere, the answer [1], a chain 1, 2 and its sibling 3; the prompt's 0 does not count."""
+    tree = DraftTree(tokens=(1, 2, 3), parents=(-1, 0, -1))
+    sampling = Sampling(presence_penalty=1, frequency_penalty=0.5)
+    warped = warp_tree(torch.full((4, 5), 2.0), tree, [0, 1], sampling, [1])
+    assert warped.tolist() == [[2, 0.5, 2, 2, 2], [2, 0, 2, 2, 2], [2, 0, 0.5, 2, 2], [2, 0.5, 2, 0.5, 2]]
 
 
 def test_greedy_ignores_the_filters_and_copies_nothing():
@@ -124,6 +155,8 @@ def test_placeholders_beyond_the_head_are_not_penalised():
         {"min_p": 1.1},
         {"repetition_penalty": 0.0},
         {"repetition_penalty": math.inf},
+        {"presence_penalty": 2.1},
+        {"frequency_penalty": -math.inf},
         {"logit_bias": ((-1, 1.0),)},
         {"logit_bias": ((3, math.inf),)},
         {"logit_bias": ((3, math.nan),)},

@@ -127,6 +127,14 @@ def test_system_prompt_and_several_turns(server):
     assert found.choices[0].message.content == server.engine.generate(Request(messages=wanted, max_new_tokens=8)).text
 
 
+def test_penalties_by_counts_are_the_engines(server):
+    penalties = {"presence_penalty": -2.0, "frequency_penalty": -2.0}
+    found, plain = (server.client().chat.completions.create(**body(max_tokens=12), **more) for more in (penalties, {}))
+    asked = Request(QUESTION, str(server.root / "clip.mp4"), max_new_tokens=12, sampling=Sampling(**penalties))
+    assert found.choices[0].message.content == server.engine.generate(asked).text
+    assert found.choices[0].message.content != plain.choices[0].message.content
+
+
 def test_an_answer_may_be_sent_back_as_it_came(server):
     client = server.client().chat.completions
     first = client.create(**body(max_tokens=4, presence_penalty=0.0, n=1, tools=[])).choices[0].message
@@ -245,7 +253,7 @@ def test_what_is_wrong_with_a_clip_stands_in_the_metrics_and_in_the_log(server, 
         ({"n": 2}, 400, "n: this server does not have it"),
         ({"fps": 2}, 400, "fps"),
         ({"tools": [{"type": "function"}]}, 400, "tools"),
-        ({"presence_penalty": 1}, 400, "presence_penalty: this server does not have it"),
+        ({"presence_penalty": 3}, 400, "presence_penalty: Input should be less than or equal to 2"),
         ({"messages": [{"role": "user", "content": "x", "text": "y"}]}, 400, "argument: messages[0].text;"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, 400, "messages[0].content[0].text: Field"),
         ({"messages": [{"role": "user", "content": 1}]}, 400, "messages[0].content: "),

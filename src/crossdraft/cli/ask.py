@@ -31,6 +31,8 @@ class SamplingOptions:
     top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest tokens of this mass; 1 = all.")] = None
     min_p: Annotated[float | None, typer.Option(help="Least likelihood, relative to the likeliest token.")] = None
     repetition_penalty: Annotated[float | None, typer.Option(help="Above 1: repeat less.")] = None
+    presence_penalty: Annotated[float | None, typer.Option(help="Above 0: repeat none of the answer; -2 to 2.")] = None
+    frequency_penalty: Annotated[float | None, typer.Option(help="The same, each time a token occurred.")] = None
     seed: Annotated[
         int | None,
         typer.Option(
@@ -218,6 +220,8 @@ def _request(
         top_p=sampling.top_p,
         min_p=sampling.min_p,
         repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
         seed=sampling.seed,
     )
     stop = tuple(sampling.stop) if sampling.stop else None

@@ -32,6 +32,19 @@ STATEFUL = frozenset(
 )
 
 
+class CountPenalty(LogitsProcessor):
+    """Presence and frequency penalty of a sampling over the tokens behind a prompt; `transformers` has none."""
+
+    def __init__(self, sampling: Sampling, prompt: int) -> None:
+        self.sampling, self.prompt = sampling, prompt
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """Scores [rows, V] after contexts [rows, length], less the penalty."""
+        answer = input_ids[:, self.prompt :]
+        counts = torch.zeros_like(scores).scatter_add_(1, answer, torch.ones_like(answer, dtype=scores.dtype))
+        return scores - self.sampling.count_penalty(counts)
+
+
 class TreeProcessors:
     """The logits processors of one request.
 
@@ -59,12 +72,13 @@ class TreeProcessors:
         config: Any = generation_config(sampling, eos, len(prompt), max_new_tokens)
         config._eos_token_tensor = torch.tensor(eos, device=model.device) if eos else None  # noqa: SLF001
         assemble: Any = model
+        counted = (CountPenalty(sampling, len(prompt)),) if sampling.counted else ()
         try:
             self._processors: LogitsProcessorList = assemble._get_logits_processor(  # noqa: SLF001 - its order is the point
                 generation_config=config,
                 input_ids_seq_length=len(prompt),
                 encoder_input_ids=torch.tensor([list(prompt)], device=model.device),
-                logits_processor=LogitsProcessorList(sampling.processors or ()),
+                logits_processor=LogitsProcessorList((*counted, *(sampling.processors or ()))),
                 device=model.device,
                 model_kwargs={},
             )
@@ -216,8 +230,9 @@ def for_drafter(request: Request, most: int, rule: Rule) -> Request:
     biases: dict[int, float] = {}
     for token, bias in sampling.token_bias:
         biases[token] = biases.get(token, 0.0) + bias
-    off = dict.fromkeys(("bad_words_ids", "sequence_bias", "suppress_tokens", *CONTEXTUAL, *WARPERS))
+    counted = ("presence_penalty", "frequency_penalty")
+    off = dict.fromkeys(("bad_words_ids", "sequence_bias", "suppress_tokens", *counted, *CONTEXTUAL, *WARPERS))
     shown = replace(sampling, **off, logit_bias=tuple(biases.items()))
-    if sampling.contextual:
+    if sampling.contextual or sampling.counted:
         shown = replace(shown, processors=(LogitsProcessor(),))
     return replace(request, sampling=shown, max_new_tokens=request.max_new_tokens or most)

@@ -46,7 +46,7 @@ def generate(
         tree = NOTHING.tree if drafter is None else drafter.propose(states, [Budget(nodes)])[0].tree
         paths = [tree.path_tokens(node) for node in range(-1, len(tree))]  # -1 is the root, after the answer so far
         logits = torch.stack([full_forward(target, prompt, (*answer, *path)) for path in paths])
-        warped = warp_tree(logits, tree, (*prompt.input_ids.tolist(), *answer), request.sampling)
+        warped = warp_tree(logits, tree, (*prompt.input_ids.tolist(), *answer), request.sampling, answer)
         accepted = accept(tree, warped, Noise(request.sampling.seed or 0, len(answer)))
         tokens = (*(tree.tokens[node] for node in accepted.path), accepted.bonus)
         for token in tokens:

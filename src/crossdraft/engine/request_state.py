@@ -264,7 +264,7 @@ class RequestState:
         """Verify a tree, by raw logits [1 + n, V] at the root and at every node."""
         noise = Noise(self.seed, len(self.tokens))
         if self.processors is None:
-            warped = warp_tree(logits, tree, self.context, self.request.sampling)
+            warped = warp_tree(logits, tree, self.context, self.request.sampling, self.tokens)
             return self.rule(tree, warped, noise, logits)
         return verify_tree(self.rule, tree, self.processors.warp_tree(logits, tree, self.context), noise)
 

@@ -1,8 +1,8 @@
 """Sampling: logits are warped to distributions of the next token, at every node of a draft tree, and tokens are drawn.
 
 Warping happens once, before any acceptance rule sees the logits; order and formulas are those of `transformers`'
-logits processors: bias, repetition penalty, temperature, top-k, top-p, min-p. Here all nodes of a tree are warped in a
-few tensor operations. Settings that need a logits processor for every context (`Sampling.contextual`) are in
+logits processors: bias, repetition penalty, temperature, top-k, top-p, min-p; OpenAI's penalties by counts stand in
+front of the temperature. Here all nodes of a tree are warped in a few tensor operations. Settings that need a logits processor for every context (`Sampling.contextual`) are in
 `engine.processors`. Reported log-probabilities are the target's raw ones, before any warping.
 """
 
@@ -29,7 +29,7 @@ SEEDS = 2**63
 class Sampling(NamedFields):
     """Settings of token sampling; a `None` field is the checkpoint's own (its generation_config), else off.
 
-    Names and meanings are those of `transformers.GenerationConfig`.
+    Names and meanings are those of `transformers.GenerationConfig`, where nothing else is said.
 
     Args:
         temperature: 0 = greedy; the filters (`top_k` to `eta_cutoff`) then have no effect, the rest does.
@@ -62,6 +62,8 @@ class Sampling(NamedFields):
         processors: your own logits processors, applied before the temperature, as in `transformers`. They are called
             with several contexts at once, [rows, length], only one of which becomes the answer: they must not keep a
             state.
+        presence_penalty: subtracted from the logits of tokens that the answer so far holds; 0 = off. OpenAI's and vLLM's.
+        frequency_penalty: subtracted as often as the answer so far holds the token; 0 = off. OpenAI's and vLLM's.
 
     Raises:
         CrossdraftError: a value outside its range, or a token that is biased twice.
@@ -93,6 +95,8 @@ class Sampling(NamedFields):
     remove_invalid_values: bool | None = None
     renormalize_logits: bool | None = None
     processors: "tuple[LogitsProcessor, ...] | None" = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
 
     def __post_init__(self) -> None:
         for name, (holds, wanted) in RANGES.items():
@@ -124,7 +128,16 @@ class Sampling(NamedFields):
     def plain(self) -> bool:
         """True if the model's own likeliest token is always taken, whatever was emitted before."""
         penalised = not _neutral("repetition_penalty", self.repetition_penalty)
-        return self.greedy and not penalised and not self.token_bias and not self.contextual
+        return self.greedy and not penalised and not self.counted and not self.token_bias and not self.contextual
+
+    @property
+    def counted(self) -> bool:
+        """True if a penalty depends on how often the answer so far holds a token."""
+        return bool(self.presence_penalty or self.frequency_penalty)
+
+    def count_penalty(self, counts: Tensor) -> Tensor:
+        """Numbers to subtract from the logits of tokens that occur `counts` times in the answer so far."""
+        return (self.frequency_penalty or 0.0) * counts + (self.presence_penalty or 0.0) * (counts > 0)
 
     @property
     def token_bias(self) -> tuple[tuple[int, float], ...]:
@@ -186,6 +199,7 @@ def _holds(holds: Callable[[Any], bool], value: object) -> bool:
 
 
 PENALTY = (lambda x: 0 < x < math.inf, "a number above 0, 1 = off")
+OPENAI = (lambda x: -2 <= x <= 2, "between -2 and 2, 0 = off")
 COUNT = (_whole, "0 (off) or a whole number above")
 IDS = (_ids, "a tuple of token ids")
 SHARE = (lambda x: 0 <= x < 1, "at least 0 (off) and below 1")
@@ -196,6 +210,8 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "top_p": (lambda x: 0 < x <= 1, "above 0 and at most 1 (off)"),
     "min_p": (lambda x: 0 <= x <= 1, "between 0 (off) and 1"),
     "repetition_penalty": PENALTY,
+    "presence_penalty": OPENAI,
+    "frequency_penalty": OPENAI,
     "logit_bias": (
         lambda x: (
             all(_whole(token) and bias < math.inf for token, bias in x) and len({token for token, _ in x}) == len(x)
@@ -241,7 +257,7 @@ def warp(logits: Tensor, sampling: Sampling, seen: Sequence[int] = ()) -> Tensor
 
     Args:
         logits: [..., V], raw.
-        sampling: the settings; `contextual` ones are not applied.
+        sampling: the settings; `contextual` ones and penalties by counts are not applied.
         seen: token ids of the context, for the repetition penalty; all rows share them.
 
     Returns:
@@ -251,7 +267,9 @@ def warp(logits: Tensor, sampling: Sampling, seen: Sequence[int] = ()) -> Tensor
     return _warp(logits, sampling, penalised)
 
 
-def warp_tree(logits: Tensor, tree: DraftTree, context: Sequence[int], sampling: Sampling) -> Tensor:
+def warp_tree(
+    logits: Tensor, tree: DraftTree, context: Sequence[int], sampling: Sampling, answer: Sequence[int] = ()
+) -> Tensor:
     """Warp logits to the distributions after the root and after every node; a node's context is its own path.
 
     Args:
@@ -259,16 +277,28 @@ def warp_tree(logits: Tensor, tree: DraftTree, context: Sequence[int], sampling:
         tree: the n nodes.
         context: token ids of the prompt and the answer so far, the root's among them.
         sampling: the settings; `contextual` ones are not applied.
+        answer: token ids of the answer so far, the root's among them, for the penalties by counts.
 
     Returns:
         [1 + n, V], as `warp` does.
     """
     if _neutral("repetition_penalty", sampling.repetition_penalty):
-        return _warp(logits, sampling, None)
+        return _warp(logits, sampling, None, _counts(tree, answer, sampling))
     penalised = _seen_mask(context, logits).repeat(1 + len(tree), 1)
     nodes, ancestors = tree.visible.nonzero(as_tuple=True)
     penalised[nodes + 1, torch.tensor(tree.tokens, dtype=torch.long)[ancestors]] = True
-    return _warp(logits, sampling, penalised)
+    return _warp(logits, sampling, penalised, _counts(tree, answer, sampling))
+
+
+def _counts(tree: DraftTree, answer: Sequence[int], sampling: Sampling) -> tuple[Tensor, Tensor] | None:
+    """Ids [u] of tokens in answer and tree, and their counts [1 + n, u] in the answer with each node's path."""
+    tokens = torch.tensor([*answer, *tree.tokens], dtype=torch.long)
+    if not sampling.counted or not len(tokens):
+        return None
+    ids, column = tokens.unique(return_inverse=True)
+    said = column[: len(answer)].bincount(minlength=len(ids))
+    drafted = torch.nn.functional.one_hot(column[len(answer) :], len(ids))
+    return ids, torch.cat((said[None], said + tree.visible.long() @ drafted))
 
 
 def _seen_mask(seen: Sequence[int], logits: Tensor) -> Tensor:
@@ -279,13 +309,18 @@ def _seen_mask(seen: Sequence[int], logits: Tensor) -> Tensor:
     return mask
 
 
-def _warp(logits: Tensor, sampling: Sampling, penalised: Tensor | None) -> Tensor:
+def _warp(
+    logits: Tensor, sampling: Sampling, penalised: Tensor | None, counts: tuple[Tensor, Tensor] | None = None
+) -> Tensor:
     scores = logits if logits.dtype == torch.float64 else logits.float()
     if bias := sampling.token_bias:
         scores = scores + _bias(scores, bias)
     if penalised is not None:
         penalty = sampling.repetition_penalty or 1.0
         scores = torch.where(penalised, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
+    if counts is not None:
+        ids, count = counts
+        scores = scores.index_add(-1, ids.to(scores.device), -sampling.count_penalty(count.to(scores)))
     if not sampling.temperature:
         return scores
     scores = scores / sampling.temperature

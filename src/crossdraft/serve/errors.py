@@ -19,9 +19,7 @@ TYPES = {
     503: "overloaded_error",
 }  # fmt: skip
 # Fields that only accept their neutral value.
-LACKING = frozenset(
-    {"n", "presence_penalty", "frequency_penalty", "tools", "tool_choice", "response_format", "modalities"}
-)
+LACKING = frozenset({"n", "tools", "tool_choice", "response_format", "modalities"})
 GONE = 499  # nginx's status for a client that went away
 NO_METHOD = "The route does not take this method."
 # Features of OpenAI's and vLLM's APIs that are left out on purpose -> what to use instead.

@@ -46,7 +46,6 @@ Url = Annotated[str, AfterValidator(_bounded)]
 
 
 Empty = Annotated[list[Any], Field(max_length=0)]
-Zero = Annotated[Number, Field(ge=0, le=0)]
 
 
 class Body(BaseModel):
@@ -232,6 +231,8 @@ class ChatRequest(Body):
     top_k: Whole | None = Field(default=None, ge=-1)
     min_p: Number | None = Field(default=None, ge=0, le=1)
     repetition_penalty: Number | None = Field(default=None, gt=0, le=10)
+    presence_penalty: Number | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: Number | None = Field(default=None, ge=-2, le=2)
     logit_bias: dict[Annotated[Whole, Field(ge=0)], Annotated[Number, Field(ge=-100, le=100)]] | None = Field(
         default=None, max_length=1024
     )
@@ -244,8 +245,6 @@ class ChatRequest(Body):
 
     # Accepted with their neutral values only:
     n: Literal[1] | None = None
-    presence_penalty: Zero | None = None
-    frequency_penalty: Zero | None = None
     tools: Empty | None = None
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: bool | None = None
