@@ -370,6 +370,7 @@ def test_the_request_as_a_drafter_reads_it():
     own = MinLengthLogitsProcessor(3, 2)
     for sampling in (
         Sampling(no_repeat_ngram_size=2),
+        Sampling(frequency_penalty=0.5),
         Sampling(processors=(own,)),
         Sampling(sequence_bias=(((1, 2), 1.0),)),
     ):

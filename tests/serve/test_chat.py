@@ -129,8 +129,10 @@ def test_system_prompt_and_several_turns(server):
 
 def test_penalties_by_counts_are_the_engines(server):
     penalties = {"presence_penalty": -2.0, "frequency_penalty": -2.0}
-    found, plain = (server.client().chat.completions.create(**body(max_tokens=12), **more) for more in (penalties, {}))
-    asked = Request(QUESTION, str(server.root / "clip.mp4"), max_new_tokens=12, sampling=Sampling(**penalties))
+    drawn = {"temperature": 2.0, "seed": 7}
+    found, plain = (server.client().chat.completions.create(**body(**drawn, **more)) for more in (penalties, {}))
+    sampling = Sampling(**drawn, **penalties)
+    asked = Request(QUESTION, str(server.root / "clip.mp4"), max_new_tokens=24, sampling=sampling)
     assert found.choices[0].message.content == server.engine.generate(asked).text
     assert found.choices[0].message.content != plain.choices[0].message.content
 

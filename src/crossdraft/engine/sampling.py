@@ -1,9 +1,10 @@
 """Sampling: logits are warped to distributions of the next token, at every node of a draft tree, and tokens are drawn.
 
 Warping happens once, before any acceptance rule sees the logits; order and formulas are those of `transformers`'
-logits processors: bias, repetition penalty, temperature, top-k, top-p, min-p; OpenAI's penalties by counts stand in
-front of the temperature. Here all nodes of a tree are warped in a few tensor operations. Settings that need a logits processor for every context (`Sampling.contextual`) are in
-`engine.processors`. Reported log-probabilities are the target's raw ones, before any warping.
+logits processors: bias, repetition penalty, temperature, top-k, top-p, min-p. OpenAI's presence and frequency penalty
+come in front of the temperature. Here all nodes of a tree are warped in a few tensor operations. Settings that need a
+logits processor for every context (`Sampling.contextual`) are in `engine.processors`. Reported log-probabilities are
+the target's raw ones, before any warping.
 """
 
 import math
@@ -62,8 +63,8 @@ class Sampling(NamedFields):
         processors: your own logits processors, applied before the temperature, as in `transformers`. They are called
             with several contexts at once, [rows, length], only one of which becomes the answer: they must not keep a
             state.
-        presence_penalty: subtracted from the logits of tokens that the answer so far holds; 0 = off. OpenAI's and vLLM's.
-        frequency_penalty: subtracted as often as the answer so far holds the token; 0 = off. OpenAI's and vLLM's.
+        presence_penalty: OpenAI's: subtracted from the logits of tokens that the answer so far holds; 0 = off.
+        frequency_penalty: OpenAI's: subtracted as often as the answer so far holds the token; 0 = off.
 
     Raises:
         CrossdraftError: a value outside its range, or a token that is biased twice.
