@@ -282,7 +282,7 @@ def test_who_cannot_tell_images_from_clips_says_so(kind, family):
         ([{"role": "tool", "content": "x"}], r"messages\[0\] has the role 'tool'"),
         ([{"role": "user"}], "a NoneType"),
         ([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}], "end with the user's"),
-        ([{"role": "user", "content": "x"}, {"role": "system", "content": "y"}], "only the first one"),
+        ([{"role": "user", "content": "x"}, {"role": "system", "content": "y"}], "only the first ones"),
         ([{"role": "system", "content": [image(IMAGE)]}, {"role": "user", "content": "y"}], "shows something"),
         ([user()], "The last message is empty; ask a question in it"),
         ([{"role": "user", "content": " "}], "The last message is empty; ask a question in it"),

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, cast
 
 from crossdraft.data_url import data_url, scheme_of
@@ -58,7 +59,7 @@ class Message:
 
 
 def read_messages(given: object) -> tuple[Message, ...]:
-    """Read messages, given as dicts or as `Message`s.
+    """Read messages, given as dicts or as `Message`s; several of the system in front become one.
 
     Raises:
         CrossdraftError: the messages have another shape, hold no text, or the last message is not the user's.
@@ -67,9 +68,12 @@ def read_messages(given: object) -> tuple[Message, ...]:
         shown = "empty" if given == [] else f"a {type(given).__name__}"
         raise CrossdraftError(f"messages is {shown}; {SHAPE}, one for each message, in a list.")
     found = tuple(_message(one, number) for number, one in enumerate(given))
-    late = next((number for number, one in enumerate(found) if number and one.role == "system"), None)
+    front = tuple(takewhile(lambda one: one.role == "system", found))
+    late = next((number for number, one in enumerate(found) if number >= len(front) and one.role == "system"), None)
     if late is not None:
-        raise CrossdraftError(f"messages[{late}] is of the system; only the first one can be.")
+        raise CrossdraftError(f"messages[{late}] is of the system, after others; only the first ones can be.")
+    if len(front) > 1:
+        found = (Message("system", (Part("text", "\n\n".join(one.text for one in front)),)), *found[len(front) :])
     if found[-1].role != "user":
         raise CrossdraftError(f"The last message is of the {found[-1].role}; end with the user's, which is answered.")
     said = any(part.kind in VISUAL or part.value.strip() for part in found[-1].parts)

@@ -168,7 +168,7 @@ def test_a_websocket_that_is_taken_has_an_id_too(server):
     ("sent", "said"),
     [
         (b'{"model":"reference","messages":[],"fps":2}', {"param": "messages", "code": "invalid_value"}),
-        (b'{"model":"reference","messages":[{"role":"user","content":"x"}],"seed":-1}', {"param": "seed"}),
+        (b'{"model":"reference","messages":[{"role":"user","content":"x"}],"seed":-2}', {"param": "seed"}),
         (b"{bad", {"code": "invalid_json"}),
         (b"\xff", {"code": "invalid_encoding"}),
     ],

@@ -31,6 +31,7 @@ OPENED_BY = {
     "/v1/media/content": {"media"},  # of a file of the media folder
     "/page/events.png": {"media"},  # likewise
     "/metrics": {"metrics"},
+    "/version": set(ALL),
     "/v1/models": set(ALL),
     "/v1/models/{name:path}": set(ALL),
 }

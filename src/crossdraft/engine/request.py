@@ -339,7 +339,8 @@ TopTokens = tuple[tuple[int, float], ...]
 class Piece:
     """Consecutive tokens of an answer with one origin. `request` is the id that the request was queued under.
 
-    `logprobs` and `top_logprobs` are set if the request asked for them; provisional pieces have none.
+    `logprobs` and `top_logprobs` are set if the request asked for them; provisional pieces have none, and no number of
+    the prompt's tokens.
     """
 
     tokens: tuple[int, ...]
@@ -348,6 +349,7 @@ class Piece:
     request: int = 0
     logprobs: tuple[float, ...] | None = None
     top_logprobs: tuple[TopTokens, ...] | None = None
+    prompt_tokens: int = field(default=0, compare=False, repr=False)
 
 
 @dataclass(frozen=True, repr=False)

@@ -330,7 +330,8 @@ class RequestState:
         part = slice(first, first + len(tokens))
         logprobs = tuple(self.logprobs[part]) or None
         tops = tuple(self.top_logprobs[part]) or None
-        self.pieces.append(Piece(tuple(tokens), text, origin, self.request_id, logprobs, tops))
+        length = self.stats.prompt_tokens
+        self.pieces.append(Piece(tuple(tokens), text, origin, self.request_id, logprobs, tops, length))
         self.tell(self.pieces[-1])
 
     def end(self) -> None:

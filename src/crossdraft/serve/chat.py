@@ -89,6 +89,8 @@ class Answering:
     def __init__(self, service: Service, chat: ChatRequest, asked: RequestInfo) -> None:
         self.service, self._chat, self._asked = service, chat, asked
         self._over = False  # true once the answer is counted, however it ended
+        self._sent = 0  # tokens
+        self._usage = dict[str, object]()  # of each further chunk
         self._id, self._created = f"chatcmpl-{asked.request_id}", int(time.time())
 
     async def whole(self) -> dict[str, object]:
@@ -188,6 +190,9 @@ class Answering:
             return sse.comment({"provisional": piece.text, "ms": ms})
         more = {"crossdraft": {"origin": str(piece.origin), "tokens": len(piece.tokens), "ms": ms}}
         logprobs = convert.logprobs(piece, self.service.engine.target)
+        self._sent += len(piece.tokens)
+        if (options := self._chat.stream_options) is not None and options.continuous_usage_stats:
+            self._usage = {"usage": convert.usage_so_far(piece.prompt_tokens, self._sent)}
         return self._delta(
             {"content": piece.text}, logprobs=logprobs, more=more if self._chat.crossdraft.origins else {}
         )
@@ -200,7 +205,7 @@ class Answering:
         more: Mapping[str, Any] = MappingProxyType({}),
     ) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-        return sse.data({**self._head("chat.completion.chunk"), "choices": [choice], **more})
+        return sse.data({**self._head("chat.completion.chunk"), "choices": [choice], **self._usage, **more})
 
     def _head(self, kind: str) -> dict[str, object]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self.service.settings.model}

@@ -43,7 +43,7 @@ def to_request(chat: ChatRequest, media: LoadedMedia, owner: str, longest: int, 
         presence_penalty=chat.presence_penalty,
         frequency_penalty=chat.frequency_penalty,
         logit_bias=tuple(chat.logit_bias.items()) if chat.logit_bias else None,
-        seed=chat.seed,
+        seed=None if chat.seed == -1 else chat.seed,  # as in vLLM
         min_new_tokens=chat.min_tokens,
     )
     return Request(
@@ -61,12 +61,13 @@ def to_request(chat: ChatRequest, media: LoadedMedia, owner: str, longest: int, 
 
 def usage(stats: Stats) -> dict[str, object]:
     """OpenAI's `usage` object."""
-    return {
-        "prompt_tokens": stats.prompt_tokens,
-        "completion_tokens": stats.new_tokens,
-        "total_tokens": stats.prompt_tokens + stats.new_tokens,
-        "prompt_tokens_details": {"cached_tokens": stats.cached_tokens},
-    }
+    details = {"prompt_tokens_details": {"cached_tokens": stats.cached_tokens}}
+    return usage_so_far(stats.prompt_tokens, stats.new_tokens) | details
+
+
+def usage_so_far(prompt: int, new: int) -> dict[str, object]:
+    """Counts of a `usage` object."""
+    return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
 
 
 def metrics(stats: Stats) -> dict[str, object]:

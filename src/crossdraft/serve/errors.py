@@ -19,7 +19,10 @@ TYPES = {
     503: "overloaded_error",
 }  # fmt: skip
 # Fields that only accept their neutral value.
-LACKING = frozenset({"n", "tools", "tool_choice", "response_format", "modalities"})
+LACKING = frozenset(
+    {"n", "tools", "tool_choice", "response_format", "modalities"}
+    | {"skip_special_tokens", "add_generation_prompt", "continue_final_message", "chat_template_kwargs"}
+)
 GONE = 499  # nginx's status for a client that went away
 NO_METHOD = "The route does not take this method."
 # Features of OpenAI's and vLLM's APIs that are left out on purpose -> what to use instead.
@@ -32,7 +35,6 @@ LEFT_OUT = {
     "/v1/images": "the target draws nothing; /v1/chat/completions takes images",
     "/docs": "the routes stand in docs/serve.md",
     "/openapi.json": "the routes stand in docs/serve.md",
-    "/version": "/v1/models says the version",
 }
 # Names in the library's errors -> names in a client's request.
 FIELDS = {

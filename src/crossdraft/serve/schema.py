@@ -28,7 +28,7 @@ def _no_boolean(value: Any) -> Any:
 
 Whole = Annotated[int, BeforeValidator(_no_boolean)]
 # The bounds are inside: behind a validator pydantic would report them as rounded floats.
-Seed = Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(_no_boolean)]
+Seed = Annotated[int, Field(ge=-1, lt=2**63), BeforeValidator(_no_boolean)]
 Number = Annotated[float, BeforeValidator(_no_boolean)]
 Id = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[\w.:/+=-]+$")]
 Pixels = Annotated[Whole, Field(ge=1, le=65536)]
@@ -49,9 +49,16 @@ Empty = Annotated[list[Any], Field(max_length=0)]
 
 
 class Body(BaseModel):
-    """Base of a request's parts, which refuses unknown keys."""
+    """Base of a request's parts, which refuses unknown keys. A known key that is `null` is absent."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or None not in values.values():
+            return values
+        return {name: value for name, value in values.items() if value is not None or name not in cls.model_fields}
 
 
 class TextPart(Body):
@@ -176,23 +183,32 @@ ContentPart = Annotated[TextPart | ImagePart | VideoPart | EventPart | FilePart,
 
 
 class ChatMessage(Body):
-    """One message. `developer` is OpenAI's newer word for `system`."""
+    """One message. `developer` is OpenAI's newer word for `system`; an answer's content may be `null`."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[ContentPart], Field(fail_fast=True)]
     name: str | None = None
     # Fields of an answer that OpenAI's clients send back if it is appended as it came:
+    reasoning: str | None = None
+    reasoning_content: str | None = None
     refusal: None = None
     annotations: Empty | None = None
     tool_calls: Empty | None = None
     function_call: None = None
     audio: None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_content(cls, values: Any) -> Any:
+        said_nothing = isinstance(values, dict) and values.get("role") == "assistant" and values.get("content") is None
+        return {**values, "content": ""} if said_nothing else values
+
 
 class StreamOptions(Body):
-    """OpenAI's `stream_options`."""
+    """OpenAI's `stream_options`, and vLLM's `continuous_usage_stats`: the usage so far in each chunk."""
 
     include_usage: bool = False
+    continuous_usage_stats: bool = False
     include_obfuscation: bool | None = None
 
 
@@ -250,6 +266,10 @@ class ChatRequest(Body):
     parallel_tool_calls: bool | None = None
     response_format: dict[Literal["type"], Literal["text"]] | None = None
     modalities: list[Literal["text"]] | None = None
+    skip_special_tokens: Literal[True] | None = None
+    add_generation_prompt: Literal[True] | None = None
+    continue_final_message: Literal[False] | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=0)] | None = None
 
     # Accepted without effect:
     user: str | None = None

@@ -22,6 +22,7 @@ ROUTES: dict[str, tuple[Scope, ...]] = {
     "/page/events.png": ("media", "files"),  # `require` decides here, too
     "/metrics": ("metrics",),
     "/v1/models": (),
+    "/version": (),
 }
 PREFIX = 3  # leading segments that identify a route; further ones are names, as in /v1/files/ID/content
 

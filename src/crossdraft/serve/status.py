@@ -1,4 +1,4 @@
-"""`/health`, `/ready`, `/metrics`, `/v1/models`."""
+"""`/health`, `/ready`, `/version`, `/metrics`, `/v1/models`."""
 
 from fastapi import APIRouter
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -27,6 +27,12 @@ async def ready(request: Request) -> Response:
     if not service_of(request).ready:
         raise overloaded("The server is shutting down; ask another one.", "shutting_down")
     return JSONResponse({"status": "ready"})
+
+
+@router.api_route("/version", methods=READ)
+async def version(request: Request) -> Response:
+    """Answer with the version in vLLM's form."""
+    return JSONResponse({"version": __version__})
 
 
 @router.api_route("/metrics", methods=READ)

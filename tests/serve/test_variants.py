@@ -1,0 +1,118 @@
+"""Harmless variants that clients send: each gives the answer that the plain request gives."""
+
+import httpx
+import openai
+import pytest
+
+from crossdraft import Request, __version__
+from tests.serve.conftest import QUESTION, body, content, messages
+
+PLAIN = {"max_tokens": 8}
+
+
+def said(server, **fields) -> str:
+    found = server.client().chat.completions.create(**body(**PLAIN | fields))
+    return found.choices[0].message.content
+
+
+@pytest.fixture(scope="module")
+def plain(server) -> str:
+    return said(server)
+
+
+def test_null_is_absent(server, plain):
+    names = ("stream", "stream_options", "max_completion_tokens", "temperature", "seed", "stop", "logprobs", "n")
+    names += ("crossdraft", "media_io_kwargs", "logit_bias", "tools", "tool_choice", "response_format", "metadata")
+    found = server.post(body(**PLAIN, **dict.fromkeys(names)))
+    assert found.json()["choices"][0]["message"]["content"] == plain
+    shown = content()
+    shown[0]["video_url"] |= dict.fromkeys(("num_frames", "fps"))
+    shown[1]["event_url"] |= dict.fromkeys(("clock", "windows", "start_s", "format"))
+    asked = [{"role": "user", "content": shown, "name": None, "tool_calls": None}]
+    assert server.post(body(**PLAIN, messages=asked)).json()["choices"][0]["message"]["content"] == plain
+    streamed = body(**PLAIN, stream=True, stream_options={"include_usage": None})
+    assert server.post(streamed).text.endswith("data: [DONE]\n\n")
+
+
+def test_null_does_not_stand_for_what_must_be_there(server):
+    for fields in ({"messages": None}, {"model": None}, {"messages": [{"role": "user", "content": None}]}):
+        assert server.post(body(**fields)).status_code == 400
+    assert server.post(body(unknown=None)).json()["error"]["param"] == "unknown"
+
+
+def test_an_answer_without_content_and_with_its_reasoning_is_an_empty_turn(server):
+    later = {"role": "user", "content": "Is it near?"}
+    found = [
+        said(server, messages=[*messages(), {"role": "assistant", **turn}, later])
+        for turn in (
+            {"content": ""},
+            {"content": None},
+            {"content": None, "reasoning_content": "A car is seen.", "reasoning": "A car."},
+            {"content": "", "reasoning_content": None},
+        )
+    ]
+    assert len(set(found)) == 1
+    assert server.post(body(messages=[{"role": "assistant", "content": None}])).status_code == 400
+
+
+def test_messages_of_the_system_in_front_are_joined(server):
+    turns = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "developer", "content": [{"type": "text", "text": "Name colours."}]},
+        {"role": "system", "content": "Name cars."},
+        {"role": "user", "content": QUESTION},
+    ]
+    joined = [{"role": "system", "content": "Be brief.\n\nName colours.\n\nName cars."}, turns[-1]]
+    alone = server.engine.alone(Request(messages=joined, max_new_tokens=8))
+    assert said(server, messages=turns) == alone.text
+    fewer = Request(messages=[turns[0], turns[3]], max_new_tokens=8)
+    assert server.engine.alone(fewer).stats.prompt_tokens < alone.stats.prompt_tokens
+    with pytest.raises(openai.BadRequestError, match=r"messages\[2\] is of the system, after others"):
+        said(server, messages=[turns[0], turns[3], turns[2], turns[3]])
+
+
+def test_a_seed_of_minus_one_is_none(server, plain):
+    assert said(server, seed=-1) == plain
+    found = {said(server, seed=-1, temperature=2.0, max_tokens=24) for _ in range(16)}
+    assert len(found) > 1
+    with pytest.raises(openai.BadRequestError, match="seed"):
+        said(server, seed=-2)
+
+
+def test_each_chunk_may_have_the_usage_so_far(server):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = list(server.client().chat.completions.create(**body(stream=True, stream_options=options)))
+    *texts, end, last = chunks[1:]
+    counts = [chunk.usage.completion_tokens for chunk in texts]
+    assert counts == sorted(counts)
+    assert 0 < counts[0] < counts[-1] == end.usage.completion_tokens == last.usage.completion_tokens == 24
+    assert {chunk.usage.prompt_tokens for chunk in [*texts, end]} == {last.usage.prompt_tokens}
+    assert end.usage.total_tokens == last.usage.total_tokens
+    without = server.client().chat.completions.create(**body(stream=True, stream_options={"include_usage": True}))
+    assert [chunk.usage is not None for chunk in without][:-1] == [False] * (len(chunks) - 1)
+
+
+NEUTRAL = {
+    "skip_special_tokens": True,
+    "add_generation_prompt": True,
+    "continue_final_message": False,
+    "chat_template_kwargs": {},
+}
+
+
+def test_neutral_values_of_vllms_fields_are_taken_and_others_refused_by_name(server, plain):
+    assert said(server, extra_body=NEUTRAL) == plain
+    for name, value in NEUTRAL.items():
+        other = {"enable_thinking": True} if value == {} else not value
+        found = server.post(body(**{name: other})).json()["error"]
+        assert (found["param"], found["code"]) == (name, "unsupported_value")
+
+
+def test_a_prompt_may_hold_any_number_of_commas(server):
+    table = "1,2," * 20_000
+    found = server.post(body(messages=messages(table))).json()["error"]
+    assert found["code"] == "context_length_exceeded"  # not the body's size
+
+
+def test_the_version_is_told(server):
+    assert httpx.get(f"{server.url}/version").json() == {"version": __version__}
