@@ -114,5 +114,5 @@ def test_a_prompt_may_hold_any_number_of_commas(server):
     assert found["code"] == "context_length_exceeded"  # not the body's size
 
 
-def test_the_version_is_told(server):
+def test_the_version_has_its_route(server):
     assert httpx.get(f"{server.url}/version").json() == {"version": __version__}
