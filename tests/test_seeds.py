@@ -30,7 +30,8 @@ pytestmark = pytest.mark.usefixtures("one_target")
 def requests(clip):
     question = "What is the car in front doing, and what is beside the road?"
     warm = [cd.Sampling(temperature=1.6, seed=seed) for seed in SEEDS]
-    nucleus = cd.Sampling(temperature=1.8, top_p=0.9, top_k=40, repetition_penalty=1.1, seed=SEEDS[0])
+    penalties = {"repetition_penalty": 1.1, "presence_penalty": 0.6, "frequency_penalty": -0.5}
+    nucleus = cd.Sampling(temperature=1.8, top_p=0.9, top_k=40, seed=SEEDS[0], **penalties)
     return [
         cd.Request(question, str(clip.video), str(clip.events), max_new_tokens=24, sampling=sampling)
         for sampling in (*warm, nucleus)
