@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from crossdraft.methods import register
     from crossdraft.records import DrafterContext, Method
     from crossdraft.specs import Count, Spec
+    from crossdraft.structure.structure import Structure
 
 __version__ = "0.2.0"
 
@@ -46,6 +47,7 @@ __all__ = [
     "Sampling",
     "Spec",
     "Stats",
+    "Structure",
     "Timeline",
     "VerifyOutput",
     "__version__",
@@ -73,6 +75,7 @@ _HOME = {
     "Sampling": "crossdraft.engine.sampling",
     "Spec": "crossdraft.specs",
     "Stats": "crossdraft.engine.stats",
+    "Structure": "crossdraft.structure.structure",
     "Timeline": "crossdraft.engine.timeline",
     "VerifyOutput": "crossdraft.engine.drafter",
     "register": "crossdraft.methods",

@@ -455,7 +455,7 @@ def token_text(tokenizer: PreTrainedTokenizerBase) -> TokenText:
     added = tokenizer.added_tokens_decoder
     special = {token: str(found) for token, found in added.items() if found.special}
     byte_fallback = (token for piece, token in tokenizer.get_vocab().items() if BYTE.fullmatch(piece))
-    return TokenText(decode, special, frozenset(byte_fallback), token_speller(tokenizer))
+    return TokenText(decode, special, frozenset(byte_fallback), token_speller(tokenizer), tokenizer)
 
 
 def ends_of(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

@@ -135,6 +135,41 @@ def test_drafters_are_listed_where_one_would_be_named(capsys):
     assert "Which drafter should I take?" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("options", "matches"),
+    [
+        (["--choice", "two cars", "--choice", "no"], "two cars|no"),
+        (["--regex", "[a-c]{3}"], "[a-c]{3}"),
+        (["--json-schema", '{"enum": [1, "a"]}'], '1|"a"'),
+        (["--json-schema", "schema.json"], '1|"a"'),
+        (["--grammar", "yes.lark"], "yes"),
+    ],
+)
+def test_an_answer_has_the_structure_that_is_asked_for(ask, tmp_path, monkeypatch, options, matches):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "schema.json").write_text('{"enum": [1, "a"]}')
+    (tmp_path / "yes.lark").write_text('start: "yes"')
+    status, shown, _ = ask("--json", *options)
+    assert status == 0
+    assert re.fullmatch(matches, json.loads(shown)["text"])
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--regex", "a", "--choice", "b"], "--regex and --choice both say"),
+        (["--json-schema", "nowhere.json"], "Cannot read nowhere.json: No such file"),
+        (["--json-schema", '{"type": '], "The JSON schema cannot be read"),
+        (["--grammar", "nowhere"], "Cannot read nowhere"),
+        (["--regex", "(a"], "regex cannot be used: unclosed group."),
+    ],
+)
+def test_a_structure_that_cannot_be_used_is_one_sentence(ask, options, sentence):
+    status, shown, errors = ask(*options)
+    assert (status, shown) == (2, "")
+    assert sentence in errors.splitlines()[-1]
+
+
 def test_a_seed_decides_what_the_target_draws(ask):
     drawn = ("--json", "--drafter", "none", "--temperature", "0.8", "--top-k", "40", "--min-p", "0.01")
     first, again, other = (json.loads(ask(*drawn, "--seed", seed)[1])["tokens"] for seed in ("7", "7", "8"))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from crossdraft.cli.compare import AnswerComparison
     from crossdraft.drawing.figures import Baseline
     from crossdraft.engine.request import Answer, Request
+    from crossdraft.structure.structure import Structure
 
 app = typer.Typer(help="Ask a question about a clip.", add_completion=False)
 
@@ -43,6 +44,53 @@ class SamplingOptions:
         list[str] | None,
         typer.Option(metavar="TEXT", help="Text that ends the answer; repeatable. By default the checkpoint's."),
     ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class StructureOptions:
+    """Options that say what the answer must look like; one of them at most."""
+
+    json_schema: Annotated[
+        str | None, typer.Option(metavar="FILE|JSON", help="The answer is JSON of this schema; {} = any JSON value.")
+    ] = None
+    regex: Annotated[str | None, typer.Option(help="This regular expression matches the whole answer.")] = None
+    choice: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="The answer is one of several texts; repeatable.")
+    ] = None
+    grammar: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The answer is of this grammar (Lark, GBNF).")
+    ] = None
+
+    def read(self) -> "Structure | None":
+        """Make the structure; `None` if any text will do.
+
+        Raises:
+            CrossdraftError: two of the options are given, a file cannot be read, or as `Structure`.
+        """
+        given = {
+            name: value for name in ("json_schema", "regex", "choice", "grammar") if (value := getattr(self, name))
+        }
+        if len(given) > 1:
+            first, second, *_ = (f"--{name.replace('_', '-')}" for name in given)
+            raise CrossdraftError(f"{first} and {second} both say what the answer must look like; give one of them.")
+        if not given:
+            return None
+        from crossdraft.structure.structure import Structure
+
+        ((name, value),) = given.items()
+        if name == "json_schema":
+            inline = value.lstrip().startswith(("{", "true", "false"))
+            return Structure.json(value if inline else _text(Path(value)))
+        made = {"regex": Structure.regex, "choice": Structure.choice}.get(name)
+        return Structure.grammar(_text(value)) if made is None else made(value)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = "it is no text" if isinstance(error, UnicodeDecodeError) else error.strerror
+        raise CrossdraftError(f"Cannot read {path}: {why}; check the path.") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +195,7 @@ def ask(
     recording: RecordingOptions,
     pair: PairOptions,
     sampling: SamplingOptions,
+    structure: StructureOptions,
     output: OutputOptions,
     question: Annotated[
         list[str] | None, typer.Argument(help="What to ask, in plain words and quotes.", show_default=False)
@@ -159,7 +208,9 @@ def ask(
     output.check()
     pair.check(events=recording.events is not None, shows=bool(shown.video or shown.image))
     recording.refuse_unused()
+    constraint = structure.read()
     request = _request(shown.read(_question(question), pair.target), recording, pair, sampling, output)
+    request = replace(request, structure=constraint)
     from crossdraft.cli.reporting import import_engine
 
     import_engine()

@@ -8,6 +8,7 @@ handed out once no later token can change it. Text that may be the beginning of 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 BROKEN = "\ufffd"  # what decoders write for bytes that are no character (yet)
 UNFINISHED = 3  # most `BROKEN` characters that one unfinished character can show as
@@ -25,12 +26,14 @@ class TokenText:
         special: id of each special token -> how it is spelt.
         byte_fallback: ids that stand for one byte of a character that has no token of its own (`<0xE2>`).
         spell: the bytes that an id adds to a text; `None`: those of its decoded text, wrong for half a character.
+        tokenizer: the tokenizer itself, which structures are compiled for; `None` = structured answers are refused.
     """
 
     decode: Callable[[Sequence[int]], str]
     special: Mapping[int, str] = field(default_factory=dict)
     byte_fallback: frozenset[int] = frozenset()
     spell: Callable[[int], bytes] | None = None
+    tokenizer: Any = field(default=None, repr=False, compare=False)
 
     def bytes_of(self, token: int) -> bytes:
         """The bytes that a token adds to an answer; a special token adds none."""

@@ -197,13 +197,13 @@ class DecodeLoop:
         for (row, budget), draft in zip(asked, wait(), strict=True):
             self.policy.saw_draft(draft, budget.nodes, self.drafter.waited_s, len(rows))
             found[row.request_id] = self._checked(draft, budget.nodes, row, len(rows))
-        return found
+        return {row.request_id: row.with_forced(found.get(row.request_id, NOTHING), self.policy.nodes) for row in rows}
 
     def _checked(self, draft: Draft, nodes: int, row: RequestState, rows: int = 1, *, hidden: bool = False) -> Draft:
         """Validate a draft, and cut it to the nodes that this pass will verify."""
         target = self.target
         try:
-            draft = checked(draft, target.vocab_size, target.traits.visual_ids)
+            draft = row.permitted(checked(draft, target.vocab_size, target.traits.visual_ids))
             if len(draft.tree):
                 row.gives_probs = bool(draft.path_probs)
             return self.policy.trim(draft, row, nodes, rows, hidden=hidden)
@@ -228,7 +228,7 @@ class DecodeLoop:
                 accepted = row.verify(tree, logits[: 1 + len(tree)])
                 path = accepted.path
                 self.cache.keep(row.cache_row, path)
-                self.policy.saw_acceptance(row, draft, path, hidden=first)
+                self.policy.saw_acceptance(row, *row.proposed(draft, path), hidden=first)
                 emitted = row.emit(tree, accepted, logits, Origin.HIDDEN if first else Origin.DRAFTED, self.target)
                 row.stats.count_round(tree.depth, len(tree), len(path), len(emitted), hidden=first)
                 if row.drafting:  # for a finished answer, too: a drafter may learn from it

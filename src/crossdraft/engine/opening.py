@@ -125,6 +125,8 @@ class Opening:
         with state.ledger.stage("prepare"):
             made = target.prepare(state.request)
             check_prompt(made.input_ids, embedded_ids(target.model.config), target.traits.visual_ids)
+            if (structure := state.request.structure) is not None:
+                state.masks = structure.begin(target.text, target.vocab_size, target.defaults.eos)
         return made
 
     def _encode(self, encoding: Encoding) -> list[Encoded]:

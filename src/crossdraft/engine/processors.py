@@ -16,6 +16,7 @@ from crossdraft.engine.accept import Acceptance, Rule
 from crossdraft.engine.noise import Noise
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import CONTEXTUAL, WARPERS, Sampling
+from crossdraft.engine.structure import masked
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
 
@@ -62,7 +63,7 @@ class TreeProcessors:
     def __init__(
         self, sampling: Sampling, model: PreTrainedModel, prompt: Sequence[int], eos: Sequence[int], max_new_tokens: int
     ) -> None:
-        self.greedy = sampling.greedy
+        self.greedy, self._structure = sampling.greedy, _Masked()
         for processor in sampling.processors or ():
             if type(processor).__name__ in STATEFUL:
                 raise CrossdraftError(
@@ -78,7 +79,7 @@ class TreeProcessors:
                 generation_config=config,
                 input_ids_seq_length=len(prompt),
                 encoder_input_ids=torch.tensor([list(prompt)], device=model.device),
-                logits_processor=LogitsProcessorList((*counted, *(sampling.processors or ()))),
+                logits_processor=LogitsProcessorList((*counted, *(sampling.processors or ()), self._structure)),
                 device=model.device,
                 model_kwargs={},
             )
@@ -86,13 +87,14 @@ class TreeProcessors:
             raise CrossdraftError(f"transformers refuses these sampling settings: {error}") from error
 
     @torch.inference_mode()
-    def warp_tree(self, logits: Tensor, tree: DraftTree, context: Sequence[int]) -> Tensor:
+    def warp_tree(self, logits: Tensor, tree: DraftTree, context: Sequence[int], masks: Tensor | None = None) -> Tensor:
         """The distribution after the root and after every node; as `sampling.warp_tree`.
 
         Args:
             logits: [1 + n, V], the root's first.
             tree: the n nodes.
             context: token ids of the prompt and the answer so far, the root's among them.
+            masks: [1 + n, V] bool, false for tokens that the request's structure forbids.
 
         Returns:
             [1 + n, V] probabilities; when greedy, logits whose argmax is the token.
@@ -108,21 +110,24 @@ class TreeProcessors:
             paths = [tree.path_tokens(row - 1) if row else [] for row in rows.tolist()]
             behind = torch.tensor(paths, dtype=torch.long, device=logits.device).view(len(rows), depth)
             ids: Any = torch.cat((before.expand(len(rows), -1), behind), 1)
-            scores[rows] = self._processed(ids, scores[rows], len(context))
+            scores[rows] = self._processed(ids, scores[rows], len(context), None if masks is None else masks[rows])
         return scores if self.greedy else scores.softmax(-1)
 
-    def _processed(self, ids: Any, scores: Tensor, root: int) -> Tensor:
+    def _processed(self, ids: Any, scores: Tensor, root: int, masks: Tensor | None) -> Tensor:
         """Scores [rows, V] after contexts [rows, length]; NaN where a processor fails on a draft's context.
 
         A processor may raise if every token is forbidden, or if a draft leaves its grammar. That matters only at an
         accepted node, see `verify_tree`; the root, whose context has `root` tokens, is always accepted.
         """
         try:
+            self._structure.masks = masks
             processed = self._processors(ids.clone(), scores.clone())  # some work in place, and are called again
+            processed = processed if masks is None else impossible_as_nan(processed)
         except Exception as error:
             if len(ids) > 1:
-                alone = (self._processed(ids[i : i + 1], scores[i : i + 1], root) for i in range(len(ids)))
-                return torch.cat(list(alone))
+                parts = [slice(i, i + 1) for i in range(len(ids))]
+                alone = [self._processed(ids[i], scores[i], root, None if masks is None else masks[i]) for i in parts]
+                return torch.cat(alone)
             if ids.shape[1] > root:
                 return torch.full_like(scores, torch.nan)
             reason = next(iter(str(error).splitlines()), "")
@@ -137,7 +142,31 @@ class TreeProcessors:
         return processed.to(scores)
 
 
-def verify_tree(rule: Rule, tree: DraftTree, warped: Tensor, noise: Noise) -> Acceptance:
+class _Masked(LogitsProcessor):
+    """The request's structure as the last processor before temperature and filters; `masks` are the next rows'."""
+
+    masks: Tensor | None = None
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        return scores if self.masks is None else masked(scores, self.masks)
+
+
+def impossible_as_nan(warped: Tensor) -> Tensor:
+    """`warped` [1 + n, V] with NaN in rows where a structure leaves no token that the other settings do not forbid.
+
+    Raises:
+        CrossdraftError: the first row, the root's, is such a row.
+    """
+    lost = ~(warped > -torch.inf).any(-1)
+    if lost[0]:
+        raise CrossdraftError(
+            "The request's other settings (such as min_new_tokens or bad_words_ids) forbid every token that its "
+            "structure allows here; leave them out."
+        )
+    return warped.masked_fill(lost[:, None], torch.nan)
+
+
+def verify_tree(rule: Rule, tree: DraftTree, warped: Tensor, noise: Noise, logits: Tensor | None = None) -> Acceptance:
     """Verify a tree; `warped` [1 + n, V], by `TreeProcessors.warp_tree`, may have NaN in some rows.
 
     Nodes after the node of such a row are not verified. If that node is accepted, its token is the round's last: in the
@@ -145,7 +174,7 @@ def verify_tree(rule: Rule, tree: DraftTree, warped: Tensor, noise: Noise) -> Ac
     """
     lost = warped.isnan().any(-1).tolist()
     if not any(lost):
-        return rule(tree, warped, noise)
+        return rule(tree, warped, noise, logits)
     kept: list[int] = []
     reached = set[int]() if lost[0] else {ROOT}
     for node, parent in enumerate(tree.parents):
@@ -153,10 +182,11 @@ def verify_tree(rule: Rule, tree: DraftTree, warped: Tensor, noise: Noise) -> Ac
             kept.append(node)
             if not lost[1 + node]:
                 reached.add(node)
-    rows = warped[[0, *(1 + node for node in kept)]]
+    places = [0, *(1 + node for node in kept)]
+    rows, logits = warped[places], None if logits is None else logits[places]
     # Such a row is not used, but a rule must be able to read it: it becomes a point mass.
     rows[[1 + index for index, node in enumerate(kept) if lost[1 + node]]] = torch.eye(1, rows.shape[-1]).to(rows)
-    output = rule(tree.keep(kept), rows, noise)
+    output = rule(tree.keep(kept), rows, noise, logits)
     path = tuple(kept[node] for node in output.path)
     if path and lost[1 + path[-1]]:
         return Acceptance(path[:-1], tree.tokens[path[-1]])
@@ -235,4 +265,4 @@ def for_drafter(request: Request, most: int, rule: Rule) -> Request:
     shown = replace(sampling, **off, logit_bias=tuple(biases.items()))
     if sampling.contextual or sampling.counted:
         shown = replace(shown, processors=(LogitsProcessor(),))
-    return replace(request, sampling=shown, max_new_tokens=request.max_new_tokens or most)
+    return replace(request, sampling=shown, structure=None, max_new_tokens=request.max_new_tokens or most)

@@ -16,6 +16,7 @@ from crossdraft.messages import VISUAL, Message, Part, is_path, read_messages, s
 
 if TYPE_CHECKING:
     from crossdraft.engine.stats import Stats
+    from crossdraft.engine.structure import MaskSource
     from crossdraft.engine.timeline import Timeline
 
 
@@ -60,6 +61,7 @@ class Request(NamedFields):
         system: what the model is told before the question.
         messages: a conversation, in place of prompt, system, image and video: `{"role": …, "content": …}` for each
             message, as `transformers` chat templates take them. The last one is the user's.
+        structure: what the answer must look like, such as `Structure.json(schema)`; `None` = any text.
     """
 
     prompt: str = ""
@@ -78,6 +80,7 @@ class Request(NamedFields):
     system: str | None = None
     messages: Sequence[Mapping[str, object] | Message] | None = None
     stop_in: str = "text"
+    structure: "MaskSource | None" = None
     # The target's [N, E] visual features, for a drafter that needs them (`Needs.visual`). The engine sets it: a
     # `VisualFuture` in the target's process; in the drafter's own a function that waits for them.
     visual_features: Any = field(default=None, repr=False, compare=False)
@@ -112,6 +115,10 @@ class Request(NamedFields):
             object.__setattr__(self, "stop", stop_strings(self.stop))
 
         choice("stop_in", self.stop_in, STOPS_IN)
+        if self.structure is not None and not callable(getattr(self.structure, "begin", None)):
+            raise CrossdraftError(
+                f"structure is {self.structure!r:.100}; give a crossdraft.Structure, such as Structure.json(schema)."
+            )
         if self.inputs is not None and not isinstance(self.inputs, Mapping):
             raise CrossdraftError(
                 f"inputs is a {type(self.inputs).__name__}; give a mapping of tensors, as a processor makes it."

@@ -14,18 +14,20 @@ from crossdraft.engine.arrivals import VisualFuture
 from crossdraft.engine.cache import KVCache, KVPrefix
 from crossdraft.engine.cost_model import DraftDepth
 from crossdraft.engine.detokenize import AnswerText, TokenText
+from crossdraft.engine.devices import to_device
 from crossdraft.engine.drafter import Draft, Needs, OnToken, VerifyOutput
 from crossdraft.engine.estimates import RequestDifficulty
 from crossdraft.engine.ledger import Ledger
 from crossdraft.engine.noise import Noise
 from crossdraft.engine.passes import Chunk, PassRow
 from crossdraft.engine.prefix_cache import CachedPrompt
-from crossdraft.engine.processors import TreeProcessors, verify_tree
+from crossdraft.engine.processors import TreeProcessors, impossible_as_nan, verify_tree
 from crossdraft.engine.prompt import PromptIds, text_ids
 from crossdraft.engine.prompt_features import PromptReading
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request, TopTokens
 from crossdraft.engine.sampling import SEEDS, warp_tree
 from crossdraft.engine.stats import Stats
+from crossdraft.engine.structure import Masks, masked
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import ContextLengthError, CrossdraftError
@@ -80,6 +82,8 @@ class RequestState:
         self.top_logprobs: list[TopTokens] = []
         self.text = AnswerText(TokenText(lambda tokens: ""))  # the answer's text, set once the prompt is known
         self.processors: TreeProcessors | None = None  # where the fast warpers do not suffice
+        self.masks: Masks | None = None  # of the request's structure
+        self.forced = 0  # last nodes of its draft that the structure forces, and no drafter proposed
         self.finish: Finish | None = None
         self.notes: list[str] = []
         self.difficulty = RequestDifficulty()  # of its drafts, relative to the rates of all requests
@@ -154,12 +158,12 @@ class RequestState:
             layers = read.text(needs.hidden_layers)
             made = replace(made, prompt=read.prompt(self.context[: self.stats.prompt_tokens], needs.visual_layers))
         self.features = None
-        if not needs.hidden_layers:
-            return made
-        roots = len(layers[0]) - nodes  # tokens in front of the tree, the root included
-        kept = [*range(roots), *(roots + node for node in made.path)]
-        named = zip(needs.hidden_layers, layers, strict=True)
-        return replace(made, hidden={layer: features[kept] for layer, features in named})
+        if needs.hidden_layers:
+            roots = len(layers[0]) - nodes  # tokens in front of the tree, the root included
+            kept = [*range(roots), *(roots + node for node in made.path)]
+            named = zip(needs.hidden_layers, layers, strict=True)
+            made = replace(made, hidden={layer: features[kept] for layer, features in named})
+        return replace(made, path=tuple(self.proposed(draft, made.path)[1]))
 
     @property
     def over(self) -> bool:
@@ -263,10 +267,46 @@ class RequestState:
     def verify(self, tree: DraftTree, logits: Tensor) -> Acceptance:
         """Verify a tree, by raw logits [1 + n, V] at the root and at every node."""
         noise = Noise(self.seed, len(self.tokens))
-        if self.processors is None:
-            warped = warp_tree(logits, tree, self.context, self.request.sampling, self.tokens)
+        masks = None if self.masks is None else to_device(self.masks.masks(tree), logits.device)
+        if self.processors is not None:
+            warped = self.processors.warp_tree(logits, tree, self.context, masks)
+            return verify_tree(self.rule, tree, warped, noise, logits)
+        logits = logits if masks is None else masked(logits, masks)
+        warped = warp_tree(logits, tree, self.context, self.request.sampling, self.tokens)
+        if masks is None:
             return self.rule(tree, warped, noise, logits)
-        return verify_tree(self.rule, tree, self.processors.warp_tree(logits, tree, self.context), noise)
+        return verify_tree(self.rule, tree, impossible_as_nan(warped), noise, logits)
+
+    def permitted(self, draft: Draft) -> Draft:
+        """A draft without the nodes that the request's structure forbids.
+
+        Drawn nodes whose parents may come stay, as they must not be dropped because of their value: the masked target
+        refuses them.
+        """
+        if self.masks is None:
+            return draft
+        allowed = {ROOT, *self.masks.allowed(draft.tree)}
+        parents, drawn_from = draft.tree.parents, draft.tree.drawn_from
+        kept = (node in allowed or (drawn_from[node] >= 0 and parents[node] in allowed) for node in range(len(parents)))
+        return draft.keep([node for node, keep in enumerate(kept) if keep])
+
+    def with_forced(self, draft: Draft, nodes: int) -> Draft:
+        """A draft of at most `nodes` nodes with what the structure forces behind its own, which are at least half."""
+        self.forced, most = 0, min(nodes, self.request.token_limit - len(self.tokens) - 1)
+        if self.masks is None or most < 1:
+            return draft
+        forced = self.masks.forced(most)
+        own = draft.first(max(most - len(forced), most // 2))
+        tree = own.tree.union(forced).first(most)
+        if self.rule.chains and not tree.is_chain:
+            return draft
+        self.forced = len(tree) - len(own.tree)
+        return replace(own, tree=tree)
+
+    def proposed(self, draft: Draft, path: Sequence[int]) -> tuple[Draft, list[int]]:
+        """The draft and its accepted path as the drafter knows them, without forced nodes."""
+        own = len(draft.tree) - self.forced
+        return draft.first(own) if self.forced else draft, [node for node in path if node < own]
 
     def emit(
         self, tree: DraftTree, accepted: Acceptance, logits: Tensor, origin: Origin, target: Target
@@ -286,6 +326,8 @@ class RequestState:
         first = len(self.tokens)
         self.tokens += taken
         self.context += taken
+        if self.masks is not None:
+            self.masks.commit(taken)
         for part, source in ((slice(cut), origin), (slice(cut, len(taken)), Origin.TARGET)):
             if taken[part]:
                 text = "".join(texts[part]) if self.request.stops else self.text.push(taken[part])

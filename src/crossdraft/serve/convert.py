@@ -10,7 +10,8 @@ from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Target
 from crossdraft.serve.errors import bad_request
 from crossdraft.serve.media import LoadedMedia
-from crossdraft.serve.schema import ChatRequest
+from crossdraft.serve.schema import ChatRequest, StructuredOutputs
+from crossdraft.structure.structure import Structure
 
 FINISH_REASONS = {
     Finish.EOS: "stop", Finish.STOP: "stop", Finish.LENGTH: "length", Finish.TIME: "length", Finish.CANCELLED: "stop",
@@ -56,7 +57,28 @@ def to_request(chat: ChatRequest, media: LoadedMedia, owner: str, longest: int, 
         logprobs=bool(chat.logprobs),
         top_logprobs=chat.top_logprobs or 0,
         namespace=owner,
+        structure=structure_of(chat),
     )
+
+
+def structure_of(chat: ChatRequest) -> Structure | None:
+    """The structure that a chat request asks for; `None` = any text.
+
+    Raises:
+        CrossdraftError: as `Structure`.
+    """
+    if (form := chat.response_format) is not None and form.type != "text":
+        return Structure.json(None if form.json_schema is None else form.json_schema.schema_)
+    match chat.structured_outputs:
+        case StructuredOutputs(regex=str(expression)):
+            return Structure.regex(expression)
+        case StructuredOutputs(choice=list(texts)):
+            return Structure.choice(texts)
+        case StructuredOutputs(grammar=str(text)):
+            return Structure.grammar(text)
+        case StructuredOutputs() as given:
+            return Structure.json(given.json_)
+    return None
 
 
 def usage(stats: Stats) -> dict[str, object]:

@@ -218,6 +218,45 @@ class MediaIo(Body):
     video: VideoSampling | None = None
 
 
+class JsonSchema(Body):
+    """OpenAI's `response_format.json_schema`. The schema is always held to, whatever `strict` says."""
+
+    name: str | None = Field(default=None, max_length=64)
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    """OpenAI's `response_format`: any text, any JSON object, or JSON by a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ResponseFormat":
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError("type json_schema and json_schema come together; give both, or another type")
+        return self
+
+
+class StructuredOutputs(Body):
+    """vLLM's `structured_outputs`: exactly one of these constraints."""
+
+    json_: dict[str, Any] | str | None = Field(default=None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: Literal[True] | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "StructuredOutputs":
+        given = [name for name, value in self if value is not None]
+        if len(given) != 1:
+            raise ValueError("give exactly one of json, regex, choice, grammar and json_object")
+        return self
+
+
 class Extras(Body):
     """Extra fields for our own clients, in `extra_body={"crossdraft": …}`.
 
@@ -257,6 +296,8 @@ class ChatRequest(Body):
     logprobs: bool | None = None
     top_logprobs: Whole | None = Field(default=None, ge=0, le=MAX_TOP)
     media_io_kwargs: MediaIo | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     crossdraft: Extras = Extras()
 
     # Accepted with their neutral values only:
@@ -264,7 +305,6 @@ class ChatRequest(Body):
     tools: Empty | None = None
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: bool | None = None
-    response_format: dict[Literal["type"], Literal["text"]] | None = None
     modalities: list[Literal["text"]] | None = None
     skip_special_tokens: Literal[True] | None = None
     add_generation_prompt: Literal[True] | None = None
@@ -292,6 +332,8 @@ class ChatRequest(Body):
             raise ValueError(f"min_tokens is {self.min_tokens}, more than the longest answer, {self.longest}; lower it")
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs come with logprobs; say logprobs: true")
+        if self.structured_outputs is not None and self.response_format not in (None, ResponseFormat(type="text")):
+            raise ValueError("response_format and structured_outputs both constrain the answer; send one of them")
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options are for streams; say stream: true, or leave them out")
         if (self.crossdraft.provisional or self.crossdraft.origins) and not self.stream:

@@ -1,0 +1,210 @@
+"""Structure: what an answer must look like, as users and clients say it; bounded, and compiled once per tokenizer.
+
+Masks come from llguidance (Earley parser over a lexer of derivatives, in Rust): it compiles without a table per state,
+so a schema costs milliseconds, and its limits are counted in steps, so a hostile one ends early.
+"""
+
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from crossdraft.checks import choice
+from crossdraft.engine.detokenize import TokenText
+from crossdraft.errors import CrossdraftError
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+    from llguidance._grammar_from import GrammarFormat
+
+    from crossdraft.structure.masks import GrammarMasks
+
+# Kinds of structure, by their names in llguidance.
+KINDS: dict[str, "GrammarFormat"] = {"json": "json", "regex": "regex", "choice": "choice", "grammar": "grammar"}
+MOST_TEXT = 64 * 1024  # characters of a schema, an expression, a grammar, or all choices
+MOST_CHOICES = 1024
+LONGEST_S = 1.0  # of compiling
+KEPT = 32  # compiled structures of a tokenizer
+WHITESPACE = r"[\x20\x0A\x0D\x09]{1,32}"  # between two parts of JSON: enough for an indent, no endless blanks
+MOST_SYMBOLS = 20_000  # of a grammar's productions
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A constraint on an answer: the target writes its likeliest tokens among those that fulfil it.
+
+    Made by `json`, `regex`, `choice` or `grammar`. The answer also ends early where `max_new_tokens` or a stop string
+    ends it: it is then the beginning of a text that fulfils the constraint.
+
+    Args:
+        kind: one of `KINDS`.
+        text: a JSON schema, a regular expression (Rust's syntax), a JSON list of texts, or a grammar (Lark or GBNF).
+
+    Raises:
+        CrossdraftError: the text is too long.
+    """
+
+    kind: str
+    text: str
+
+    def __post_init__(self) -> None:
+        choice("kind", self.kind, tuple(KINDS))
+        if len(self.text) > MOST_TEXT:
+            raise CrossdraftError(
+                f"The answer's {self.kind} has {len(self.text):,} characters, and {MOST_TEXT:,} are the limit; "
+                "make it shorter."
+            )
+
+    @classmethod
+    def json(cls, schema: Mapping[str, Any] | str | bool | None = None) -> "Structure":
+        """JSON by a schema, as a mapping or its text; without one, any JSON object.
+
+        Raises:
+            CrossdraftError: it is no JSON.
+        """
+        if isinstance(schema, str):
+            try:
+                schema = json.loads(schema)
+            except (ValueError, RecursionError) as error:
+                raise CrossdraftError(f"The JSON schema cannot be read: {error}.") from None
+        try:
+            return cls("json", json.dumps({"type": "object"} if schema is None else schema))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise CrossdraftError(f"The JSON schema is no JSON: {error}.") from None
+
+    @classmethod
+    def regex(cls, expression: str) -> "Structure":
+        """A text that a regular expression matches from its beginning to its end."""
+        return cls("regex", expression)
+
+    @classmethod
+    def choice(cls, texts: Sequence[str]) -> "Structure":
+        """One of several texts.
+
+        Raises:
+            CrossdraftError: there is none, there are too many, or one is no text or empty.
+        """
+        if isinstance(texts, str) or not texts or not all(isinstance(one, str) and one for one in texts):
+            raise CrossdraftError(f"choice is {texts!r:.200}; give a list of texts, none of them empty.")
+        if len(texts) > MOST_CHOICES:
+            raise CrossdraftError(f"choice has {len(texts):,} texts, and {MOST_CHOICES:,} are the limit; give fewer.")
+        return cls("choice", json.dumps([*texts]))
+
+    @classmethod
+    def grammar(cls, text: str) -> "Structure":
+        """A text of a context-free grammar, in llguidance's Lark or llama.cpp's GBNF."""
+        return cls("grammar", text)
+
+    def begin(self, text: TokenText, vocabulary: int, ends: Sequence[int]) -> "GrammarMasks":
+        """Make the masks of an answer, as `engine.structure.MaskSource`.
+
+        Raises:
+            CrossdraftError: it cannot be compiled, the tokenizer is of another kind, or no id ends an answer.
+        """
+        from crossdraft.structure.masks import GrammarMasks
+
+        compiled = compiled_for(text.tokenizer, vocabulary, tuple(ends))
+        matcher, dense = compiled.matchers(self)
+        return GrammarMasks(compiled.tokenizer, compiled.first_bytes, matcher, dense, vocabulary, ends)
+
+
+class Compiled:
+    """The structures that were compiled for one tokenizer, the latest `KEPT` of them.
+
+    Args:
+        tokenizer: llguidance's form of the tokenizer.
+    """
+
+    def __init__(self, tokenizer: "LLTokenizer") -> None:
+        self.tokenizer = tokenizer
+        texts = (tokenizer.decode_bytes([token]) for token in range(tokenizer.vocab_size))
+        self.first_bytes = np.array([text[0] if text else 0 for text in texts], dtype=np.uint8)
+        self._kept = OrderedDict[Structure, "tuple[LLMatcher, LLMatcher | None] | CrossdraftError"]()
+        self._lock = threading.Lock()
+
+    def matchers(self, structure: Structure) -> "tuple[LLMatcher, LLMatcher | None]":
+        """Fresh matchers of a structure: its own, and for JSON one of its text without blanks.
+
+        Raises:
+            CrossdraftError: it cannot be compiled, now or when it was tried before.
+        """
+        with self._lock:  # one at a time: compiling takes a core
+            found = self._kept.pop(structure, None)
+            if found is None:
+                try:
+                    found = self._compile(structure)
+                except CrossdraftError as error:
+                    found = error
+            self._kept[structure] = found
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        if isinstance(found, CrossdraftError):
+            raise CrossdraftError(str(found))
+        return found[0].deep_copy(), None if found[1] is None else found[1].deep_copy()
+
+    def _compile(self, structure: Structure) -> "tuple[LLMatcher, LLMatcher | None]":
+        from llguidance import LLMatcher, LLParserLimits, grammar_from
+
+        def made(grammar: str) -> LLMatcher:
+            limits = LLParserLimits(max_grammar_size=MOST_SYMBOLS, verbose_errors=False)
+            matcher = LLMatcher(self.tokenizer, grammar, log_level=0, limits=limits)
+            if matcher.is_error():
+                raise ValueError(matcher.get_error())
+            return matcher
+
+        start = time.thread_time()  # other work on the machine does not count
+        try:
+            if structure.kind == "json":
+                schema = LLMatcher.grammar_from_json_schema
+                wide = made(schema(structure.text, overrides={"whitespace_pattern": WHITESPACE}))
+                found = wide, made(schema(structure.text, overrides={"whitespace_flexible": False}))
+            else:
+                found = made(grammar_from(KINDS[structure.kind], structure.text)), None
+        except (ValueError, RecursionError) as error:
+            lines = str(error).splitlines()
+            said = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
+            raise CrossdraftError(f"The answer's {structure.kind} cannot be used: {said.rstrip('.'):.300}.") from None
+        if (took := time.thread_time() - start) > LONGEST_S:
+            raise CrossdraftError(
+                f"The answer's {structure.kind} took {took:.1f} s to compile, and {LONGEST_S:g} s is the limit; make "
+                "it simpler."
+            )
+        return found
+
+
+_compiled = WeakKeyDictionary[Any, dict[tuple[int, tuple[int, ...]], Compiled]]()
+_making = threading.Lock()
+
+
+def compiled_for(tokenizer: Any, vocabulary: int, ends: tuple[int, ...]) -> Compiled:
+    """Structures that were compiled for a tokenizer so far.
+
+    Raises:
+        CrossdraftError: llguidance is not installed, the tokenizer is none of Hugging Face's fast ones, or no id ends
+            an answer.
+    """
+    try:
+        from llguidance.hf import from_tokenizer
+    except ImportError:
+        raise CrossdraftError(
+            "Structured answers need llguidance; install it with: pip install 'crossdraft[structure]'"
+        ) from None
+    if not ends:
+        raise CrossdraftError("A structured answer needs a token that ends it, and this checkpoint names none.")
+    with _making:
+        try:
+            made = _compiled.setdefault(tokenizer, {})
+            if (vocabulary, ends) not in made:
+                made[vocabulary, ends] = Compiled(from_tokenizer(tokenizer, n_vocab=None, eos_token=[*ends]))
+        except (TypeError, ValueError, AttributeError) as error:
+            raise CrossdraftError(
+                f"Structured answers need a fast tokenizer of Hugging Face, and this target's is a "
+                f"{type(tokenizer).__name__}: {error}."
+            ) from None
+        return made[vocabulary, ends]

@@ -1,0 +1,150 @@
+"""Structures as users say them: what is refused, by which sentence, and what is bounded."""
+
+import contextlib
+import json
+import time
+
+import pytest
+from transformers import AutoTokenizer
+
+import crossdraft as cd
+from crossdraft.engine.detokenize import TokenText
+from crossdraft.errors import CrossdraftError
+from crossdraft.structure import structure as module
+from crossdraft.structure.structure import MOST_TEXT, Structure
+
+
+@pytest.fixture(scope="module")
+def text(pair):
+    tokenizer = AutoTokenizer.from_pretrained(pair.target)
+    return TokenText(lambda ids: str(tokenizer.decode(ids)), tokenizer=tokenizer)
+
+
+def begun(structure, text):
+    return structure.begin(text, 316, [315])
+
+
+@pytest.mark.parametrize(
+    ("make", "part"),
+    [
+        (lambda: Structure("xml", "<a>"), "Unknown kind 'xml'"),
+        (lambda: Structure.json('{"type": '), "JSON schema cannot be read"),
+        (lambda: Structure.json({"type": object}), "JSON schema is no JSON"),
+        (lambda: Structure.choice([]), "choice is []"),
+        (lambda: Structure.choice("yes"), "give a list of texts"),
+        (lambda: Structure.choice(["a", ""]), "none of them empty"),
+        (lambda: Structure.choice(["a"] * 1025), "1,025 texts"),
+        (lambda: Structure.regex("a" * (MOST_TEXT + 1)), "65,537 characters"),
+        (lambda: cd.Request("what?", structure={"type": "object"}), "give a crossdraft.Structure"),
+    ],
+)
+def test_what_is_no_structure_is_refused_at_once(make, part):
+    with pytest.raises(CrossdraftError) as caught:
+        make()
+    assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("structure", "part"),
+    [
+        (Structure.json({"type": "nonsense"}), "json cannot be used: Invalid type: nonsense."),
+        (Structure.json({"if": {}, "then": {}}), 'Unimplemented keys: ["if", "then"]'),
+        (Structure.json({"allOf": [{"type": "string"}, {"type": "integer"}]}), "Unsatisfiable schema"),
+        (Structure.json({"$ref": "http://localhost/a.json"}), "does not fetch resources"),
+        (Structure.regex("(a"), "regex cannot be used: unclosed group."),
+        (Structure.regex("(?=a)b"), "look-around"),
+        (Structure.grammar("start: unknown"), "grammar cannot be used"),
+        (Structure.grammar('root ::= "a" nothing'), "grammar cannot be used"),
+    ],
+)
+def test_what_the_library_cannot_compile_is_refused_with_its_words(structure, part, text):
+    with pytest.raises(CrossdraftError) as caught:
+        begun(structure, text)
+    assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_grammar_may_be_llama_cpps(text):
+    masks = begun(Structure.grammar('root ::= "yes" | "no"'), text)
+    assert {masks.tokenizer.decode_str([token]) for token in masks.masks(_empty())[0].nonzero()[:, 0].tolist()} <= {
+        "y", "n", "ye", "yes", "no",
+    }  # fmt: skip
+
+
+def _empty():
+    return cd.DraftTree.empty()
+
+
+def nested(depth):
+    schema = {"type": "string"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    return schema
+
+
+@pytest.mark.parametrize(
+    "structure",
+    [
+        Structure.json({"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(2200)}}),
+        Structure.json({"anyOf": [{"enum": [f"{i}-{j}" for j in range(60)]} for i in range(100)]}),
+        Structure.regex("((a{1,1000}){1,1000}){1,1000}"),
+        Structure.regex("(.*a.{200}b.*){5}"),
+        Structure.json(nested(400)),
+        Structure.grammar("start: a\n" + "\n".join(f"a{i}: a{i + 1} a{i + 1}" for i in range(500))),
+    ],
+)
+def test_bombs_end_in_seconds(structure, text):
+    """Compiled or refused, and then a mask: 10 s of a core, several times what the slowest takes."""
+    start = time.process_time()
+    with contextlib.suppress(CrossdraftError):
+        begun(structure, text).masks(_empty())
+    assert time.process_time() - start < 10
+
+
+def test_a_structure_is_compiled_once_and_a_refusal_is_remembered(text, monkeypatch):
+    good, bad = Structure.regex("a+b"), Structure.regex("a(")
+    begun(good, text)
+    with pytest.raises(CrossdraftError) as first:
+        begun(bad, text)
+    monkeypatch.setattr(module.Compiled, "_compile", lambda *_: pytest.fail("compiled again"))
+    one, other = begun(good, text), begun(good, text)
+    with pytest.raises(CrossdraftError, match=str(first.value).replace("(", r"\(")):
+        begun(bad, text)
+    a = one.tokenizer.tokenize_str("a")
+    one.commit(a)
+    assert other.allowed(cd.DraftTree.chain(one.tokenizer.tokenize_str("b"))) == []  # each answer has its own state
+    assert one.allowed(cd.DraftTree.chain(one.tokenizer.tokenize_str("b"))) == [0]
+
+
+def test_what_takes_longer_than_its_limit_is_refused(text, monkeypatch):
+    monkeypatch.setattr(module, "LONGEST_S", 0.0)
+    with pytest.raises(CrossdraftError, match=r"took .* s to compile, and 0 s is the limit"):
+        begun(Structure.regex("never seen before"), text)
+
+
+def test_the_oldest_compiled_structures_go(text):
+    compiled = module.compiled_for(text.tokenizer, 316, (315,))
+    for number in range(module.KEPT + 3):
+        begun(Structure.regex(f"x{number}"), text)
+    assert len(compiled._kept) == module.KEPT
+
+
+def test_targets_that_cannot_write_structures_are_refused(text):
+    with pytest.raises(CrossdraftError, match="fast tokenizer"):
+        begun(Structure.regex("a"), TokenText(str))
+    with pytest.raises(CrossdraftError, match="names none"):
+        Structure.regex("a").begin(text, 316, [])
+
+
+def test_blanks_are_bounded(text):
+    """32 between two parts: a model that writes blanks for ever must go on."""
+    masks = begun(Structure.json(), text)
+    blank, brace = masks.tokenizer.tokenize_str(" ")[-1], masks.tokenizer.tokenize_str("{")[-1]
+    masks.commit([brace, *[blank] * 32])
+    assert masks.allowed(cd.DraftTree.chain([blank])) == []
+
+
+def test_a_schema_may_be_text_or_a_mapping():
+    schema = {"type": "integer"}
+    assert Structure.json(schema) == Structure.json(json.dumps(schema))
+    assert json.loads(Structure.json().text) == {"type": "object"}
