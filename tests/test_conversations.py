@@ -13,7 +13,7 @@ from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.target import Target
 from crossdraft.messages import Message, Part, read_messages
 from crossdraft.video.image import image_frames
-from crossdraft.video.inputs import FAMILIES, _own_text
+from crossdraft.video.inputs import FAMILIES, _own_text, placeholder_ids
 from crossdraft.video_prompt import VideoPrompt
 from tests.video.test_inputs import CONFIGS, IDS, OWN, build, spec_for, with_template
 from tests.video.test_inputs import tokenizer as _tokenizer_fixture
@@ -390,3 +390,58 @@ def test_with_drafters_the_answers_stay(name, pair, clip):
     assert [answer.tokens for answer in found] == alone * 2
     assert all(answer.drafter_error is None for answer in found[:3])
     assert found[4].stats.cached_tokens == found[4].stats.prompt_tokens - 1
+
+
+SPELT = {
+    "video_llava": "<image>",
+    "qwen2_5_vl": "<|video_pad|>",
+    "internvl": "<IMG_CONTEXT>",
+    "gemma3": "<image_soft_token>",
+}
+
+
+@pytest.mark.parametrize("kind", sorted(SPELT))
+@pytest.mark.parametrize("shows", [False, True])
+def test_a_placeholder_in_words_is_text(kind, shows, family, tokenizer):
+    """In turns that show nothing; the pictures of others stay what they are, and the answer is `generate`'s."""
+    one, spelling = family(kind), SPELT[kind]
+
+    def turns(word):
+        shown = [image(IMAGE)] if shows else []
+        return [
+            {"role": "system", "content": f"Say {word} for a picture."},
+            user(*shown, text("What?")),
+            {"role": "assistant", "content": f"Write {word}{word}."},
+            user(text(f"Why {word}, where?")),
+        ]
+
+    prompt, other = (one.target.prepare(ask(messages=turns(word))) for word in (spelling, "\x07"))
+    visual = placeholder_ids(one.model.config)
+    (bell,) = tokenizer("\x07", add_special_tokens=False)["input_ids"]
+    spelt = tokenizer(spelling, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert visual.isdisjoint(spelt)
+    wanted = [part for token in other.input_ids.tolist() for part in (spelt if token == bell else [token])]
+    assert prompt.input_ids.tolist() == wanted
+    assert str(tokenizer.decode(prompt.input_ids)).count(spelling) >= 4
+    assert (len(visual & set(wanted)) > 0) is shows
+    request = ask(messages=turns(spelling))
+    assert one.answers([request])[0].tokens == one.alone(request)
+
+
+def test_the_templates_own_word_for_a_picture_is_text_too(family):
+    """Gemma's template writes `<start_of_image>`, which is no placeholder of the model."""
+    one = family("gemma3")
+    asked = [user(text("Why <start_of_image>?"))], [user(image(IMAGE), text("Hm?")), *turns_of("<start_of_image>")]
+    for messages in asked:
+        request = ask(messages=messages)
+        assert one.answers([request])[0].tokens == one.alone(request)
+
+
+def turns_of(word):
+    return [{"role": "assistant", "content": f"Write {word}."}, user(text(f"Why {word}?"))]
+
+
+def test_a_placeholder_in_a_question_with_a_picture_is_refused(family):
+    for messages in ([user(image(IMAGE), text("Why <image>?"))], [user(text("Why <video>?"), image(IMAGE))]):
+        with pytest.raises(cd.CrossdraftError, match="leave it out"):
+            family("video_llava").target.prepare(ask(messages=messages))

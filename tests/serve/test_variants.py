@@ -92,6 +92,55 @@ def test_each_chunk_may_have_the_usage_so_far(server):
     assert [chunk.usage is not None for chunk in without][:-1] == [False] * (len(chunks) - 1)
 
 
+def test_placeholders_in_words_lock_no_conversation(server):
+    """Beside a picture they may be meant for it, so they are refused there."""
+    turns = [
+        {"role": "system", "content": "Say <image> for a picture."},
+        *messages(),
+        {"role": "assistant", "content": "LLaVA's prompts hold <image> or <video>."},
+        {"role": "user", "content": "Why <video>?"},
+    ]
+    found = server.client().chat.completions.create(**body(messages=turns, max_tokens=8))
+    other = [
+        turn | {"content": turn["content"].replace("<", "[")} for turn in turns if isinstance(turn["content"], str)
+    ]
+    without = server.client().chat.completions.create(**body(messages=[other[0], turns[1], *other[1:]], max_tokens=8))
+    assert found.usage.completion_tokens == 8
+    assert abs(found.usage.prompt_tokens - without.usage.prompt_tokens) < 50  # a clip's tokens are more
+    assert server.post(body(messages=messages("Why <image>?"), max_tokens=2)).status_code == 400
+
+
+def test_other_ends_of_an_answer_are_those_of_generate(server, drafted_for):
+    """Drafted trees hold tokens behind an end: they must not come, and behind one that is ignored they must."""
+    target, client = server.engine.target, server.client().chat.completions
+    prompt = target.prepare(Request(QUESTION, str(server.root / "clip.mp4")))
+
+    def ids(length: int, ends: list[int]) -> list[int]:
+        settings = {"max_new_tokens": length, "do_sample": False, "pad_token_id": 0, "eos_token_id": ends or None}
+        out = target.model.generate(input_ids=prompt.input_ids[None], **dict(prompt.features), **settings)
+        return out[0, len(prompt) :].tolist()
+
+    def answered(length: int, **fields) -> tuple[str, int, str]:
+        found = client.create(**body(max_tokens=length, extra_body=fields))
+        return found.choices[0].message.content, found.usage.completion_tokens, found.choices[0].finish_reason
+
+    def expected(found: list[int], reason: str) -> tuple[str, int, str]:
+        return target.decode(found).strip(), len(found), reason
+
+    whole = ids(60, sorted(target.eos))
+    assert whole[-1] in target.eos
+    for end in (whole[3], whole[7], whole[-3]):
+        cut = ids(60, [*target.eos, end])
+        assert cut == whole[: whole.index(end) + 1]
+        assert answered(60, stop_token_ids=[end]) == expected(cut, "stop")
+    later = ids(60, [])
+    assert len(later) == 60 > len(whole)
+    assert answered(60, ignore_eos=True) == expected(later, "length")
+    assert answered(60, ignore_eos=True, stop_token_ids=[whole[-1]]) == expected(whole, "stop")
+    with pytest.raises(openai.BadRequestError, match="stop_token_ids"):
+        answered(4, stop_token_ids=[-1])
+
+
 NEUTRAL = {
     "skip_special_tokens": True,
     "add_generation_prompt": True,

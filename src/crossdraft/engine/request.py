@@ -48,6 +48,8 @@ class Request(NamedFields):
         stop_in: where stop strings are looked for. `text`: in the answer as it is shown; a string that spells a special
             token ends the answer at that token. `tokens`: as in `transformers`, in the spelling of all tokens, special
             ones and the prompt's included. The checkpoint's own strings are always looked for in `tokens`.
+        stop_token_ids: ids that end the answer, as the checkpoint's own do; they are its last token.
+        ignore_eos: the checkpoint's own ids do not end the answer.
         max_time: seconds after the request was taken out of the queue from which on no further round is begun; the
             first token always comes. `None`: the checkpoint's, else no limit.
         logprobs: report the target's log-probability of every emitted token (raw, before warping).
@@ -80,6 +82,8 @@ class Request(NamedFields):
     system: str | None = None
     messages: Sequence[Mapping[str, object] | Message] | None = None
     stop_in: str = "text"
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
     structure: "MaskSource | None" = None
     # The target's [N, E] visual features, for a drafter that needs them (`Needs.visual`). The engine sets it: a
     # `VisualFuture` in the target's process; in the drafter's own a function that waits for them.
@@ -113,7 +117,8 @@ class Request(NamedFields):
             )
         if self.stop is not None:
             object.__setattr__(self, "stop", stop_strings(self.stop))
-
+        ids = tuple(whole("stop_token_ids", one, least=0) for one in self.stop_token_ids)
+        object.__setattr__(self, "stop_token_ids", ids)
         choice("stop_in", self.stop_in, STOPS_IN)
         if self.structure is not None and not callable(getattr(self.structure, "begin", None)):
             raise CrossdraftError(

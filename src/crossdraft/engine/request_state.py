@@ -81,6 +81,7 @@ class RequestState:
         self.logprobs: list[float] = []
         self.top_logprobs: list[TopTokens] = []
         self.text = AnswerText(TokenText(lambda tokens: ""))  # the answer's text, set once the prompt is known
+        self.ends = frozenset(self.request.stop_token_ids)  # ids that end it, with the checkpoint's once it is known
         self.processors: TreeProcessors | None = None  # where the fast warpers do not suffice
         self.masks: Masks | None = None  # of the request's structure
         self.forced = 0  # last nodes of its draft that the structure forces, and no drafter proposed
@@ -250,13 +251,14 @@ class RequestState:
         self.notes.extend(prompt.notes)
         if prompt.lossy is not None:
             self.stats.lossy_prefill, self.stats.lossless = prompt.lossy, False
+        self.ends |= frozenset() if self.request.ignore_eos else target.eos
         self.context = prompt.input_ids.tolist()
         self.prompt_ids.set_result(text_ids(prompt.input_ids, target.reserved))
         self.stats.prompt_tokens, self.stats.cached_tokens = length, len(known.prefix)
         self.text = AnswerText(target.text, self.request.stops, self.context, spelt=self.request.stop_in == "tokens")
         if self.request.sampling.contextual:
             self.processors = TreeProcessors(
-                self.request.sampling, target.model, self.context, target.defaults.eos, wanted
+                self.request.sampling, target.model, self.context, sorted(self.ends), wanted
             )
 
     def keep_answer(self, cache: KVCache) -> None:
@@ -356,7 +358,7 @@ class RequestState:
             taken.append(token)
             if self.request.stops:
                 texts.append(self.text.push((token,)))
-            if token in target.eos:
+            if token in self.ends:
                 self.finish = Finish.EOS
             elif self.text.stopped:
                 self.finish = Finish.STOP

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Dis
 from crossdraft.data_url import MOST_URL, scheme_of
 
 MAX_STOPS = 16
+MAX_STOP_IDS = 128
 MAX_STOP = 1024  # characters of a stop string
 MAX_TOP = 20  # OpenAI's limit
 MAX_MESSAGES = 256
@@ -293,6 +294,8 @@ class ChatRequest(Body):
     )
     seed: Seed | None = None
     stop: str | Annotated[list[str], Field(fail_fast=True)] | None = Field(default=None)
+    stop_token_ids: Annotated[list[Annotated[Whole, Field(ge=0)]], Field(max_length=MAX_STOP_IDS)] | None = None
+    ignore_eos: bool = False
     logprobs: bool | None = None
     top_logprobs: Whole | None = Field(default=None, ge=0, le=MAX_TOP)
     media_io_kwargs: MediaIo | None = None

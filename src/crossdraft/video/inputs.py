@@ -18,6 +18,7 @@ from crossdraft.video.classes import model_class
 from crossdraft.video.families import FAMILIES, VIDEO_TYPES, ChatFormat, Family
 from crossdraft.video.preprocess import preprocess
 from crossdraft.video.spec import FrameSpec, PixelBudget
+from crossdraft.video.spelt import spelling_ids, stand_ins
 from crossdraft.video.stills import Features
 from crossdraft.video.tiles import cut
 
@@ -191,6 +192,8 @@ def chat_inputs(
 ) -> tuple[Features, list[int]]:
     """Make the inputs that depend on the conversation: `input_ids` [1, L], and token types if the model wants them.
 
+    Placeholders that stand in the words of a message are text, unless that message shows something.
+
     Args:
         config, tokenizer: as in `model_inputs`.
         messages: the conversation.
@@ -202,7 +205,10 @@ def chat_inputs(
     Raises:
         CrossdraftError: as `model_inputs`; or no format for conversations is known for the model.
     """
-    family = _family(config.model_type)
+    family, visual = _family(config.model_type), placeholder_ids(config)
+    known = {spelling: token for token in visual if (spelling := tokenizer.convert_ids_to_tokens(token)) is not None}
+    markers = (one for one in _markers(family).values() if not any(spelling in one for spelling in known))
+    messages, stands = stand_ins(messages, {*known, *markers})
     text, order = _written(tokenizer, family, messages, items)
     own = {"video": placeholder_id(config), "image": getattr(config, "image_token_id", None)}
     tokens = {"video": family.placeholder, "image": family.still.placeholder}
@@ -211,16 +217,24 @@ def chat_inputs(
     # A template may write the start token itself; the tokenizer must not add a second one.
     bos = tokenizer.bos_token
     starts = isinstance(bos, str) and text.startswith(bos)
-    # The length is checked later, with a better message than the tokenizer's warning.
-    ids: list[int] = tokenizer(text, add_special_tokens=not starts, verbose=False)["input_ids"]
-    visual = placeholder_ids(config)
     shown = [items[number] for number in order]
     _refuse_mixed(config, family, shown)
-    runs = [(own[item.kind], item) for item in shown for _ in range(item.text.count(tokens[item.kind]))]
-    if [one for one in ids if one in visual] != [token for token, _ in runs]:
+    runs = iter([(own[item.kind], item) for item in shown for _ in range(item.text.count(tokens[item.kind]))])
+    spelt = {character: known[spelling] for character, spelling in stands.items() if spelling in known}
+    found = re.findall("|".join(map(re.escape, (*known, *spelt))) or "(?!)", text)
+    marks = [(spelt[one], None) if one in spelt else next(runs, (None, None)) for one in found]
+    for character, spelling in stands.items():
+        text = text.replace(character, spelling)
+    # The length is checked later, with a better message than the tokenizer's warning.
+    ids: list[int] = tokenizer(text, add_special_tokens=not starts, verbose=False)["input_ids"]
+    if [one for one in ids if one in visual] != [token for token, _ in marks] or next(runs, None) is not None:
         raise _placeholder_in_text()
-    following = iter(runs)
-    items_of = [next(following)[1] if one in visual else None for one in ids]
+    following, read = iter(marks), list[tuple[int, ClipText | None]]()
+    for one in ids:
+        item = next(following)[1] if one in visual else None
+        in_words = one in visual and item is None
+        read += [(token, item) for token in (_as_text(tokenizer, one, visual) if in_words else (one,))]
+    ids, items_of = [token for token, _ in read], [item for _, item in read]
     counts = torch.tensor([1 if item is None else item.run for item in items_of])
     inputs = {"input_ids": torch.tensor(ids).repeat_interleave(counts)[None]}
     if family.token_types is not None:
@@ -229,6 +243,14 @@ def chat_inputs(
         types = torch.tensor([0 if item is None else numbers[item.kind] for item in items_of], dtype=torch.int)
         inputs[name] = types.repeat_interleave(counts)[None]
     return inputs, order
+
+
+def _as_text(tokenizer: PreTrainedTokenizerBase, token: int, visual: frozenset[int]) -> list[int]:
+    """Ids of a placeholder that stands in words, as plain text."""
+    ids = spelling_ids(tokenizer, str(tokenizer.convert_ids_to_tokens(token)))
+    if not ids or not visual.isdisjoint(ids):
+        raise _placeholder_in_text()
+    return ids
 
 
 def _refuse_mixed(config: PretrainedConfig, family: Family, shown: Sequence[ClipText]) -> None:
