@@ -206,7 +206,8 @@ def chat_inputs(
         CrossdraftError: as `model_inputs`; or no format for conversations is known for the model.
     """
     family, visual = _family(config.model_type), placeholder_ids(config)
-    known = {spelling: token for token in visual if (spelling := tokenizer.convert_ids_to_tokens(token)) is not None}
+    spelling_of = {token: tokenizer.convert_ids_to_tokens(token) for token in visual}
+    known = {spelling: token for token, spelling in spelling_of.items() if isinstance(spelling, str)}
     markers = (one for one in _markers(family).values() if not any(spelling in one for spelling in known))
     messages, stands = stand_ins(messages, {*known, *markers})
     text, order = _written(tokenizer, family, messages, items)
