@@ -36,6 +36,7 @@ def begun(structure, text):
         (lambda: Structure.choice(["a"] * 1025), "1,025 texts"),
         (lambda: Structure.regex("a" * (MOST_TEXT + 1)), "65,537 characters"),
         (lambda: cd.Request("what?", structure={"type": "object"}), "give a crossdraft.Structure"),
+        (lambda: cd.Request("what?", structure=Structure.json(), ignore_eos=True), "leave out ignore_eos"),
     ],
 )
 def test_what_is_no_structure_is_refused_at_once(make, part):

@@ -120,16 +120,23 @@ class Request(NamedFields):
         ids = tuple(whole("stop_token_ids", one, least=0) for one in self.stop_token_ids)
         object.__setattr__(self, "stop_token_ids", ids)
         choice("stop_in", self.stop_in, STOPS_IN)
-        if self.structure is not None and not callable(getattr(self.structure, "begin", None)):
-            raise CrossdraftError(
-                f"structure is {self.structure!r:.100}; give a crossdraft.Structure, such as Structure.json(schema)."
-            )
+        self._check_structure()
         if self.inputs is not None and not isinstance(self.inputs, Mapping):
             raise CrossdraftError(
                 f"inputs is a {type(self.inputs).__name__}; give a mapping of tensors, as a processor makes it."
             )
         if self.namespace is not None:
             text("namespace", self.namespace, "anna")
+
+    def _check_structure(self) -> None:
+        if self.structure is None:
+            return
+        if not callable(getattr(self.structure, "begin", None)):
+            raise CrossdraftError(
+                f"structure is {self.structure!r:.100}; give a crossdraft.Structure, such as Structure.json(schema)."
+            )
+        if self.ignore_eos:
+            raise CrossdraftError("A structured answer ends where its structure does; leave out ignore_eos.")
 
     def _check_logprobs(self) -> None:
         object.__setattr__(self, "top_logprobs", whole("top_logprobs", self.top_logprobs, least=0))
