@@ -263,7 +263,7 @@ def test_nothing_is_overwritten(tmp_path):
     ("network", "layout", "sentence"),
     [
         ("medusa", "eagle", "holds eagle and eagle3, this head is a 'medusa'; it fits into medusa"),
-        ("redrafter", "medusa", "no other project's layout is written for such a head"),
+        ("redrafter", "medusa", "no layout for such a head is written"),
         ("eagle", "gguf", "no layout 'gguf'; there are eagle, speculators, medusa, dflash"),
     ],
 )

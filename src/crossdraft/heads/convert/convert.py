@@ -193,7 +193,7 @@ def converter_for(name: str, network: str) -> Converter:
     layout = CONVERTERS[name]
     if network not in layout.networks:
         fitting = [other for other, known in CONVERTERS.items() if network in known.networks]
-        hint = f"it fits into {' and '.join(fitting)}" if fitting else "no other project's layout is written for such a head"
+        hint = f"it fits into {' and '.join(fitting)}" if fitting else "no layout for such a head is written"
         raise CrossdraftError(
             f"The layout '{name}' holds {' and '.join(layout.networks)}, this head is a '{network}'; {hint}."
         )
