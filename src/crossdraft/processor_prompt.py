@@ -57,8 +57,10 @@ class ProcessorPrompt:
         if request.inputs is not None:
             prompt = Prompt(*ready_made(request.inputs))
             names = pixel_inputs(prompt)
-            if new := [name for name in names if name not in self.tried]:
-                self.tried.update(dict.fromkeys(new, self.trial(prompt)))
+            new = [name for name in names if name not in self.tried]
+            if new and (why := self.trial(prompt)):  # of this request's own: the next one's may be right
+                raise CrossdraftError(f"The {new[0]} of the request's inputs {here}: {why}")
+            self.tried.update(dict.fromkeys(new, ""))
             for name in names:
                 if why := self.tried[name]:
                     raise CrossdraftError(f"The {name} of the request's inputs {here}: {why}")

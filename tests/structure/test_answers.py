@@ -314,3 +314,27 @@ def test_drafters_learn_of_their_own_nodes_alone(target, frames):
     assert found.tokens == alone.tokens
     assert all(node < sent for sent, path, _ in outputs_seen for node in path)
     assert any(len(tokens) > 1 + len(path) for _, path, tokens in outputs_seen)
+
+
+POISONED = Structure.grammar('start: "no" | "yes" B\nB: /(a?){1000}a{1000}/')
+
+
+def test_a_draft_into_a_branch_that_the_library_cannot_follow_costs_nothing(target, tokenizer, frames):
+    """The lexer fails behind `yes`, and its copies share the failure: the answer is not the draft's."""
+    masks = POISONED.begin(target.text, target.vocab_size, target.defaults.eos)
+    yes, no = (masks.tokenizer.tokenize_str(word) for word in ("yes", "no"))
+    for tree in (DraftTree.chain(yes), DraftTree.from_paths([yes, no])):
+        rows = masks.masks(tree)
+        assert rows[0, no[0]]
+        assert not rows[tree.follow(yes)[-1] + 1].any()
+    masks.forced(16)
+    masks.commit(no)
+    assert masks.masks(DraftTree.empty())[0].nonzero()[:, 0].tolist() == sorted(target.eos)
+
+
+def test_one_answer_does_not_wear_out_the_next(target):
+    """What a lexer has learned, errors included, is its answer's own."""
+    spoilt = POISONED.begin(target.text, target.vocab_size, target.defaults.eos)
+    spoilt.masks(DraftTree.chain(spoilt.tokenizer.tokenize_str("yes")))
+    fresh = POISONED.begin(target.text, target.vocab_size, target.defaults.eos)
+    assert fresh.masks(DraftTree.empty())[0].any()

@@ -35,6 +35,7 @@ def begun(structure, text):
         (lambda: Structure.choice(["a", ""]), "none of them empty"),
         (lambda: Structure.choice(["a"] * 1025), "1,025 texts"),
         (lambda: Structure.regex("a" * (MOST_TEXT + 1)), "65,537 characters"),
+        (lambda: Structure.grammar("a" * 4097), "4,097 characters"),
         (lambda: cd.Request("what?", structure={"type": "object"}), "give a crossdraft.Structure"),
         (lambda: cd.Request("what?", structure=Structure.json(), ignore_eos=True), "leave out ignore_eos"),
     ],
@@ -51,6 +52,8 @@ def test_what_is_no_structure_is_refused_at_once(make, part):
         (Structure.json({"type": "nonsense"}), "json cannot be used: Invalid type: nonsense."),
         (Structure.json({"if": {}, "then": {}}), 'Unimplemented keys: ["if", "then"]'),
         (Structure.json({"allOf": [{"type": "string"}, {"type": "integer"}]}), "Unsatisfiable schema"),
+        (Structure.json({"items": [{"multipleOf": 123456789}]}), "multipleOf is 123456789"),
+        (Structure.json({"multipleOf": 1e-9}), "multipleOf is 1e-09"),
         (Structure.json({"$ref": "http://localhost/a.json"}), "does not fetch resources"),
         (Structure.regex("(a"), "regex cannot be used: unclosed group."),
         (Structure.regex("(?=a)b"), "look-around"),
@@ -91,14 +94,19 @@ def nested(depth):
         Structure.regex("((a{1,1000}){1,1000}){1,1000}"),
         Structure.regex("(.*a.{200}b.*){5}"),
         Structure.json(nested(400)),
-        Structure.grammar("start: a\n" + "\n".join(f"a{i}: a{i + 1} a{i + 1}" for i in range(500))),
+        Structure.grammar("start: a\n" + "\n".join(f"a{i}: a{i + 1} a{i + 1}" for i in range(250))),
+        Structure.grammar("start: a0\n" + "\n".join(f"a{i}: a{i + 1}" for i in range(330)) + '\na330: "x"'),
+        Structure.grammar('start: s\ns: s s | "a" | "b" |'),
+        Structure.json({"const": list(range(4000))}),
     ],
 )
 def test_bombs_end_in_seconds(structure, text):
     """Compiled or refused, and then a mask: 10 s of a core, several times what the slowest takes."""
     start = time.process_time()
     with contextlib.suppress(CrossdraftError):
-        begun(structure, text).masks(_empty())
+        masks = begun(structure, text)
+        masks.masks(_empty())
+        masks.forced(32)
     assert time.process_time() - start < 10
 
 
@@ -107,7 +115,7 @@ def test_a_structure_is_compiled_once_and_a_refusal_is_remembered(text, monkeypa
     begun(good, text)
     with pytest.raises(CrossdraftError) as first:
         begun(bad, text)
-    monkeypatch.setattr(module.Compiled, "_compile", lambda *_: pytest.fail("compiled again"))
+    monkeypatch.setattr(module, "_grammars", lambda *_: pytest.fail("compiled again"))
     one, other = begun(good, text), begun(good, text)
     with pytest.raises(CrossdraftError, match=str(first.value).replace("(", r"\(")):
         begun(bad, text)
@@ -149,3 +157,14 @@ def test_a_schema_may_be_text_or_a_mapping():
     schema = {"type": "integer"}
     assert Structure.json(schema) == Structure.json(json.dumps(schema))
     assert json.loads(Structure.json().text) == {"type": "object"}
+
+
+def test_no_structure_asks_for_a_special_token(text):
+    """Not even by name, and the end only where the structure is fulfilled."""
+    tokenizer = text.tokenizer
+    special = {token: str(found) for token, found in tokenizer.added_tokens_decoder.items() if found.special}
+    spelt = TokenText(text.decode, special, tokenizer=tokenizer)
+    ids = " | ".join(f"<[{token}]>" for token in special if token < 316)
+    masks = begun(Structure.grammar(f'start: "a" ({ids}) "b"'), spelt)
+    masks.commit(masks.tokenizer.tokenize_str("a"))
+    assert not masks.masks(_empty())[0].any()

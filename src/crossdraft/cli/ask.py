@@ -68,7 +68,9 @@ class StructureOptions:
             CrossdraftError: two of the options are given, a file cannot be read, or as `Structure`.
         """
         given = {
-            name: value for name in ("json_schema", "regex", "choice", "grammar") if (value := getattr(self, name))
+            name: value
+            for name in ("json_schema", "regex", "choice", "grammar")
+            if (value := getattr(self, name)) is not None and value != []
         }
         if len(given) > 1:
             first, second, *_ = (f"--{name.replace('_', '-')}" for name in given)

@@ -197,7 +197,10 @@ class DecodeLoop:
         for (row, budget), draft in zip(asked, wait(), strict=True):
             self.policy.saw_draft(draft, budget.nodes, self.drafter.waited_s, len(rows))
             found[row.request_id] = self._checked(draft, budget.nodes, row, len(rows))
-        return {row.request_id: row.with_forced(found.get(row.request_id, NOTHING), self.policy.nodes) for row in rows}
+        for row in rows:
+            most = self.policy.nodes if row.tokens else max(self.policy.nodes, self.policy.hidden_nodes)
+            found[row.request_id] = row.with_forced(found.get(row.request_id, NOTHING), most)
+        return found
 
     def _checked(self, draft: Draft, nodes: int, row: RequestState, rows: int = 1, *, hidden: bool = False) -> Draft:
         """Validate a draft, and cut it to the nodes that this pass will verify."""

@@ -117,6 +117,8 @@ class Request(NamedFields):
             )
         if self.stop is not None:
             object.__setattr__(self, "stop", stop_strings(self.stop))
+        if not isinstance(self.stop_token_ids, Sequence):
+            raise CrossdraftError(f"stop_token_ids is {self.stop_token_ids!r}; give a list of token ids.")
         ids = tuple(whole("stop_token_ids", one, least=0) for one in self.stop_token_ids)
         object.__setattr__(self, "stop_token_ids", ids)
         choice("stop_in", self.stop_in, STOPS_IN)

@@ -22,7 +22,7 @@ class Masks(Protocol):
         ...
 
     def masks(self, tree: DraftTree) -> Tensor:
-        """[1 + n, V] bool, on the CPU: tokens that may come after the root and each node; of other nodes, any."""
+        """[1 + n, V] bool, on the CPU: tokens that may come after the root and each allowed node; none elsewhere."""
         ...
 
     def forced(self, nodes: int) -> DraftTree:

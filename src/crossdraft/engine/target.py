@@ -77,9 +77,9 @@ class Target:
         self.eos = frozenset(eos)
         self.defaults = replace(defaults or GenerationDefaults(), eos=tuple(sorted(self.eos)))
         self.text_config = model.config.get_text_config()
-        self.vocab_size: int = self.text_config.vocab_size
-        said = getattr(self.text_config, "unpadded_vocab_size", None) or self.vocab_size  # logits that Inkling gives
-        self.reserved = frozenset(reserved) | self.traits.visual_ids | frozenset(range(said, self.vocab_size))
+        padded: int = self.text_config.vocab_size
+        self.vocab_size: int = getattr(self.text_config, "unpadded_vocab_size", None) or padded  # Inkling's logits
+        self.reserved = frozenset(reserved) | self.traits.visual_ids | frozenset(range(self.vocab_size, padded))
         self.context: int = self.text_config.max_position_embeddings
         plain = not (self.traits.mrope or self.traits.window or self.traits.mixers)
         self.fast = find_fast(model) if plain else None
@@ -177,7 +177,7 @@ class Target:
             return
         if self.fast is None:
             raise CrossdraftError(
-                f"compile is for Llama and Qwen2 decoders with sdpa attention, and on CUDA for recurrent layers, which "
+                "compile is for Llama and Qwen2 decoders with sdpa attention, and on CUDA for recurrent layers, which "
                 f"{type(self.model).__name__} has not here; leave it out."
             )
         if self._in_one_piece:

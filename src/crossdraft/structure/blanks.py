@@ -61,7 +61,7 @@ class Blanks:
     >>> blanks.push(b'{"a": "x y", ')
     b'{"a":"x y",'
     >>> blanks.spaced(b'"b":')
-    [b'"b": ']
+    [b'"b":']
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,8 @@
 """Masks of one answer, by llguidance's matchers: forked along the paths of a draft tree."""
 
 import heapq
-from collections.abc import Collection, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -19,65 +20,100 @@ if TYPE_CHECKING:
 MOST_WAYS = 4  # bytes that may come next, at most, for all of them to be drafted
 MOST_PATHS = 6
 LEAST_PROB = 0.1  # of a drafted text, each way being as likely as the others
+LONGEST_S = 1.0  # of a core for the masks of a round
+FORCED_S = 0.02  # of a core, after which no further text is looked for
 TAIL = 4  # tokens of the answer that forced text is tokenised with
 
 
 class GrammarMasks:
-    """The masks of one answer, as `engine.structure.Masks`.
+    """The masks of one answer, as `engine.structure.MaskSource` makes them.
+
+    Copies of a matcher share what its lexer has learned, errors too. So each answer has matchers of its own, and they
+    are made anew where a draft has led one into an error: the answer is not the draft's.
 
     Args:
         tokenizer: llguidance's form of the tokenizer.
         first_bytes: [tokens] the first byte of each token.
-        matcher: at the answer's beginning.
-        dense: of the same structure without blanks, where these may stand between parts (JSON): it knows what must
-            come but for the blanks, which `Blanks` learns from the answer.
+        make: makes a matcher at the answer's beginning, and for JSON one of the structure without blanks: it knows
+            what must come but for the blanks, which `Blanks` learns from the answer.
         vocabulary: number of the target's logits.
         ends: ids that end an answer.
+        reserved: ids of other special tokens, which no structure may ask for.
     """
 
     def __init__(
         self,
         tokenizer: "LLTokenizer",
         first_bytes: np.ndarray,
-        matcher: "LLMatcher",
-        dense: "LLMatcher | None",
+        make: "Callable[[], tuple[LLMatcher, LLMatcher | None]]",
         vocabulary: int,
         ends: Collection[int],
+        reserved: Collection[int] = (),
     ) -> None:
-        self.tokenizer, self.first_bytes, self.matcher, self.dense = tokenizer, first_bytes, matcher, dense
+        self.tokenizer, self.first_bytes, self._make = tokenizer, first_bytes, make
+        self.matcher, self.dense = make()
         self.vocabulary, self.ends = vocabulary, frozenset(ends)
-        self._blanks = None if dense is None else Blanks()
-        self._tail: list[int] = []
+        self._never = [token for token in {*ends, *reserved} if token < vocabulary]
+        self._ends = [token for token in ends if token < vocabulary]
+        self._blanks = None if self.dense is None else Blanks()
+        self._said: list[int] = []
 
     def allowed(self, tree: DraftTree) -> list[int]:
         return sorted(node for node, _ in self._walk(tree))
 
     def masks(self, tree: DraftTree) -> Tensor:
-        found = np.ones((1 + len(tree), self.vocabulary), dtype=bool)  # PyTorch would wake its threads for each row
-        found[0] = self._bits(self.matcher)
+        # Where a node may not come, or the library fails, no token may: a round ends with that node at the latest.
+        found = np.zeros((1 + len(tree), self.vocabulary), dtype=bool)  # PyTorch would wake its threads for each row
+        start, root = time.thread_time(), self._bits(self.matcher)
+        if root is None:
+            self._renew()
+            root = self._bits(self.matcher)
+        if root is None:
+            raise CrossdraftError(f"The answer's structure cannot be followed: {self.matcher.get_error():.300}.")
+        found[0], failed = root, False
         for node, matcher in self._walk(tree):
-            if matcher is not None:
-                found[1 + node] = self._bits(matcher)
+            bits = root if matcher is None else self._bits(matcher)  # nothing is asked behind an end
+            if bits is not None:
+                found[1 + node] = bits
+            failed |= bits is None
+            if time.thread_time() - start > LONGEST_S:
+                raise CrossdraftError(
+                    f"The masks of the answer's structure take more than {LONGEST_S:g} s a round; make it simpler."
+                )
+        if failed:
+            self._renew()
         return torch.from_numpy(found)
 
     def commit(self, tokens: Sequence[int]) -> None:
         tokens = [token for token in tokens if token not in self.ends]
+        self._said += tokens
         if self.matcher.try_consume_tokens(tokens) != len(tokens):
-            raise CrossdraftError(
-                f"The answer left its structure: {self.matcher.get_error() or 'a token is forbidden'}."
-            )
-        self._tail = [*self._tail, *tokens][-TAIL:]
-        if self._blanks is not None and self.dense is not None:
-            self.dense.consume_tokens(self.tokenizer.tokenize_bytes(self._blanks.push(self._bytes(tokens))))
+            self._renew()
+        if self._blanks is not None:
+            text = self.tokenizer.tokenize_bytes(self._blanks.push(self._bytes(tokens)))
+            if self.dense is not None and self.dense.try_consume_tokens(text) != len(text):
+                self.dense = None  # nothing is forced any more
 
     def forced(self, nodes: int) -> DraftTree:
-        if nodes < 1:
+        if nodes < 1 or (self._blanks is not None and self.dense is None):
             return DraftTree.empty()
         paths = [path for text in islice(self._texts(nodes), MOST_PATHS) if (path := self._tokens(text))]
         share = nodes // max(1, len(paths))  # of each, before the likeliest goes on
         tree = DraftTree.from_paths([*(path[:share] for path in paths), *(path[:nodes] for path in paths)])
         tree = tree.first(nodes)
         return tree.keep(self.allowed(tree))
+
+    def _renew(self) -> None:
+        """Make the matcher of the answer so far anew.
+
+        Raises:
+            CrossdraftError: it does not take the answer.
+        """
+        self.matcher, _ = self._make()
+        if self.matcher.try_consume_tokens(self._said) != len(self._said):
+            raise CrossdraftError(
+                f"The answer left its structure: {self.matcher.get_error() or 'a token is forbidden'}."
+            )
 
     def _walk(self, tree: DraftTree) -> "Iterator[tuple[int, LLMatcher | None]]":
         """Allowed nodes, each with the matcher after it; `None` after an end."""
@@ -95,38 +131,43 @@ class GrammarMasks:
                     yield child, behind
                     waiting.append((child, behind))
 
-    def _bits(self, matcher: "LLMatcher") -> np.ndarray:
-        """[V] bool, the tokens that may come next.
-
-        Raises:
-            CrossdraftError: the structure became too complex here.
-        """
+    def _bits(self, matcher: "LLMatcher") -> np.ndarray | None:
+        """[V] bool, the tokens that may come next; `None` where the library fails."""
         bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
         if matcher.is_error():
-            raise CrossdraftError(f"The answer's structure cannot be followed: {matcher.get_error():.300}.")
+            return None
         known = np.unpackbits(bits, bitorder="little").view(bool)[: self.vocabulary]
-        return known if len(known) == self.vocabulary else np.pad(known, (0, self.vocabulary - len(known)))
+        if len(known) < self.vocabulary:
+            known = np.pad(known, (0, self.vocabulary - len(known)))
+        known[self._never] = False
+        if matcher.is_accepting():
+            known[self._ends] = True
+        return known
 
     # -- what must come ----------------------------------------------------------------------------------------------
 
     def _texts(self, nodes: int) -> Iterator[bytes]:
-        """Texts that must come, or of which one must, the likeliest first; none has more bytes than is worth it."""
-        start = self.matcher if self.dense is None else self.dense
+        """Texts that must come, or of which one must, the likeliest first; of a few letters a node, and found in 20 ms.
+
+        A text may also end: that is one more way to go on.
+        """
+        most, until = 16 * nodes, time.thread_time() + FORCED_S
         found: list[tuple[float, bytes]] = []
-        waiting = [(-1.0, b"", start)]
+        waiting = [(-1.0, b"", self.matcher if self.dense is None else self.dense)]
         while waiting and len(found) < nodes:
             prob, text, matcher = heapq.heappop(waiting)
-            matcher = matcher.deep_copy()
-            if must := matcher.compute_ff_bytes():
-                text += must
-                if not matcher.consume_tokens(self.tokenizer.tokenize_bytes(must)):
-                    continue
-            ways = self._ways(matcher) if len(text) < 16 * nodes and not matcher.is_stopped() else b""
-            if ways and -prob / len(ways) >= LEAST_PROB:
+            matcher, late = matcher.deep_copy(), time.thread_time() > until
+            must = b"" if late else matcher.compute_ff_bytes()[: most - len(text)]
+            if must and not matcher.consume_tokens(self.tokenizer.tokenize_bytes(must)):
+                continue
+            text += must
+            ways = self._ways(matcher) if len(text) < most and not late and not matcher.is_stopped() else b""
+            share = prob / (len(ways) + matcher.is_accepting()) if ways else 0.0
+            if -share >= LEAST_PROB:
                 for way in ways:
                     behind = matcher.deep_copy()
                     if behind.consume_tokens(self.tokenizer.tokenize_bytes(bytes([way]))):
-                        heapq.heappush(waiting, (prob / len(ways), text + bytes([way]), behind))
+                        heapq.heappush(waiting, (share, text + bytes([way]), behind))
             elif text:
                 found.append((prob, text))
         for _, text in sorted(found):
@@ -134,8 +175,11 @@ class GrammarMasks:
 
     def _ways(self, matcher: "LLMatcher") -> bytes:
         """The bytes that may come next, if they are at most `MOST_WAYS`."""
-        allowed = self._bits(matcher)[: len(self.first_bytes)]
-        allowed[[token for token in self.ends if token < len(allowed)]] = False
+        bits = self._bits(matcher)
+        if bits is None:
+            return b""
+        allowed = bits[: len(self.first_bytes)]
+        allowed[[token for token in self._ends if token < len(allowed)]] = False
         first = np.flatnonzero(np.bincount(self.first_bytes[: len(allowed)][allowed]))
         return bytes(first.tolist()) if len(first) <= MOST_WAYS else b""
 
@@ -144,6 +188,7 @@ class GrammarMasks:
 
     def _tokens(self, text: bytes) -> list[int]:
         """The model's own tokens of a text that follows the answer."""
-        ids = self.tokenizer.tokenize_bytes(self._bytes(self._tail) + text)
-        same = ids[: len(self._tail)] == self._tail
-        return ids[len(self._tail) :] if same else self.tokenizer.tokenize_bytes(text)
+        tail = self._said[-TAIL:]
+        ids = self.tokenizer.tokenize_bytes(self._bytes(tail) + text)
+        same = ids[: len(tail)] == tail
+        return ids[len(tail) :] if same else self.tokenizer.tokenize_bytes(text)

@@ -1,7 +1,7 @@
 """Structure: what an answer must look like, as users and clients say it; bounded, and compiled once per tokenizer.
 
 Masks come from llguidance (Earley parser over a lexer of derivatives, in Rust): it compiles without a table per state,
-so a schema costs milliseconds, and its limits are counted in steps, so a hostile one ends early.
+so a schema costs milliseconds; most of its limits are counted in steps. What they leave open is bounded here.
 """
 
 import json
@@ -10,6 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -27,12 +28,15 @@ if TYPE_CHECKING:
 
 # Kinds of structure, by their names in llguidance.
 KINDS: dict[str, "GrammarFormat"] = {"json": "json", "regex": "regex", "choice": "choice", "grammar": "grammar"}
-MOST_TEXT = 64 * 1024  # characters of a schema, an expression, a grammar, or all choices
+MOST_TEXT = 64 * 1024  # characters of a schema, an expression, or all choices
+MOST_GRAMMAR = 4096  # of a grammar: some 2,500 rules, each of the next, overflow the library's stack
+MOST_MULTIPLE = 1000  # of a schema's `multipleOf`, and its inverse
 MOST_CHOICES = 1024
 LONGEST_S = 1.0  # of compiling
 KEPT = 32  # compiled structures of a tokenizer
 WHITESPACE = r"[\x20\x0A\x0D\x09]{1,32}"  # between two parts of JSON: enough for an indent, no endless blanks
 MOST_SYMBOLS = 20_000  # of a grammar's productions
+MOST_ITEMS = 10_000  # of the parser, for one token's mask
 
 
 @dataclass(frozen=True)
@@ -55,9 +59,10 @@ class Structure:
 
     def __post_init__(self) -> None:
         choice("kind", self.kind, tuple(KINDS))
-        if len(self.text) > MOST_TEXT:
+        most = MOST_GRAMMAR if self.kind == "grammar" else MOST_TEXT
+        if len(self.text) > most:
             raise CrossdraftError(
-                f"The answer's {self.kind} has {len(self.text):,} characters, and {MOST_TEXT:,} are the limit; "
+                f"The answer's {self.kind} has {len(self.text):,} characters, and {most:,} are the limit; "
                 "make it shorter."
             )
 
@@ -110,12 +115,14 @@ class Structure:
         from crossdraft.structure.masks import GrammarMasks
 
         compiled = compiled_for(text.tokenizer, vocabulary, tuple(ends))
-        matcher, dense = compiled.matchers(self)
-        return GrammarMasks(compiled.tokenizer, compiled.first_bytes, matcher, dense, vocabulary, ends)
+        make, reserved = partial(compiled.matchers, self), set(text.special) - {*ends}
+        return GrammarMasks(compiled.tokenizer, compiled.first_bytes, make, vocabulary, ends, reserved)
 
 
 class Compiled:
-    """The structures that were compiled for one tokenizer, the latest `KEPT` of them.
+    """The structures that were compiled for one tokenizer, the latest `KEPT` of them, as grammars or refusals.
+
+    A matcher is made anew for each answer: its copies share what its lexer has learned.
 
     Args:
         tokenizer: llguidance's form of the tokenizer.
@@ -125,57 +132,90 @@ class Compiled:
         self.tokenizer = tokenizer
         texts = (tokenizer.decode_bytes([token]) for token in range(tokenizer.vocab_size))
         self.first_bytes = np.array([text[0] if text else 0 for text in texts], dtype=np.uint8)
-        self._kept = OrderedDict[Structure, "tuple[LLMatcher, LLMatcher | None] | CrossdraftError"]()
+        self._kept = OrderedDict[Structure, tuple[str, ...] | str]()
         self._lock = threading.Lock()
 
     def matchers(self, structure: Structure) -> "tuple[LLMatcher, LLMatcher | None]":
-        """Fresh matchers of a structure: its own, and for JSON one of its text without blanks.
+        """Matchers of a structure: its own, and for JSON one of its text without blanks.
 
         Raises:
             CrossdraftError: it cannot be compiled, now or when it was tried before.
         """
-        with self._lock:  # one at a time: compiling takes a core
+        with self._lock:
             found = self._kept.pop(structure, None)
-            if found is None:
-                try:
-                    found = self._compile(structure)
-                except CrossdraftError as error:
-                    found = error
-            self._kept[structure] = found
-            if len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-        if isinstance(found, CrossdraftError):
-            raise CrossdraftError(str(found))
-        return found[0].deep_copy(), None if found[1] is None else found[1].deep_copy()
-
-    def _compile(self, structure: Structure) -> "tuple[LLMatcher, LLMatcher | None]":
-        from llguidance import LLMatcher, LLParserLimits, grammar_from
-
-        def made(grammar: str) -> LLMatcher:
-            limits = LLParserLimits(max_grammar_size=MOST_SYMBOLS, verbose_errors=False)
-            matcher = LLMatcher(self.tokenizer, grammar, log_level=0, limits=limits)
-            if matcher.is_error():
-                raise ValueError(matcher.get_error())
-            return matcher
-
-        start = time.thread_time()  # other work on the machine does not count
+        if isinstance(found, str):
+            self._keep(structure, found)
+            raise CrossdraftError(found)
         try:
-            if structure.kind == "json":
-                schema = LLMatcher.grammar_from_json_schema
-                wide = made(schema(structure.text, overrides={"whitespace_pattern": WHITESPACE}))
-                found = wide, made(schema(structure.text, overrides={"whitespace_flexible": False}))
-            else:
-                found = made(grammar_from(KINDS[structure.kind], structure.text)), None
+            grammars = found or _grammars(structure)
+            start = time.thread_time()  # other work on the machine does not count
+            wide, *dense = [self._matcher(grammar) for grammar in grammars]
         except (ValueError, RecursionError) as error:
             lines = str(error).splitlines()
             said = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
-            raise CrossdraftError(f"The answer's {structure.kind} cannot be used: {said.rstrip('.'):.300}.") from None
-        if (took := time.thread_time() - start) > LONGEST_S:
-            raise CrossdraftError(
+            refusal = f"The answer's {structure.kind} cannot be used: {said.rstrip('.'):.300}."
+        else:
+            took = time.thread_time() - start
+            if found is not None or took <= LONGEST_S:
+                self._keep(structure, grammars)
+                return wide, (dense or [None])[0]
+            refusal = (
                 f"The answer's {structure.kind} took {took:.1f} s to compile, and {LONGEST_S:g} s is the limit; make "
                 "it simpler."
             )
-        return found
+        self._keep(structure, refusal)
+        raise CrossdraftError(refusal)
+
+    def _keep(self, structure: Structure, found: tuple[str, ...] | str) -> None:
+        with self._lock:
+            self._kept[structure] = found
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+
+    def _matcher(self, grammar: str) -> "LLMatcher":
+        from llguidance import LLMatcher, LLParserLimits
+
+        limits = LLParserLimits(max_grammar_size=MOST_SYMBOLS, step_max_items=MOST_ITEMS, verbose_errors=False)
+        matcher = LLMatcher(self.tokenizer, grammar, log_level=0, limits=limits)
+        if matcher.is_error():
+            raise ValueError(matcher.get_error())
+        return matcher
+
+
+def _grammars(structure: Structure) -> tuple[str, ...]:
+    """Grammars as llguidance reads them: of the structure, and for JSON of its text without blanks.
+
+    Raises:
+        ValueError: the structure cannot be written as one.
+    """
+    from llguidance import LLMatcher, grammar_from
+
+    if structure.kind != "json":
+        return (grammar_from(KINDS[structure.kind], structure.text),)
+    _check_multiples(json.loads(structure.text))
+    made = LLMatcher.grammar_from_json_schema
+    wide = made(structure.text, overrides={"whitespace_pattern": WHITESPACE})
+    return wide, made(structure.text, overrides={"whitespace_flexible": False})
+
+
+def _check_multiples(schema: Any) -> None:
+    """Refuse a `multipleOf` that compiles to a huge automaton: its states are as many as the number.
+
+    Raises:
+        ValueError: it is too large, or too fine.
+    """
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list):
+            waiting += part
+        elif isinstance(part, dict):
+            waiting += part.values()
+            number = part.get("multipleOf")
+            if isinstance(number, int | float) and not 1 / MOST_MULTIPLE <= abs(number) <= MOST_MULTIPLE:
+                raise ValueError(
+                    f"multipleOf is {number}; between 1/{MOST_MULTIPLE} and {MOST_MULTIPLE} it can be used"
+                )
 
 
 _compiled = WeakKeyDictionary[Any, dict[tuple[int, tuple[int, ...]], Compiled]]()

@@ -6,6 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from crossdraft.errors import CrossdraftError
 from crossdraft.messages import VISUAL, Message, Part
 
 UNUSED = range(0xF0000, 0x10FFFE)  # characters that no standard uses
@@ -24,8 +25,12 @@ def stand_ins(messages: Sequence[Message], spelt: Collection[str]) -> tuple[tupl
         The conversation, and for each character the spelling that it stands for.
     """
     words = "".join(message.text for message in messages)
-    unused = (character for number in UNUSED if (character := chr(number)) not in words)
-    stands = {next(unused): one for one in sorted(spelt) if one in words}
+    held = set(words)
+    unused = (character for number in UNUSED if (character := chr(number)) not in held)
+    found = [one for one in sorted(spelt) if one in words]
+    stands = dict(zip(unused, found, strict=False))
+    if len(stands) < len(found):
+        raise CrossdraftError("The prompt holds every character of Unicode's private planes; leave some out.")
     return tuple(_without(message, stands) for message in messages) if stands else tuple(messages), stands
 
 

@@ -213,7 +213,7 @@ def test_who_listens_to_a_layer_gets_the_ordinary_pass(counted):
 
 def test_a_model_without_the_executor_fast_is_refused_in_one_sentence():
     model, prompt = ZOO["qwen2_5_vl"]()
-    with pytest.raises(CrossdraftError, match="which Qwen2_5_VLForConditionalGeneration has not; leave it out"):
+    with pytest.raises(CrossdraftError, match="which Qwen2_5_VLForConditionalGeneration has not here; leave it out"):
         as_target(model, prompt).compile()
 
 

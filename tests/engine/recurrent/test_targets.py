@@ -370,6 +370,7 @@ def test_padded_rows_of_a_vocabulary_are_never_drafted():
     model = tiny("inkling_mm_model")
     model.config.text_config.unpadded_vocab_size = 90
     assert target_of(model).reserved == {*range(90, 99)}
+    assert target_of(model).vocab_size == 90  # so that the draft of such an id is refused
     logits = model(prompt_of("inkling_mm_model", "text").input_ids[None]).logits
     assert logits.shape[-1] == 90
 
