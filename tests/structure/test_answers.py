@@ -332,7 +332,7 @@ def test_a_draft_into_a_branch_that_the_library_cannot_follow_costs_nothing(targ
     assert masks.masks(DraftTree.empty())[0].nonzero()[:, 0].tolist() == sorted(target.eos)
 
 
-def test_one_answer_does_not_wear_out_the_next(target):
+def test_one_answer_does_not_spoil_the_next(target):
     """What a lexer has learned, errors included, is its answer's own."""
     spoilt = POISONED.begin(target.text, target.vocab_size, target.defaults.eos)
     spoilt.masks(DraftTree.chain(spoilt.tokenizer.tokenize_str("yes")))
