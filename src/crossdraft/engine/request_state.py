@@ -293,7 +293,7 @@ class RequestState:
         return draft.keep([node for node, keep in enumerate(kept) if keep])
 
     def with_forced(self, draft: Draft, nodes: int) -> Draft:
-        """A draft of at most `nodes` nodes with what the structure forces behind its own, which are at least half."""
+        """A draft of at most `nodes` nodes, with what the structure forces behind its own, to which half are left."""
         self.forced, most = 0, min(nodes, self.request.token_limit - len(self.tokens) - 1)
         if self.masks is None or most < 1:
             return draft

@@ -293,9 +293,9 @@ def warp_tree(
 
 def _counts(tree: DraftTree, answer: Sequence[int], sampling: Sampling) -> tuple[Tensor, Tensor] | None:
     """Ids [u] of tokens in answer and tree, and their counts [1 + n, u] in the answer with each node's path."""
-    tokens = torch.tensor([*answer, *tree.tokens], dtype=torch.long)
-    if not sampling.counted or not len(tokens):
+    if not sampling.counted or not (answer or len(tree)):
         return None
+    tokens = torch.tensor([*answer, *tree.tokens], dtype=torch.long)
     ids, column = tokens.unique(return_inverse=True)
     said = column[: len(answer)].bincount(minlength=len(ids))
     drafted = torch.nn.functional.one_hot(column[len(answer) :], len(ids))

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 MOST_WAYS = 4  # bytes that may come next, at most, for all of them to be drafted
-MOST_PATHS = 6
+MOST_PATHS = 6  # texts that are drafted, in the styles of their blanks
 LEAST_PROB = 0.1  # of a drafted text, each way being as likely as the others
-LONGEST_S = 1.0  # of a core for the masks of a round
+ROUND_S = 1.0  # of a core for the masks of a round
 FORCED_S = 0.02  # of a core, after which no further text is looked for
 TAIL = 4  # tokens of the answer that forced text is tokenised with
 
@@ -76,9 +76,9 @@ class GrammarMasks:
             if bits is not None:
                 found[1 + node] = bits
             failed |= bits is None
-            if time.thread_time() - start > LONGEST_S:
+            if time.thread_time() - start > ROUND_S:
                 raise CrossdraftError(
-                    f"The masks of the answer's structure take more than {LONGEST_S:g} s a round; make it simpler."
+                    f"The masks of the answer's structure take more than {ROUND_S:g} s a round; make it simpler."
                 )
         if failed:
             self._renew()

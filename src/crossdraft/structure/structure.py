@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -19,15 +19,15 @@ import numpy as np
 from crossdraft.checks import choice
 from crossdraft.engine.detokenize import TokenText
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import parse_json
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
-    from llguidance._grammar_from import GrammarFormat
 
     from crossdraft.structure.masks import GrammarMasks
 
-# Kinds of structure, by their names in llguidance.
-KINDS: dict[str, "GrammarFormat"] = {"json": "json", "regex": "regex", "choice": "choice", "grammar": "grammar"}
+Kind = Literal["json", "regex", "choice", "grammar"]  # as llguidance names them, too
+KINDS: tuple[Kind, ...] = get_args(Kind)
 MOST_TEXT = 64 * 1024  # characters of a schema, an expression, or all choices
 MOST_GRAMMAR = 4096  # of a grammar: some 2,500 rules, each of the next, overflow the library's stack
 MOST_MULTIPLE = 1000  # of a schema's `multipleOf`, and its inverse
@@ -41,7 +41,7 @@ MOST_ITEMS = 10_000  # of the parser, for one token's mask
 
 @dataclass(frozen=True)
 class Structure:
-    """A constraint on an answer: the target writes its likeliest tokens among those that fulfil it.
+    """A constraint on an answer: the target chooses, greedily or by sampling, among the tokens that fulfil it.
 
     Made by `json`, `regex`, `choice` or `grammar`. The answer also ends early where `max_new_tokens` or a stop string
     ends it: it is then the beginning of a text that fulfils the constraint.
@@ -54,11 +54,11 @@ class Structure:
         CrossdraftError: the text is too long.
     """
 
-    kind: str
+    kind: Kind
     text: str
 
     def __post_init__(self) -> None:
-        choice("kind", self.kind, tuple(KINDS))
+        choice("kind", self.kind, KINDS)
         most = MOST_GRAMMAR if self.kind == "grammar" else MOST_TEXT
         if len(self.text) > most:
             raise CrossdraftError(
@@ -75,8 +75,8 @@ class Structure:
         """
         if isinstance(schema, str):
             try:
-                schema = json.loads(schema)
-            except (ValueError, RecursionError) as error:
+                schema = parse_json(schema)
+            except ValueError as error:
                 raise CrossdraftError(f"The JSON schema cannot be read: {error}.") from None
         try:
             return cls("json", json.dumps({"type": "object"} if schema is None else schema))
@@ -191,8 +191,8 @@ def _grammars(structure: Structure) -> tuple[str, ...]:
     from llguidance import LLMatcher, grammar_from
 
     if structure.kind != "json":
-        return (grammar_from(KINDS[structure.kind], structure.text),)
-    _check_multiples(json.loads(structure.text))
+        return (grammar_from(structure.kind, structure.text),)
+    _check_multiples(parse_json(structure.text))
     made = LLMatcher.grammar_from_json_schema
     wide = made(structure.text, overrides={"whitespace_pattern": WHITESPACE})
     return wide, made(structure.text, overrides={"whitespace_flexible": False})
@@ -233,7 +233,7 @@ def compiled_for(tokenizer: Any, vocabulary: int, ends: tuple[int, ...]) -> Comp
         from llguidance.hf import from_tokenizer
     except ImportError:
         raise CrossdraftError(
-            "Structured answers need llguidance; install it with: pip install 'crossdraft[structure]'"
+            "Structured answers need llguidance: pip install -e '.[structure]' in the checkout."
         ) from None
     if not ends:
         raise CrossdraftError("A structured answer needs a token that ends it, and this checkpoint names none.")

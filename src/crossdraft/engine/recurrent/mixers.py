@@ -152,9 +152,7 @@ def find_mixers(model: PreTrainedModel, layers: Mapping[int, str]) -> dict[int, 
     for part in model.modules():
         if _rule(part) is not None and isinstance(index := getattr(part, "layer_idx", None), int):
             known.setdefault(index, {})[index + total * (1 + getattr(part, "conv_idx", -1))] = part
-    attend = {
-        part.layer_idx for part in find_relative(model)
-    }  # convolutions beside keys are known in such layers alone
+    attend = {part.layer_idx for part in find_relative(model)}  # only there convolutions may stand beside keys
     if unknown := [at for at in layers if at not in known or (max(known[at]) >= total) != (at in attend)]:
         raise CrossdraftError(
             f"Layer {unknown[0]} of {type(model).__name__}, of type {layers[unknown[0]]}, keeps a state by a rule that "
