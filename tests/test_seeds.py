@@ -75,9 +75,7 @@ def test_a_memory_that_has_learned_the_answer_drafts_it(requests, alone):
         {"placement": "process"},
         {"placement": "inline", "hidden": "off"},
         {"placement": "inline", "nodes": 3},
-        {"placement": "process", "parallel": "pearl", "adaptive": False},
-        pytest.param({"placement": "process", "parallel": "ssd", "adaptive": False}, marks=pytest.mark.slow),
-        pytest.param({"placement": "process", "parallel": "pipespec", "adaptive": False}, marks=pytest.mark.slow),
+        {"placement": "process", "parallel": "ssd", "adaptive": False},
     ],
     ids=lambda options: ",".join(f"{name}={value}" for name, value in options.items()),
 )

@@ -14,7 +14,7 @@ from crossdraft.errors import CrossdraftError
 
 # As in `engine.runner.parallel`, `engine.runner.runner` and `engine.fast.quantized_linear`: seconds to import.
 PLACEMENTS = ("auto", "inline", "process")
-PARALLEL = ("auto", "off", "pipespec", "pearl", "ssd")
+PARALLEL = ("auto", "off", "ssd")
 HIDDEN = ("auto", "before", "beside", "off")
 QUANTIZATIONS = ("none", "int8", "int4")
 OPTION = "option"  # in the metadata of a field: its `Option`
@@ -115,9 +115,9 @@ class Options(NamedFields):
     )
     parallel: str = _option(
         "auto",
-        "parallel drafting, while the target verifies, of a drafter in a process of its own: off, pipespec, pearl, "
-        "ssd, or auto: ssd on another device than the target's; off on the same one, but for drafts of a union that "
-        "the target does not wait for",
+        "parallel drafting, while the target verifies, of a drafter in a process of its own: off, ssd, or auto: ssd on "
+        "another device than the target's; off on the same one, but for drafts of a union that the target does not "
+        "wait for",
         PARALLEL,
     )
     hidden: str = _option(

@@ -191,9 +191,9 @@ def test_without_a_name_it_is_what_users_get():
 
 
 def test_the_report_says_which_policy_of_parallel_drafting_every_drafter_had(models):
-    names = ("target", "event-inline", "event", "event-pearl", "memory")
+    names = ("target", "event-inline", "event", "event-ssd", "memory")
     drafters = ("union:blind,ngram",)
     suite = Suite(models, Workload(pairs=1), names, cores=Cores((0,), (1,)), drafters=drafters)
     found = placement_of(suite)
-    assert found["parallel"] == {"event": "auto", "event-pearl": "pearl", "union:blind,ngram": "auto"}
-    assert found["drafters"] == {"event": "event", "event-pearl": "event", "memory": "memory"}
+    assert found["parallel"] == {"event": "auto", "event-ssd": "ssd", "union:blind,ngram": "auto"}
+    assert found["drafters"] == {"event": "event", "event-ssd": "event", "memory": "memory"}

@@ -152,7 +152,7 @@ class CostModel:
         """Record a draft of `depth` of the `asked` levels, for which the target waited `waited` seconds per request."""
         one = self.costs(rows).verify(1)
         if not depth and waited < FREE * one:
-            return  # an empty draft that was not waited for, as between PEARL's steps, says nothing of drafts
+            return  # an empty draft that was not waited for says nothing of drafts
         wait = self._seen(rows).wait
         if usual := max(wait(depth), one):  # else it is the first draft, of a cold drafter
             wait.add(depth, min(waited, OUTLIER * usual))

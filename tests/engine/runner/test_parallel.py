@@ -15,6 +15,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.runner.parallel import (
     ANY,
     LEAST_PROB,
+    MISS,
     POLICIES,
     STEP,
     ParallelSpeculator,
@@ -74,12 +75,16 @@ class Counting:
         pass
 
 
+def wanted(policy: str):
+    return lambda: policy != "off"
+
+
 def begun(policy: str, drafter: Counting, nodes: int = 2, temperature: float = 0.0):
     """A request whose first draft is judged now, and what is pushed for it."""
     pushed: list[tuple[int, int, tuple[int, ...], tuple[int, ...]]] = []
     speculator = ParallelSpeculator(
         drafter,
-        POLICIES[policy],
+        wanted(policy),
         lambda key, turn, tokens, draft: pushed.append((key, turn, tokens, draft.tree.tokens)),
     )
     (state,) = speculator.begin([Request("?", sampling=Sampling(temperature))])
@@ -92,8 +97,12 @@ def never() -> bool:
     return False
 
 
+def always() -> bool:
+    return True
+
+
 def test_everything_accepted_is_prepared_for_and_pushed_as_it_grows():
-    speculator, _, pushed = begun("pipespec", Counting(), nodes=2 * STEP)
+    speculator, _, pushed = begun("ssd", Counting(), nodes=2 * STEP)
     speculator.work(never)
     draft, then = tuple(range(1, 2 * STEP + 1)), 2 * STEP + 1
     outcome = (*draft, then)  # the token that the target adds itself is the one that the drafter would say
@@ -105,7 +114,7 @@ def test_everything_accepted_is_prepared_for_and_pushed_as_it_grows():
 
 def test_what_was_prepared_costs_no_pass_when_it_comes():
     drafter = Counting()
-    speculator, state, _ = begun("pipespec", drafter)
+    speculator, state, _ = begun("ssd", drafter)
     speculator.work(never)
     before = drafter.written
     speculator.commit([state], [VerifyOutput((0, 1), (1, 2, 3))])
@@ -114,9 +123,7 @@ def test_what_was_prepared_costs_no_pass_when_it_comes():
     assert drafter.written == before
 
 
-@pytest.mark.parametrize(
-    ("policy", "drafted"), [("off", 16), ("pipespec", 1), ("pearl", 0), ("ssd", POLICIES["ssd"].miss)]
-)
+@pytest.mark.parametrize(("policy", "drafted"), [("off", 16), ("ssd", MISS)])
 def test_how_long_the_target_waits_where_another_outcome_came(policy, drafted):
     speculator, state, _ = begun(policy, Counting())
     speculator.work(never)
@@ -127,9 +134,7 @@ def test_how_long_the_target_waits_where_another_outcome_came(policy, drafted):
 
 def test_it_prepares_while_it_is_to_and_else_drafts_whole_drafts():
     pushed, now = [], [False]
-    speculator = ParallelSpeculator(
-        Counting(), POLICIES["ssd"], lambda *push: pushed.append(push), ahead=lambda: now[0]
-    )
+    speculator = ParallelSpeculator(Counting(), lambda: now[0], lambda *push: pushed.append(push))
     (state,) = speculator.begin([Request("?")])
     speculator.draft_hidden(state, Budget(2))
     speculator.work(never)
@@ -141,12 +146,12 @@ def test_it_prepares_while_it_is_to_and_else_drafts_whole_drafts():
     assert pushed
     speculator.commit([state], [VerifyOutput((), (60,))])
     (part,) = speculator.propose([state], [Budget(16)])
-    assert [len(draft.tree) for draft in (whole, part)] == [16, POLICIES["ssd"].miss]
+    assert [len(draft.tree) for draft in (whole, part)] == [16, MISS]
 
 
 def test_a_draft_that_was_verified_in_part_is_still_there():
     drafter = Counting()
-    speculator, state, _ = begun("pearl", drafter, nodes=6)
+    speculator, state, _ = begun("ssd", drafter, nodes=6)
     before = drafter.written
     speculator.commit([state], [VerifyOutput((0,), (1, 2))])
     (draft,) = speculator.propose([state], [Budget(16)])
@@ -243,7 +248,7 @@ class Sure(Counting):
 
 
 def test_who_leads_a_union_does_not_keep_the_others_from_writing():
-    speculator, _, pushed = begun("pipespec", UnionDrafter([Reporting(), Sure()]), nodes=6)
+    speculator, _, pushed = begun("ssd", UnionDrafter([Reporting(), Sure()]), nodes=6)
     speculator.work(never)
     (tokens,) = {tokens for _, _, tokens, _ in pushed}
     assert tokens[0] == 1, "the likelier words are the main path"
@@ -252,7 +257,7 @@ def test_who_leads_a_union_does_not_keep_the_others_from_writing():
     assert tokens[-1] + 1 in last
 
 
-@pytest.mark.parametrize("policy", ["pipespec", "pearl", "ssd"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_a_drafter_that_writes_anew_drafts_where_a_part_of_its_draft_was_verified(policy):
     speculator, state, _ = begun(policy, Anew(), nodes=6)
     speculator.commit([state], [VerifyOutput((0,), (1, 2))])
@@ -271,7 +276,7 @@ class Forked(Anew):
 
 def test_the_next_word_is_found_though_a_larger_tree_would_not_show_it():
     drafter = Forked()
-    speculator, state, _ = begun("pipespec", drafter, nodes=7)
+    speculator, state, _ = begun("ssd", drafter, nodes=7)
     before = drafter.written
     speculator._predict(state, never)
     assert list(state.prepared) == [(1, 2, 3, 4, 5)]
@@ -297,7 +302,7 @@ class Deepening(Counting):
 
 
 def test_a_tree_that_has_no_more_nodes_grows_in_depth():
-    speculator, _, pushed = begun("pipespec", Deepening(), nodes=16)
+    speculator, _, pushed = begun("ssd", Deepening(), nodes=16)
     speculator.work(never)
     sizes = [(len(draft), sum(token < 90 for token in draft)) for *_, draft in pushed]
     assert sizes == [(16, 4), (16, 8), (16, 12), (16, 16)]
@@ -312,7 +317,7 @@ def test_the_policy_off_prepares_nothing_and_a_stop_signal_is_heeded():
 
 
 def test_a_draft_that_the_target_took_is_the_one_that_is_verified_next():
-    speculator, state, pushed = begun("pipespec", Counting())
+    speculator, state, pushed = begun("ssd", Counting())
     speculator.work(never)
     speculator.commit([state], [VerifyOutput((0, 1), (1, 2, 3))])
     speculator.took(state, DraftTree.chain([4]))
@@ -324,7 +329,8 @@ def test_a_draft_that_the_target_took_is_the_one_that_is_verified_next():
 def test_a_drafter_that_reads_the_target_is_left_alone():
     drafter = Counting()
     drafter.needs = Needs(hidden_layers=(-1,))
-    assert ParallelSpeculator(drafter, POLICIES["ssd"]).policy is POLICIES["off"]
+    assert not ParallelSpeculator(drafter, always).preparing
+    assert ParallelSpeculator(Counting(), always).preparing
 
 
 class Busy(ParallelSpeculator):
@@ -364,7 +370,7 @@ def alone(target):
 @pytest.mark.parametrize("policy", POLICIES)
 def test_greedy_answers_are_the_targets_own(target, alone, policy, passes, batch, words):
     model, prompt = ZOO["video_llava"]()
-    speculator = Busy(IndependentDrafter(as_target(noisy(model, 1e-3), prompt), words=words), POLICIES[policy])
+    speculator = Busy(IndependentDrafter(as_target(noisy(model, 1e-3), prompt), words=words), wanted(policy))
     speculator.passes = passes
     runner = DraftRunner(speculator, "before")
     found = DecodeLoop(target, runner, max_batch=batch, adaptive=False, nodes=6).generate(REQUESTS)
@@ -397,7 +403,7 @@ class CountingWithCache(Counting):
 def test_copies_of_the_cache_take_no_more_memory_than_they_may(copies):
     outcomes = tuple(Outcome((20 + i,), 0.1 - 0.001 * i) for i in range(8))
     one = filled().copy_bytes
-    speculator = ParallelSpeculator(CountingWithCache(outcomes), POLICIES["ssd"], fork_bytes=copies * one)
+    speculator = ParallelSpeculator(CountingWithCache(outcomes), always, fork_bytes=copies * one)
     (state,) = speculator.begin([Request("x")])
     speculator.draft_hidden(state, Budget(2))
     speculator.work(never)
@@ -421,7 +427,7 @@ def test_without_a_hidden_draft_the_targets_first_token_is_prepared_for(policy, 
     """Greedily, where anything is prepared: what is drawn beforehand would be drawn for a part of the outcomes."""
     pushed: list[tuple[int, int, tuple[int, ...], tuple[int, ...]]] = []
     speculator = ParallelSpeculator(
-        Counting(), POLICIES[policy], lambda *push: pushed.append((*push[:3], push[3].tree.tokens))
+        Counting(), wanted(policy), lambda *push: pushed.append((*push[:3], push[3].tree.tokens))
     )
     (state,) = speculator.begin([Request("x", sampling=Sampling(temperature=temperature))])
     speculator.expect_first(state)

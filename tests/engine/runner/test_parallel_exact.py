@@ -6,10 +6,10 @@ import torch
 
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, Outcome, VerifyOutput
 from crossdraft.engine.request import Request
-from crossdraft.engine.runner.parallel import POLICIES, ParallelSpeculator, ParallelState, Policy
+from crossdraft.engine.runner.parallel import ParallelSpeculator, ParallelState
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
-from tests.engine.runner.test_parallel import Counting, never
+from tests.engine.runner.test_parallel import Counting, always, never
 
 
 def begun(speculator: ParallelSpeculator, seed: int, budget: Budget) -> tuple[ParallelState, Draft]:
@@ -52,7 +52,7 @@ class Tossing(Counting):
 
 def next_toss(seed: int, drafter: Tossing) -> int | None:
     """What is drawn after a token that was not predicted; `None` if it was."""
-    speculator = ParallelSpeculator(drafter, Policy())
+    speculator = ParallelSpeculator(drafter, always)
     state, _ = begun(speculator, seed, Budget(1))
     speculator.work(never)
     (predicted,) = state.prepared
@@ -89,7 +89,7 @@ def next_words(seed: int) -> tuple[int, ...]:
     pushed: dict[tuple[int, ...], Draft] = {}
     drafter = Stopping(FIVE)
     push = lambda key, turn, tokens, draft: pushed.update({tokens: draft})  # noqa: E731
-    speculator = ParallelSpeculator(drafter, POLICIES["ssd"], push)
+    speculator = ParallelSpeculator(drafter, always, push)
     state, _ = begun(speculator, seed, Budget(8, stop=lambda: True))  # it was late
     before = drafter.written
     late = False
@@ -148,7 +148,7 @@ def share_behind_a_missed_draft() -> float:
             words += 1
             return words > 4
 
-        speculator = ParallelSpeculator(drafter, POLICIES["ssd"])
+        speculator = ParallelSpeculator(drafter, always)
         state, draft = begun(speculator, seed, Budget(8, stop=stop))
         if 0 not in draft.tree.tokens:
             speculator.missed([state])
@@ -177,7 +177,7 @@ def share_of_what_is_pushed() -> float:
             if tokens == (5,):
                 pushed.append(draft.tree.tokens[0])
 
-        speculator = ParallelSpeculator(Stopping(FIVE), POLICIES["ssd"], push)
+        speculator = ParallelSpeculator(Stopping(FIVE), always, push)
         begun(speculator, seed, Budget(8))
         speculator.work(never)
         last += pushed[-1:]

@@ -19,7 +19,6 @@ from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.prefix_cache import PrefixCache
-from crossdraft.engine.runner.parallel import BEST
 from crossdraft.engine.runner.runner import STILL_READING, DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
@@ -265,7 +264,7 @@ def open_configs(
             with pinned(None if cores is None else cores.pair):  # this process may be pinned to the target's cores
                 options = Options(
                     placement="process",
-                    parallel=POLICIES.get(spec, BEST),
+                    parallel=POLICIES.get(spec, "ssd"),
                     target_cores=None if cores is None else cores.target,
                     draft_cores=None if cores is None else cores.draft or None,
                     cache_bytes=cache_bytes,

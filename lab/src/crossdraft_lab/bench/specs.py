@@ -19,7 +19,7 @@ METHODS = (
     "target", "target-all", "hf", "hf-all", "hf-lookup", "hf-assisted", "blind", "event-inline", "event", "glance",
 )  # fmt: skip
 # The event drafter with another policy while the target verifies; see `crossdraft.engine.runner.parallel`.
-POLICIES = {"event-sync": "off", "event-pipespec": "pipespec", "event-pearl": "pearl", "event-ssd": "ssd"}
+POLICIES = {"event-sync": "off", "event-ssd": "ssd"}
 EVENT_METHODS = ("event-inline", "hf-assisted", *POLICIES)  # no specs; they use the event model
 # In addition every drafter of ours with an example, except trained heads, which `bench heads` compares.
 _OURS = (name for name, method in DRAFTERS.items() if method.examples and not method.network)

@@ -1,19 +1,10 @@
-"""Parallel drafting: a drafter drafts on while the target verifies. One speculator, three policies.
+"""Parallel drafting: a drafter drafts on while the target verifies (SSD 2026).
 
 While a draft is verified, its drafter would be idle. Instead it prepares for possible *outcomes* of the verification
-(the tokens that the target may emit): for each it drafts on a fork of its state, as if those tokens were committed. A
-prepared draft is sent at once, so that the target need not wait once the outcome is known. If another outcome comes,
-the forks are dropped, and only idle time is lost. Parallel drafting changes when a draft is made, never what is
-emitted.
-
-The policies differ in two points, which outcomes are prepared and how long the target waits for a draft:
-
-| policy     | prepares                    | the target waits                                                    |
-|------------|-----------------------------|---------------------------------------------------------------------|
-| `pipespec` | acceptance of all tokens    | until there is any draft (PipeSpec 2025)                            |
-| `pearl`    | acceptance of all tokens    | until there is any draft; not at all after a rejection: it computes |
-|            |                             | its own next token while the drafter drafts (PEARL 2025)            |
-| `ssd`      | likely rejections, too      | for a few tokens if the outcome was not prepared (SSD 2026)         |
+(the tokens that the target may emit): acceptance of all tokens, and likely rejections. For each it drafts on a fork of
+its state, as if those tokens were committed. A prepared draft is sent at once, so that the target need not wait once
+the outcome is known. If another outcome comes, the forks are dropped, only idle time is lost, and the target waits for
+a few tokens. Parallel drafting changes when a draft is made, never what is emitted.
 """
 
 import time
@@ -24,7 +15,7 @@ from typing import Generic, TypeVar
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.checks import drafts_of
 from crossdraft.engine.devices import resolve
-from crossdraft.engine.drafter import NOTHING, Budget, Draft, Drafter, Needs, Outcome, VerifyOutput
+from crossdraft.engine.drafter import NOTHING, Budget, Draft, Drafter, Outcome, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.timeline import Span
 from crossdraft.engine.tree import DraftTree
@@ -34,36 +25,15 @@ MOST = 12  # outcomes that are prepared for one draft; fewer if copies of the dr
 STEP = 4  # tokens after which a growing draft is sent on
 LEAST_PROB = 0.01  # less likely outcomes are not worth a pass
 ANY = 10**9  # "a whole draft", however long
+HIT, MISS = 1, 8  # tokens that the target waits for where the outcome was prepared, and where it was not
 FORK_BYTES = 2 * 2**30  # most keys and values of all forks together: about five forks of a 7B drafter
 
 State = TypeVar("State")
 Stop = Callable[[], bool]
 
 
-@dataclass(frozen=True)
-class Policy:
-    """Settings of parallel drafting.
-
-    Args:
-        accepted: prepare for the acceptance of all tokens.
-        rejections: prepare for likely rejections, too.
-        hit, miss: tokens that the target waits for where the outcome was prepared, and where it was not.
-    """
-
-    accepted: bool = True
-    rejections: bool = False
-    hit: int = 1
-    miss: int = 1
-
-
-POLICIES = {
-    "off": Policy(accepted=False, hit=ANY, miss=ANY),
-    "pipespec": Policy(),
-    "pearl": Policy(miss=0),
-    "ssd": Policy(rejections=True, miss=8),
-}
-BEST = "ssd"  # where the drafter has a device of its own
-UNAWAITED = "auto"  # `BEST` while the target does not wait for drafts (`Budget.wait_s` is 0), else `off`
+POLICIES = ("off", "ssd")
+UNAWAITED = "auto"  # `ssd` while the target does not wait for drafts (`Budget.wait_s` is 0), else `off`
 
 
 def policy_for(device: str | None, draft_device: str | None, *, own_cores: bool) -> str:
@@ -78,7 +48,7 @@ def policy_for(device: str | None, draft_device: str | None, *, own_cores: bool)
         own_cores: true if the drafter has CPU cores of its own.
     """
     if draft_device is not None and resolve(draft_device) != resolve(device):
-        return BEST
+        return "ssd"
     return UNAWAITED if own_cores and resolve(device).type == "cpu" else "off"
 
 
@@ -132,8 +102,7 @@ class ParallelSpeculator(Generic[State]):
 
     Args:
         drafter: the drafter.
-        policy: see the module's text.
-        ahead: returns true while the policy is in force; otherwise it is `off`.
+        wanted: returns true while drafts are to be prepared.
         push: called with every draft that is prepared.
         fork_bytes: most bytes of keys and values of all forks together; outcomes without room are not prepared.
         spans: list that gets a span of each piece of work.
@@ -142,25 +111,23 @@ class ParallelSpeculator(Generic[State]):
     def __init__(
         self,
         drafter: Drafter[State],
-        policy: Policy,
+        wanted: Callable[[], bool],
         push: Push | None = None,
         fork_bytes: int = FORK_BYTES,
         spans: list[Span] | None = None,
-        ahead: Callable[[], bool] | None = None,
     ) -> None:
         self.drafter = drafter
         self.needs = drafter.needs
         self.fork_bytes = fork_bytes
-        self._policy = policy if prepares(drafter.needs) else POLICIES["off"]
-        self._ahead = ahead or (lambda: True)
+        self._wanted = wanted
         self.push = push or (lambda key, turn, tokens, draft: None)
         self.spans = [] if spans is None else spans
         self._states: list[ParallelState[State]] = []
 
     @property
-    def policy(self) -> Policy:
-        """The policy in use now."""
-        return self._policy if self._ahead() else POLICIES["off"]
+    def preparing(self) -> bool:
+        """True while it prepares drafts, which is no use for what needs the target's outputs: they are not known then."""
+        return self.needs.nothing and self._wanted()
 
     def begin(self, requests: Sequence[Request]) -> list[ParallelState[State]]:
         inner = self.drafter.begin(requests)
@@ -245,7 +212,7 @@ class ParallelSpeculator(Generic[State]):
     def work(self, stop: Stop) -> None:
         """Prepare outcomes, the likeliest of all requests first, until told to stop or nothing is left."""
         for state in self._states:
-            if state.unprepared and self.policy.accepted and not stop():
+            if state.unprepared and self.preparing and not stop():
                 state.unprepared = False
                 state.waiting = self._predict(state, stop)
                 state.unprepared = not state.prepared and stop()  # it was interrupted: try again next time
@@ -261,10 +228,9 @@ class ParallelSpeculator(Generic[State]):
             return []
         start = time.perf_counter()
         (fork,) = self.drafter.fork([state.inner])
-        draft, waiting = state.draft, []
-        if self.policy.rejections:
-            likely = [o for o in draft.outcomes if o.prob >= LEAST_PROB and _possible(o, draft.tree)]
-            waiting = sorted(likely, key=lambda outcome: outcome.prob)[-MOST:]
+        draft = state.draft
+        likely = [o for o in draft.outcomes if o.prob >= LEAST_PROB and _possible(o, draft.tree)]
+        waiting = sorted(likely, key=lambda outcome: outcome.prob)[-MOST:]
         tokens = self._accept_all(fork, draft.tree, stop)
         if tokens is not None:
             state.prepared[tokens] = fork, NOTHING
@@ -344,17 +310,12 @@ class ParallelSpeculator(Generic[State]):
         return fork is not None
 
     def _wait_for(self, state: ParallelState[State], budget: Budget, *, anew: bool) -> Budget:
-        """Limit a budget to the tokens that the target waits for under the policy."""
-        enough = self.policy.hit if state.predicted else self.policy.miss
+        """Limit a budget to the tokens that the target waits for: a whole draft, where none are prepared."""
+        enough = ANY if not self.preparing else HIT if state.predicted else MISS
         return _until(budget, enough if anew else enough - state.ready)
 
     def _record(self, start: float) -> None:
         self.spans.append(Span("drafter", "ahead", start, time.perf_counter()))
-
-
-def prepares(needs: Needs) -> bool:
-    """True if a drafter with these needs can prepare drafts: the target's outputs are not known at that time."""
-    return needs.nothing
 
 
 def _possible(outcome: Outcome, tree: DraftTree) -> bool:

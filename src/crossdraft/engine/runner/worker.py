@@ -20,7 +20,7 @@ from crossdraft.engine.fast.heap import RequestTrimmer
 from crossdraft.engine.progress import mark_on, progress
 from crossdraft.engine.prompt import PromptIds
 from crossdraft.engine.runner.link import Handled
-from crossdraft.engine.runner.parallel import BEST, POLICIES, UNAWAITED, ParallelSpeculator, ParallelState
+from crossdraft.engine.runner.parallel import UNAWAITED, ParallelSpeculator, ParallelState
 from crossdraft.engine.runner.wire import pack_draft, unpack_request, unpack_tensor
 from crossdraft.engine.timeline import HIDDEN_DRAFT, READ, Span
 from crossdraft.engine.tree import DraftTree
@@ -141,9 +141,8 @@ class DraftServer:
     def __init__(self, drafter: Any, policy: str, inbox: Inbox) -> None:
         self.inbox = inbox
         self.spans: list[Any] = []
-        chosen = POLICIES[BEST if policy == UNAWAITED else policy]
-        ahead = (lambda: inbox.handled.ahead) if policy == UNAWAITED else None
-        self.drafter = ParallelSpeculator(drafter, chosen, self._push, spans=self.spans, ahead=ahead)
+        wanted = (lambda: inbox.handled.ahead) if policy == UNAWAITED else (lambda: policy != "off")
+        self.drafter = ParallelSpeculator(drafter, wanted, self._push, spans=self.spans)
         self.states: dict[int, ParallelState[Any]] = {}
         self._seen: dict[int, VisualInbox] = {}  # visual features of requests, if the drafter needs them
         self._reads: dict[int, Span] = {}  # spans of reading requests whose hidden draft is still to come

@@ -104,13 +104,8 @@ GROUPS: Mapping[str, AblationGroup] = MappingProxyType(
         ),
         "parallel": AblationGroup(
             "What the drafter does while the target verifies",
-            (
-                Variant("nothing", "event-sync"),
-                Variant("pipespec", "event-pipespec"),
-                Variant("pearl", "event-pearl"),
-                Variant("ssd", "event-ssd"),
-            ),
-            tuple((policy, "nothing") for policy in ("pipespec", "pearl", "ssd")),
+            (Variant("nothing", "event-sync"), Variant("ssd", "event-ssd")),
+            (("ssd", "nothing"),),
         ),
         "ride-along": AblationGroup(
             "A hidden draft that rides along with the prefill, or none",
