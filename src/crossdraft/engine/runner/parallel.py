@@ -126,7 +126,7 @@ class ParallelSpeculator(Generic[State]):
 
     @property
     def preparing(self) -> bool:
-        """True while it prepares drafts, which is no use for what needs the target's outputs: they are not known then."""
+        """True while it prepares drafts; what needs the target's outputs cannot, as they are not known then."""
         return self.needs.nothing and self._wanted()
 
     def begin(self, requests: Sequence[Request]) -> list[ParallelState[State]]:
