@@ -83,9 +83,7 @@ def begun(policy: str, drafter: Counting, nodes: int = 2, temperature: float = 0
     """A request whose first draft is judged now, and what is pushed for it."""
     pushed: list[tuple[int, int, tuple[int, ...], tuple[int, ...]]] = []
     speculator = ParallelSpeculator(
-        drafter,
-        wanted(policy),
-        lambda key, turn, tokens, draft: pushed.append((key, turn, tokens, draft.tree.tokens)),
+        drafter, wanted(policy), lambda key, turn, tokens, draft: pushed.append((key, turn, tokens, draft.tree.tokens))
     )
     (state,) = speculator.begin([Request("?", sampling=Sampling(temperature))])
     state.key = 7
