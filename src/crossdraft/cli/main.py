@@ -1,7 +1,7 @@
 """`crossdraft`: finds the command, and turns an error into one sentence and an exit status.
 
-Exit status: 0 done, 1 answers differ from the target's own (`bench identity`, `check`), 2 bad input or a broken
-environment, 130 interrupted with Ctrl-C.
+Exit status: 0 done, 1 answers differ from the target's own (`bench identity`, `check`) or lines have none (`batch`),
+2 bad input or a broken environment, 130 interrupted with Ctrl-C.
 """
 
 import logging
@@ -33,6 +33,7 @@ COMMANDS = {
     "watch": "Answer standing questions about a sliding window of a clip, which is replayed in real time, until it "
     "ends.",
     "serve": "Serve a pair over HTTP, as OpenAI's API.",
+    "batch": "Answer the lines of an OpenAI batch file into another file; what that holds already is not asked again.",
     "edge": "Ask a server about a clip, and draft here from what an event camera saw: what is drafted is on its way at "
     "once.",
     "check": "Try a model's class on a small random model, then its weights, beside Hugging Face's own.",

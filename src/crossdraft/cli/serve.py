@@ -27,17 +27,18 @@ class SettingsGroup(TyperGroup):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The command's own options, and one for each setting."""
-        return [*super().get_params(ctx), *_setting_options()]
+        return [*super().get_params(ctx), *setting_options()]
 
 
-def _setting_options() -> list[Any]:
-    """One option for each setting, which records in the context that it was given."""
+def setting_options(*groups: str) -> list[Any]:
+    """One option for each setting (of these groups, if any), which records in the context that it was given."""
     from crossdraft.cli.options import described_option, flag_type
     from crossdraft.options import OPTIONS, kinds
     from crossdraft.serve.settings import all_settings, group_of
 
     parameters: list[inspect.Parameter] = []
-    for name, setting in (settings := all_settings()).items():
+    settings = {name: one for name, one in all_settings().items() if not groups or group_of(one) in groups}
+    for name, setting in settings.items():
         kind = kinds().get(name, setting.annotation)
         words = OPTIONS[name].words if name in OPTIONS else _usual(name, kind)
         flags = [OPTIONS[name].flag or name, name] if name in OPTIONS else [name]
@@ -106,7 +107,7 @@ def serve(
         raise typer.Exit(complain(with_flags(str(error), flags))) from None
 
 
-def _check_models(settings: "ServerSettings") -> None:
+def check_settings(settings: "ServerSettings") -> None:
     """Refuse a target or drafter that does not exist, before slow imports."""
     from crossdraft.cli.options import check_device, check_models
     from crossdraft.methods import check_drafter_files, check_spec, read_spec
@@ -154,7 +155,7 @@ def _bound(settings: "ServerSettings") -> "Socket":
 
 def _serve(settings: "ServerSettings") -> None:
     scheme = _check_files(settings)
-    _check_models(settings)
+    check_settings(settings)
     socket = _bound(settings)
     # Imported after the checks that need no import: these imports take seconds.
     from crossdraft.cli.reporting import hush

@@ -79,6 +79,19 @@ async def complete(request: Request) -> Response:
     return gone() if found is None else JSONResponse(found)
 
 
+async def answered(service: Service, body: bytes, asked: RequestInfo) -> dict[str, object]:
+    """Answer a chat request that came otherwise than over HTTP.
+
+    Raises:
+        ApiError: why it is refused, or failed.
+    """
+    answering = Answering(service, await read_chat(service, body, asked.client), asked)
+    try:
+        return await answering.whole()
+    except Exception as error:
+        raise answering.failed(error) from error
+
+
 # A plain route: the body is read and checked above, and FastAPI's own machinery would cost a fifth of the time.
 router.add_route("/v1/chat/completions", complete, methods=["POST"])
 

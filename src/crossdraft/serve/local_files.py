@@ -140,3 +140,22 @@ def _opened(root: Path, path: PurePosixPath) -> Iterator[int | None]:
 
 def _absent(param: str) -> ApiError:
     return bad_request("There is no such file in the server's media folder; check the address.", param, "no_such_file")
+
+
+class OwnFiles(LocalFiles):
+    """Finds any file of the user who runs the program, for programs that take no requests from others."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def find(self, url: str, param: str) -> Path:
+        """Find the path of `file:clip.mp4` (in the working folder) or `file:///folder/clip.mp4`.
+
+        Raises:
+            ApiError: there is no such file.
+        """
+        path = Path(unquote(urlsplit(url).path)) if len(url) <= MOST_URL else Path()
+        with suppress(OSError, ValueError):
+            if path.is_file():
+                return path
+        raise bad_request("There is no such file; check the address.", param, "no_such_file")

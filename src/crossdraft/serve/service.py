@@ -118,10 +118,12 @@ class Service:
     Args:
         settings: see `ServerSettings`.
         engine: a loaded engine, which the caller closes; its queue must hold as many requests as the settings say.
-        fetcher: fetcher in place of the one that the settings describe.
+        fetcher, local: what fetches media and finds local files, in place of those that the settings describe.
     """
 
-    def __init__(self, settings: ServerSettings, engine: Engine, fetcher: Fetcher | None = None) -> None:
+    def __init__(
+        self, settings: ServerSettings, engine: Engine, fetcher: Fetcher | None = None, local: LocalFiles | None = None
+    ) -> None:
         self.settings, self.engine = settings, engine
         self.created = int(time.time())
         self.draining = False
@@ -138,11 +140,13 @@ class Service:
             self.spans = SpanRecorder(settings.model) if settings.trace_spans else None
             if self.spans is not None:
                 held.callback(self.spans.close)
-            self.uploads, self.decoder, self.media = self._made(held, fetcher)
+            self.uploads, self.decoder, self.media = self._made(held, fetcher, local or LocalFiles(settings.media_root))
             self.metrics = self._metrics()
             self._held = held.pop_all()
 
-    def _made(self, held: ExitStack, fetcher: Fetcher | None) -> tuple[Uploads, MediaDecoder, MediaLoader]:
+    def _made(
+        self, held: ExitStack, fetcher: Fetcher | None, local: LocalFiles
+    ) -> tuple[Uploads, MediaDecoder, MediaLoader]:
         """Make the parts with folders, threads or processes; `held` ends them, the decoder first, as it writes."""
         settings = self.settings
         folder = held.enter_context(server_folder())
@@ -155,7 +159,7 @@ class Service:
         hosts = frozenset(host.lower() for host in settings.remote_hosts)
         if fetcher is None and hosts:
             fetcher = Fetcher(hosts, settings.remote_bytes, settings.remote_seconds)
-        files = MediaFiles(uploads, LocalFiles(settings.media_root), fetcher, spool, settings.local_bytes)
+        files = MediaFiles(uploads, local, fetcher, spool, settings.local_bytes)
         held.callback(files.close)
         decoder = MediaDecoder(settings.decode_workers, settings.decode_bytes, settings.decode_seconds)
         held.callback(decoder.close)
