@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from crossdraft import Request
-from crossdraft.cli.batch import BatchRun
+from crossdraft.cli.batch import BatchFiles
 from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve.local_files import OwnFiles
@@ -44,7 +44,7 @@ def service():
         made.close()
 
 
-def answered(run: BatchRun, service: Service, step=lambda name: None) -> list[dict]:
+def answered(run: BatchFiles, service: Service, step=lambda name: None) -> list[dict]:
     run.find_known(force=False)
     if run.done < run.total:
         asyncio.run(run.answer(service, step))
@@ -60,7 +60,7 @@ def whole(service, clip, tmp_path_factory) -> tuple[Path, bytes]:
     """A file of requests, and all answers to it."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "in.jsonl").write_bytes(b"".join(line(f"r{at}", one, clip) for at, one in enumerate(QUESTIONS)))
-    answered(BatchRun(folder / "in.jsonl", folder / "out.jsonl", MOST), service)
+    answered(BatchFiles(folder / "in.jsonl", folder / "out.jsonl", MOST), service)
     return folder / "in.jsonl", (folder / "out.jsonl").read_bytes()
 
 
@@ -79,7 +79,7 @@ def test_a_cut_at_any_byte_leaves_the_whole_lines_before_it(whole, tmp_path):
     out = tmp_path / "out.jsonl"
     for cut in range(len(full) + 1):
         out.write_bytes(full[:cut])
-        run = BatchRun(given, out, MOST)
+        run = BatchFiles(given, out, MOST)
         run.find_known(force=False)
         assert (run.done, run.size) == (full[:cut].count(b"\n"), full[:cut].rfind(b"\n") + 1)
         assert run.total == 3
@@ -91,14 +91,14 @@ def test_a_run_that_was_cut_goes_on_and_asks_nothing_twice(service, whole, tmp_p
     for cut in (0, 1, ends[0] - 1, ends[0], ends[0] + 1, ends[1] - 1, ends[2] - 1, ends[2]):
         out = tmp_path / f"{cut}.jsonl"
         out.write_bytes(full[:cut])
-        found = answered(BatchRun(given, out, MOST), service)
+        found = answered(BatchFiles(given, out, MOST), service)
         kept = full[: full[:cut].rfind(b"\n") + 1]
         assert out.read_bytes()[: len(kept)] == kept  # ids too, so they were not asked again
         assert said(found) == said([json.loads(one) for one in full.splitlines()])
 
 
 def test_an_interrupt_leaves_whole_lines(service, whole, tmp_path):
-    run, counted = BatchRun(whole[0], tmp_path / "out.jsonl", MOST), []
+    run, counted = BatchFiles(whole[0], tmp_path / "out.jsonl", MOST), []
 
     def step(name: str) -> None:
         counted.append(name)
@@ -110,7 +110,7 @@ def test_an_interrupt_leaves_whole_lines(service, whole, tmp_path):
     kept = run.out.read_bytes()
     assert kept.count(b"\n") == 2
     assert kept.endswith(b"\n")
-    assert said(answered(BatchRun(whole[0], run.out, MOST), service)) == said(
+    assert said(answered(BatchFiles(whole[0], run.out, MOST), service)) == said(
         [json.loads(one) for one in whole[1].splitlines()]
     )
     assert run.out.read_bytes().startswith(kept)
@@ -125,7 +125,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_whole_lines(service, whole, tmp_
     resource.setrlimit(resource.RLIMIT_FSIZE, (first + 40, before[1]))
     try:
         with pytest.raises(CrossdraftError, match="there is no room"):
-            answered(BatchRun(whole[0], out, MOST), service)
+            answered(BatchFiles(whole[0], out, MOST), service)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
@@ -194,11 +194,11 @@ def test_wrong_files_are_refused_before_models_are_loaded(tmp_path, given, held,
         if content is not None:
             path.write_bytes(content)
     with pytest.raises(CrossdraftError, match=part):
-        BatchRun(*files, MOST).find_known(force=False)
+        BatchFiles(*files, MOST).find_known(force=False)
     assert files[1].exists() == (held is not None)
     if held is not None:
         assert files[1].read_bytes() == held
-        BatchRun(*files, MOST).find_known(force=True)
+        BatchFiles(*files, MOST).find_known(force=True)
 
 
 def test_the_requests_are_never_overwritten(tmp_path):
@@ -206,7 +206,7 @@ def test_the_requests_are_never_overwritten(tmp_path):
     given.write_bytes(line("a", "x"))
     for force in (False, True):
         with pytest.raises(CrossdraftError, match="holds the requests"):
-            BatchRun(given, given, MOST).find_known(force=force)
+            BatchFiles(given, given, MOST).find_known(force=force)
     assert main(["batch", str(given), str(tmp_path / "none" / "out.jsonl")]) == 2
 
 

@@ -56,7 +56,7 @@ def batch(
     flags = ctx.meta.get(FLAGS, {})
     try:
         settings = read_settings(config, flags)
-        run = BatchRun(given, out, settings.body_bytes)
+        run = BatchFiles(given, out, settings.body_bytes)
         known = run.find_known(force=force)
         if known < run.total:
             _answer(run, settings)
@@ -70,7 +70,7 @@ def batch(
 
 
 @dataclass
-class BatchRun:
+class BatchFiles:
     """A file of requests, `given`, and one of answers, `out`, which is written line by line.
 
     Args:
@@ -152,7 +152,7 @@ class BatchRun:
                 file.truncate(self.size)
 
 
-def _answer(run: BatchRun, settings: "ServerSettings") -> None:
+def _answer(run: BatchFiles, settings: "ServerSettings") -> None:
     """Load the models, and answer the requests that are left."""
     check_settings(settings)
     from crossdraft.cli.reporting import hush, progress, waiting
