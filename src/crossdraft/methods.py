@@ -46,7 +46,8 @@ TAKEN_OUT = {
     "fast": "write event_medusa",
     "lookahead": "write ngram",
     "choose": "write union:A,B",
-    **dict.fromkeys(("pass", "partial"), "write eagle2"),
+    "chimera": "write eagle1",
+    **dict.fromkeys(("pass", "partial", "griffin", "dream"), "write eagle2"),
     **dict.fromkeys(("cascade", "pyramid", "adaedl"), "name its part"),
 }
 """Drafters of version 0.1 that gained nothing, and what to write in their place."""

@@ -27,7 +27,6 @@ VALUES = {
     "head_dim": 8,
     "intermediate_size": 48,
     "steps": 4,
-    "middle_layer": 3,
     "tower": "a target's hash",
     "visual_size": 12,
     "patches": 5,

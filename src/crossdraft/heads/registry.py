@@ -75,21 +75,9 @@ HEADS: Mapping[str, HeadRecord] = {
         "eagle3", "networks.eagle3.Eagle3", AUTOREGRESSIVE,
         "fuses three levels of the target; training-time test", "EAGLE-3: Li 2025", "dynamic",
     ),
-    "griffin": HeadRecord(
-        "griffin", "networks.griffin.Griffin", AUTOREGRESSIVE,
-        "EAGLE-2 with token-guided fusion, and an output of its own for the next step", "GRIFFIN: Hu 2025", "dynamic",
-    ),
     "glide": HeadRecord(
         "glide", "networks.glide.Glide", AUTOREGRESSIVE,
         "a small decoder that attends to the target's own keys and values", "GLIDE with a CaPE: Du 2024", "cape",
-    ),
-    "chimera": HeadRecord(
-        "chimera", "networks.chimera.Chimera", AUTOREGRESSIVE,
-        "a trigram encoder that attends to the target's last features", "Chimera: Zeng 2024", STATIC,
-    ),
-    "dream": HeadRecord(
-        "dream", "networks.dream.Dream", AUTOREGRESSIVE,
-        "EAGLE's layer and gated cross-attention to a middle layer of the target", "DREAM: Hu 2025", "dynamic",
     ),
     "dflash": HeadRecord(
         "dflash", "networks.dflash.DFlash", BLOCK,

@@ -47,7 +47,6 @@ def small_head(target) -> Callable[..., Head]:
             "head_dim": 16,
             "intermediate_size": 48,
             "steps": 4,
-            "middle_layer": 1,
             "token_size": 8,
         } | more
         kind = NETWORKS[network].config_class

@@ -76,19 +76,6 @@ def test_chains_end_at_the_first_wrong_prediction():
     assert figures["tau"] == pytest.approx(1 + 5 / 6)
 
 
-@pytest.mark.parametrize(("keep", "second"), [(0, 2 * math.log(4) + math.log(2)), (1, math.log(4)), (3, None)])
-def test_a_draft_that_left_the_top_tokens_is_trained_no_further(keep, second):
-    """At offset 1 the head is right at (0,0) alone, and at (0,3), after which nothing is compared."""
-    predictions = [prediction(1, at=((0, 0),)), prediction(2)]
-    objective = Objective({"cross_entropy": 1.0}, keep_top=keep)
-    loss, figures = score(objective, predictions, BATCH, EVEN, LABELS)
-    first = (2 * math.log(2) + 3 * math.log(4)) / 6  # labels at offset 1: 1 (right), 2, 0, and 1, 2
-    if second is None:  # all of three tokens are the top 3; where the target's is none of them, the draft ends
-        second = 2 * math.log(4)  # (0,0) and (1,1), not (0,2), whose label at offset 1 is unknown: -1
-    assert loss.item() == pytest.approx(first + second / 6)
-    assert figures["tau"] == score(replace(objective, keep_top=0), predictions, BATCH, EVEN, LABELS)[1]["tau"]
-
-
 def test_logits_and_features_are_compared_at_the_offset():
     """Only the target's position t + offset may matter: everything else is NaN."""
     spots = torch.zeros(2, 6, dtype=torch.bool)

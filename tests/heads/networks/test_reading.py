@@ -1,4 +1,4 @@
-"""Networks of GLIDE, Chimera, DREAM and DFlash on a batch."""
+"""Networks of GLIDE and DFlash on a batch."""
 
 import pytest
 import torch
@@ -8,15 +8,14 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import load_head, make, save_head
 from crossdraft.heads.networks.base import SharedWeights, TargetKV
 from crossdraft.heads.networks.dflash import spread
-from crossdraft.heads.networks.dream import DreamLogits
 from crossdraft.heads.networks.glide import TargetKVProjection
 from crossdraft.heads.networks.layers import Rotary, TTTAttention
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.heads.registry import NETWORKS
 from tests.engine.zoo import ZOO
-from tests.heads.consistency import HIDDEN, LONG, START, VALUES, shared, some_batch, some_head
+from tests.heads.consistency import HIDDEN, LONG, VALUES, shared, some_batch, some_head
 
-ALL = ("glide", "chimera", "dream", "dflash")
+ALL = ("glide", "dflash")
 POSITION = 6  # from where drafts leave in these tests
 
 
@@ -51,11 +50,10 @@ def test_a_training_prediction_depends_on_no_more_than_a_draft_has(network):
     assert not torch.allclose(logits_at(head, changed(batch, POSITION + 1, POSITION + 1)), before)
 
 
-@pytest.mark.parametrize("network", ["glide", "dream"])
 @torch.inference_mode()
-def test_attention_to_the_targets_later_positions_would_be_noticed(network, monkeypatch):
+def test_attention_to_the_targets_later_positions_would_be_noticed(monkeypatch):
     """The planted bug: no block-wise mask over the target's keys and values."""
-    head = some_head(network)
+    head = some_head("glide")
     batch = some_batch(head)
 
     def everything(self, layer, query, fresh):
@@ -77,7 +75,7 @@ def test_a_saved_head_is_loaded_unchanged_and_holds_nothing_of_the_target(networ
     for one, other in zip(head.double()(batch), again(batch), strict=True):
         assert torch.allclose(one.logits, other.logits, atol=1e-4)  # the borrowed rows were float32
     assert not [name for name in head.stored() if name.startswith(("target.", "embeddings"))]
-    assert ("lm_head.weight" in head.stored()) == (network in ("glide", "chimera"))
+    assert ("lm_head.weight" in head.stored()) == (network == "glide")
 
 
 # -- GLIDE -------------------------------------------------------------------------------------------------------------
@@ -118,63 +116,6 @@ def config(network, **more):
     kind = NETWORKS[network].config_class
     values = VALUES | more
     return kind(**{name: value for name, value in values.items() if name in kind.__dataclass_fields__})
-
-
-# -- Chimera -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_row_reads_three_tokens():
-    head = some_head("chimera")
-    rows = head.embed_tokens(torch.tensor([[5, 5, 6, 7]]))[0]
-    for row, grams in zip(rows, ([5, 5, 6], [5, 6, 7]), strict=True):
-        concat_layers = head.embed(torch.tensor(grams)).flatten()
-        assert torch.allclose(row, head.trigram.linear(head.trigram.block(concat_layers)))
-
-
-def test_before_the_text_its_first_token_is_repeated(monkeypatch):
-    head, calls = some_head("chimera"), []
-    rows = head.embed_tokens
-    monkeypatch.setattr(head, "embed_tokens", lambda tokens: calls.append(tokens[0].tolist()) or rows(tokens))
-    batch = some_batch(head)
-    head(batch)
-    text = batch.tokens[0].tolist()
-    assert calls == [[text[0], text[0], *text]]  # the second row, of token 1, is that of tokens 0, 0, 1
-
-
-def test_chimera_is_initialised_without_the_residual():
-    head = make("chimera", config("chimera"), shared()).double()
-    outputs = torch.randn(2, 2 * HIDDEN, dtype=torch.double)
-    assert torch.equal(head.logits(outputs), head.lm_head(outputs[:, :HIDDEN]))
-    assert torch.equal(head.predicted_features(outputs), outputs[:, :HIDDEN])
-
-
-# -- DREAM -------------------------------------------------------------------------------------------------------------
-
-
-@torch.inference_mode()
-def test_dream_is_initialised_as_its_first_layer():
-    head = make("dream", config("dream"), shared()).double()
-    for prediction in head(some_batch(head)):
-        assert torch.equal(prediction.features, prediction.middle)
-
-
-def test_the_middle_loss_by_hand():
-    """SmoothL1 of a difference of 0.2 is 0.02, of 3 is 2.5; only compared positions count."""
-    head = some_head("dream")
-    batch = some_batch(head)
-    wanted = batch.hidden[3].roll(-1, 1)
-    middle = wanted + 0.2
-    middle[0, START - 1] = wanted[0, START - 1] + 3
-    middle[0, : START - 1] = middle[0, LONG - 2 :] = 99
-    positions = LONG - 2 - (START - 1)
-    loss = head.extra_losses(batch, [DreamLogits(1, torch.zeros(0), middle=middle)])["middle"]
-    assert float(loss) == pytest.approx((2.5 + (positions - 1) * 0.02) / positions)
-
-
-@pytest.mark.parametrize("layer", [0, 6])
-def test_a_layer_that_is_not_in_the_middle_is_refused(layer):
-    with pytest.raises(CrossdraftError, match="one of 1 … 5"):
-        config("dream", middle_layer=layer)
 
 
 # -- DFlash ------------------------------------------------------------------------------------------------------------

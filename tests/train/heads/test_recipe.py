@@ -114,8 +114,8 @@ def test_without_the_reference_a_recipe_names_no_size_of_it(name: str) -> None:
         **{**known, **sizes_of(NETWORKS[recipe.network].config_class, host), **recipe.config}
     )
     expected = {"heads": 32, "kv_heads": 8, "head_dim": 128, "intermediate_size": 11008, "rope_theta": 5e5}
-    expected |= {"eps": 1e-5, "max_positions": 4096, "levels": (2, 16, 29), "middle_layer": 16}
-    expected |= {"read_layers": (2, 16, 29, 31, 32), "token_size": 4096, "gram_size": None}
+    expected |= {"eps": 1e-5, "max_positions": 4096, "levels": (2, 16, 29)}
+    expected |= {"read_layers": (2, 16, 29, 31, 32), "token_size": 4096}
     expected |= {key: packed[key] for key in ("levels", "heads")} if name == "token_packer" else {}
     widths = {"l1": 256, "l2": 256, "l3": 1024, "mlp": 1024, "levels": 1024}
     widths |= {"token_projection": 2048, "logit_alignment": 2048}

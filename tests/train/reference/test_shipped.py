@@ -118,7 +118,7 @@ EVENTS = ("event_medusa", "glance")  # heads on the event model
 @pytest.mark.parametrize("name", HEADS)
 def test_a_shipped_head_is_whole_small_and_of_its_model(name: str) -> None:
     folder = shipped_at(f"heads/{name}")
-    assert (folder / "model.safetensors").stat().st_size <= (5.2e6 if name == "griffin" else 3e6)  # two inputs to fuse
+    assert (folder / "model.safetensors").stat().st_size <= 3e6
     owner = event_fingerprint("event") if name in EVENTS else target_fingerprint("reference")
     described = read_config(folder)
     assert described.target == owner

@@ -33,18 +33,8 @@ class CachedAttention:
     mask: Tensor | None
     text: int = 0
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, own_kv: KeyValue | None = None) -> Tensor:
-        keys, values = self._store(layer, key, value)
-        if own_kv is None:
-            return self._attend(query, keys, values, self.mask)
-        mask, count = self.mask, query.shape[2]
-        if mask is None:
-            mask = torch.ones(count, keys.shape[2], dtype=torch.bool, device=query.device)
-            mask = mask.tril_(keys.shape[2] - count)
-        own = torch.eye(count, dtype=torch.bool, device=query.device)
-        keys = torch.cat((keys, self._rotated(own_kv[0])), 2)
-        values = torch.cat((values, own_kv[1].to(values.dtype)), 2)
-        return self._attend(query, keys, values, torch.cat((mask, own), 1))
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return self._attend(query, *self._store(layer, key, value), self.mask)
 
     def cross_attend(self, layer: int, query: Tensor, new_kv: KeyValue | None) -> Tensor:
         if new_kv is None:

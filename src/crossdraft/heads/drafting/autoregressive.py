@@ -27,8 +27,7 @@ class AutoregressiveState:
 
     `tokens` and `features` [1, n, H] are pairs that are not in the cache yet; `output` [1, 1 + masks, H] is the head's
     output at the last pair in the cache, entry number `length`, and at the masks behind it. Entry i has the position
-    `i + shift`; `global_feature` [1, 1, H] is the prefix's; `before` holds the earlier tokens that the next row reads
-    (`Autoregressive.span`).
+    `i + shift`; `global_feature` [1, 1, H] is the prefix's.
     """
 
     cache: KVCache
@@ -38,7 +37,6 @@ class AutoregressiveState:
     length: int = 0
     shift: int = 0
     global_feature: Tensor | None = None
-    before: tuple[int, ...] = ()
 
 
 class AutoregressiveDrafter(HeadDrafter[AutoregressiveState]):
@@ -58,7 +56,6 @@ class AutoregressiveDrafter(HeadDrafter[AutoregressiveState]):
             tokens = (*output.prompt.tokens[1:], *tokens)
             room = len(output.prompt.tokens) + state.max_tokens + max(SPARE, self.head.masks)
             state.head_state = self._new_state(self._prefix(hidden, output.prompt), room)
-            state.head_state.before = output.prompt.tokens[:1] * (self.head.span - 1)
         own = state.head_state
         if own is not None:
             own.tokens += tokens
@@ -102,8 +99,7 @@ class AutoregressiveDrafter(HeadDrafter[AutoregressiveState]):
         Returns:
             The outputs [1, 1 + masks, H] at the last pair and at the masks, which do not stay in the cache.
         """
-        tokens = (*own.before, *own.tokens)
-        embeds = self.head.embed_tokens(torch.tensor([tokens], device=self.head.draft_ids.device))
+        embeds = self.head.embed(torch.tensor([own.tokens], device=self.head.draft_ids.device))
         features = self.head.add_global(torch.cat(own.features, 1), own.global_feature)
         masks = self.head.masks
         if masks:
@@ -116,7 +112,7 @@ class AutoregressiveDrafter(HeadDrafter[AutoregressiveState]):
         outputs = extend_text(own.cache, self.head.rotary, embeds.shape[1], layers, own.shift)
         last = own.output = outputs[:, -1 - masks :]
         own.length = own.cache.lengths[0] - masks
-        own.tokens, own.features, own.before = [], [], tokens[len(tokens) - self.head.span + 1 :]
+        own.tokens, own.features = [], []
         return last
 
 
@@ -127,7 +123,6 @@ class AutoregressiveStep:
         self.head, self.state = head, state
         self.outputs = [output]  # [1, m, H] each: of the root, then of each depth's nodes
         self.rows = {ROOT: 0}  # node -> row of `outputs`
-        self.before = {ROOT: state.before}
         self.count = 0  # number of nodes so far
         # [1 + count, count] nodes that each row attends to; `None` while the nodes are a chain.
         self.mask: Tensor | None = None
@@ -141,13 +136,11 @@ class AutoregressiveStep:
         own.cache.open_window(SLOT, count)
         positions = torch.full((count,), own.shift + own.length - 1 + depth, device=device)
         attend = CachedAttention(own.cache, self.head.rotary, positions, mask, own.length)
-        spans = [(*self.before[parent], token) for parent, token in zip(parents, tokens, strict=True)]
-        embeds = self.head.embed_tokens(torch.tensor(spans, device=device)).transpose(0, 1)
+        embeds = self.head.embed(torch.tensor([tokens], device=device))
         features = self.head.add_global(self.head.fed_back(features), own.global_feature)
         outputs = self.head.decode(embeds, features, attend, depth)
         own.cache.advance(0, count)
-        for row, (node, span) in enumerate(zip(nodes, spans, strict=True), 1 + self.count):
-            self.rows[node], self.before[node] = row, span[1:]
+        self.rows |= {node: row for row, node in enumerate(nodes, 1 + self.count)}
         self.outputs.append(outputs)
         self.count += count
         return self.head.logits(outputs[0])

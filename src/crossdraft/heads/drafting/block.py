@@ -16,7 +16,6 @@ from crossdraft.engine.tree import ROOT
 from crossdraft.heads.drafting.attention import SLOT, SPARE, CachedAttention, upcast_on_cpu
 from crossdraft.heads.drafting.head_drafter import Grow, HeadDrafter, HeadDrafterState, StepFn
 from crossdraft.heads.networks.dflash import DFlash
-from crossdraft.heads.networks.layers import KeyValue
 
 
 @dataclass(eq=False)
@@ -39,7 +38,7 @@ class BlockRows(CachedAttention):
 
     masks: tuple[Tensor, ...] = ()
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, own_kv: KeyValue | None = None) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return self._attend(query, *self._store(layer, key, value), self.masks[layer])
 
 

@@ -24,7 +24,6 @@ class Autoregressive(Head):
     config_class = DecoderConfig
     config: DecoderConfig
     cache_layers = 1  # layers that keep keys and values
-    span = 1  # tokens of a row: the one after the feature, and `span - 1` before it
     masks = 0  # rows of `mask_pair` behind the last pair, where a draft is one pass
 
     def __init__(self, config: DecoderConfig, shared: SharedWeights) -> None:
@@ -44,10 +43,6 @@ class Autoregressive(Head):
             question: layer of `reads` -> [B, H] features at the prompt's last token.
         """
         return None
-
-    def embed_tokens(self, tokens: Tensor) -> Tensor:
-        """Embed ids [B, n + span - 1] -> [B, n, H], one embedding for each row's tokens."""
-        return self.embed(tokens)
 
     def add_global(self, features: Tensor, global_feature: Tensor | None) -> Tensor:
         """Features [B, n, H] of the text, or outputs fed back, with the prefix's global visual vector added."""
@@ -74,21 +69,16 @@ class Autoregressive(Head):
         return None
 
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
-        features, tokens = self.fuse(batch.hidden), batch.tokens
-        embeds = self.embed_tokens(torch.cat((tokens[:, :1].expand(-1, self.span - 1), tokens), 1))
+        features, embeds = self.fuse(batch.hidden), self.embed(batch.tokens)
         prefix = self._prefix(batch)
         global_feature = None if prefix is None else prefix.global_feature
         attend, predictions = TTTAttention(self.rotary, prefix), []
         for step in range(self.config.steps):
             pairs = shifted(embeds, 1 + step), self.add_global(features, global_feature)
             outputs = self.decode(*pairs, attend.at(step), step)
-            predictions.append(self.prediction(1 + step, outputs))
+            predictions.append(DraftLogits(1 + step, self.logits(outputs), self.predicted_features(outputs)))
             features = self.fed_back(outputs)
         return predictions
-
-    def prediction(self, offset: int, outputs: Tensor) -> DraftLogits:
-        """Prediction at an offset, from outputs [B, T, H]."""
-        return DraftLogits(offset, self.logits(outputs), self.predicted_features(outputs))
 
     def _prefix(self, batch: TrainBatch) -> PrefixKV | None:
         ids = batch.visual_ids

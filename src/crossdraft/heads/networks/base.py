@@ -122,7 +122,7 @@ class Head(nn.Module):
     """A network that predicts the target's next tokens.
 
     `lm_head` [D, H] maps its outputs to logits over the draft vocabulary: weights of its own, or (`owns_head` false)
-    the target's, which are neither trained nor stored. `extras` names what `extra_losses` returns.
+    the target's, which are neither trained nor stored.
 
     Args:
         config: configuration, an instance of `config_class`.
@@ -134,7 +134,6 @@ class Head(nn.Module):
 
     config_class: ClassVar[type[HeadConfig]] = HeadConfig
     owns_head = True
-    extras: tuple[str, ...] = ()
     draft_ids: Tensor
     embeddings: Tensor
 
@@ -185,10 +184,6 @@ class Head(nn.Module):
     def forward(self, batch: TrainBatch) -> list[DraftLogits]:
         """Teacher-forced predictions at every position of the answers, one `DraftLogits` an offset."""
         raise NotImplementedError
-
-    def extra_losses(self, batch: TrainBatch, predictions: Sequence[DraftLogits]) -> dict[str, Tensor]:
-        """Further losses by name, one number each, that a recipe may weight."""
-        return {}
 
     def scales(self) -> dict[str, Tensor]:
         """Weight name -> [in] factors of its inputs (`level_scales`): files hold the product of both."""

@@ -219,7 +219,7 @@ class BlockAttention:
         keys = torch.cat((self.before.expand(len(anchors), 1, -1), self.positions), -1)
         self.distance = self.positions[..., None] - keys[:, :, None]  # [B, 1, A·width, T + A·width]
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, own_kv: KeyValue | None = None) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         text_key, text_value = self.text[layer]
         keys = torch.cat((self.rotary(text_key, self.before), self.rotary(key, self.positions)), 2)
         return F.scaled_dot_product_attention(

@@ -61,11 +61,8 @@ KeyValue = tuple[Tensor, Tensor]  # keys and values
 class Attend(Protocol):
     """Attention over projected queries, keys and values, which decides which positions attend to which."""
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, own_kv: KeyValue | None = None) -> Tensor:
-        """[B, heads, n, d] queries and [B, kv_heads, n, d] keys and values, none rotated yet -> [B, heads, n, d].
-
-        `own_kv` are further keys and values that only their own row attends to; they are not kept.
-        """
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """[B, heads, n, d] queries and [B, kv_heads, n, d] keys and values, none rotated yet -> [B, heads, n, d]."""
         ...
 
     def cross_attend(self, layer: int, query: Tensor, new_kv: KeyValue | None) -> Tensor:
@@ -182,16 +179,16 @@ class Attention(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """down(SiLU(gate(x)) · up(x)); its output is `out_size` wide, by default as wide as its input."""
+    """down(SiLU(gate(x)) · up(x))."""
 
-    def __init__(self, hidden_size: int, intermediate_size: int, out_size: int | None = None) -> None:
+    def __init__(self, hidden_size: int, intermediate_size: int) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(hidden_size, intermediate_size, bias=False)
         self.up_proj = nn.Linear(hidden_size, intermediate_size, bias=False)
-        self.down_proj = nn.Linear(intermediate_size, out_size or hidden_size, bias=False)
+        self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=False)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """[..., H] -> [..., out_size]."""
+        """[..., H] -> [..., H]."""
         return self.down_proj(F.silu(self.gate_proj(rows)) * self.up_proj(rows))
 
 
@@ -251,7 +248,7 @@ class TTTAttention:
         self.step = step
         return self
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, own_kv: KeyValue | None = None) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         steps = self._steps.setdefault(layer, [])
         width, prefix = query.shape[2], self.prefix
         start = self.step + (0 if prefix is None else prefix.start)
@@ -263,9 +260,6 @@ class TTTAttention:
             key = torch.cat((self.rotary(before[0], prefix.positions), key), 2)
             value = torch.cat((before[1], value), 2)
         steps.append((key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)))
-        if own_kv is not None:
-            own_key = self.rotary(own_kv[0], positions).repeat_interleave(groups, 1)
-            steps = [*steps, (own_key, own_kv[1].repeat_interleave(groups, 1))]
         if len(steps) == 1 and prefix is None:
             return F.scaled_dot_product_attention(query, steps[0][0], steps[0][1], is_causal=True)
         bias = _bias(prefix, width, query)

@@ -6,7 +6,7 @@ distribution given a token of the draft vocabulary, as EAGLE-3 trains.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -167,10 +167,6 @@ PREFIX, PREFIXES = "prefix", "prefixes"
 class Objective:
     """Losses by name, each with its weight; a prediction weighs `step_weight` times the one before it.
 
-    With `keep_top` k > 0 a position is left out of the loss after the first step whose k likeliest tokens lack the
-    target's token (GRIFFIN: Hu et al. 2025, k = 3): a draft tree would lack that token too, and so never reach the
-    later steps.
-
     Example: `Objective({"smooth_l1": 1.0, "soft_cross_entropy": 0.1})` is EAGLE's; EAGLE-3's is
     `Objective({"soft_cross_entropy": 1.0}, step_weight=0.8)`.
 
@@ -180,7 +176,6 @@ class Objective:
 
     weights: Mapping[str, float]
     step_weight: float = 1.0
-    keep_top: int = 0
 
     def __post_init__(self) -> None:
         if not self.weights:
@@ -229,31 +224,12 @@ def score(
     count = int(_compared_at(batch, ordered[0]).sum())
     total = ordered[0].logits.new_zeros((), dtype=torch.float32)
     parts: dict[str, float] = {}
-    kept: Tensor | None = None
     for step, prediction in enumerate(ordered):
-        asked = _without(prediction, kept)
-        for name, values in _losses(objective, asked, batch, teacher_logits, labels, teacher_features):
+        for name, values in _losses(objective, prediction, batch, teacher_logits, labels, teacher_features):
             part = objective.step_weight**step * values.sum() / max(count, 1)
             total = total + objective.weights[name] * part
             parts[name] = parts.get(name, 0.0) + float(part.detach())
-        if objective.keep_top:
-            drafted = in_top(prediction, labels, objective.keep_top)
-            kept = drafted if kept is None else kept & drafted
     return total, {LOSS_POSITIONS: float(count)} | parts | acceptance(ordered, batch, labels)
-
-
-@torch.no_grad()
-def in_top(prediction: DraftLogits, labels: Tensor, count: int) -> Tensor:
-    """[B, T] whether the target's token is one of the prediction's `count` likeliest ones."""
-    best = prediction.logits.topk(min(count, prediction.logits.shape[-1]), dim=-1).indices
-    return (best == labels.roll(-prediction.offset, 1)[..., None]).any(-1)
-
-
-def _without(prediction: DraftLogits, kept: Tensor | None) -> DraftLogits:
-    """Return the prediction, valid only at the `kept` positions."""
-    if kept is None:
-        return prediction
-    return replace(prediction, valid=kept if prediction.valid is None else kept & prediction.valid)
 
 
 def acceptance(predictions: Sequence[DraftLogits], batch: TrainBatch, labels: Tensor) -> dict[str, float]:

@@ -78,7 +78,7 @@ class PastAttention:
         self.past = past
         self.new: list[KeyValue] = []
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, own_kv: KeyValue | None = None) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         if self.past:
             before = self.past[layer]
             key, value = torch.cat((before[0], key), 2), torch.cat((before[1], value), 2)

@@ -10,7 +10,7 @@ one width to the other, and begins as the identity, padded with zeros. Training 
 place of the target's.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -58,7 +58,10 @@ class AdapterConfig(HeadConfig):
 
 
 class Adapter(Head):
-    """Adapter from a drafter's features to the target's; see the module's docstring. Subclasses define `align`."""
+    """Adapter from a drafter's features to the target's; see the module's docstring. Subclasses define `align`.
+
+    `extras` names what `extra_losses` returns.
+    """
 
     config_class = AdapterConfig
     config: AdapterConfig
@@ -66,6 +69,7 @@ class Adapter(Head):
     embeds_tokens = False  # true if it reads the target's embeddings
     drafts_alone = False  # true if it can draft from its own outputs alone
     reads_target = False  # true if it reads the target's features, `TARGET` in training
+    extras: tuple[str, ...] = ()
     fuses = False  # true if it reads several layers of the drafter by default
 
     def __init__(self, config: AdapterConfig, shared: SharedWeights) -> None:
@@ -115,6 +119,10 @@ class Adapter(Head):
         """Predict the target's own feature at every position: offset 0."""
         features, _ = self.align(self.source(batch.hidden), batch.tokens)
         return [self.prediction(0, features)]
+
+    def extra_losses(self, batch: TrainBatch, predictions: Sequence[DraftLogits]) -> dict[str, Tensor]:
+        """Further losses by name, one number each, that a recipe may weight."""
+        return {}
 
 
 def identity_projection(size: int, out: int) -> nn.Linear:

@@ -184,8 +184,8 @@ class AlignTask(HeadTask):
         layers, config = adapter.reads, head.config
         own = config.own if isinstance(config, TokenConfig) else 0
         visual = config if isinstance(config, VisualConfig) else None
-        losses = {name: weight for name, weight in recipe.loss.items() if name not in head.extras}
-        objective = Objective(losses, recipe.step_weight, recipe.keep_top)
+        losses = {name: weight for name, weight in recipe.loss.items() if name not in adapter.extras}
+        objective = Objective(losses, recipe.step_weight)
         answers = self._answers(self.store)
 
         shared = TargetHead(head.lm_head.weight.detach(), head.draft_ids, head.config.vocab_size)
@@ -202,7 +202,7 @@ class AlignTask(HeadTask):
             return alignment_loss(head, batches.batch, objective, shared, hides=hides, extra=more)
 
         def extra(batch: TrainBatch, predictions: Sequence[DraftLogits]) -> dict[str, tuple[float, Tensor]]:
-            found = head.extra_losses(batch, predictions)
+            found = adapter.extra_losses(batch, predictions)
             return {name: (recipe.loss[name], value) for name, value in found.items()}
 
         check = None

@@ -201,4 +201,4 @@ class EventTask(HeadTask):
             batches = GlanceBatches(batches, self.inputs.target.traits.visual_ids, head.config)
             batches.frame_features(next(iter(answers.by_clip)))  # missing features are reported before training
             answers.store.require_finite((), (0,))
-        return event_head_loss(head, batches, Objective(recipe.loss, recipe.step_weight, recipe.keep_top), rows)
+        return event_head_loss(head, batches, Objective(recipe.loss, recipe.step_weight), rows)

@@ -39,22 +39,16 @@ class HeadLoss:
     recipe: HeadRecipe
 
     def loss_of(self, batches: BatchSource) -> LossFn:
-        """Loss of a step's micro-batch: of the head's logits and features, plus the network's own losses."""
-        recipe, extras = self.recipe, self.head.extras
-        losses = {name: weight for name, weight in recipe.loss.items() if name not in extras}
-        objective = Objective(losses, recipe.step_weight, recipe.keep_top)
-        extra = {name: weight for name, weight in recipe.loss.items() if name in extras}
+        """Loss of a step's micro-batch, of the head's logits and features."""
+        recipe = self.recipe
+        objective = Objective(recipe.loss, recipe.step_weight)
 
         def loss_of(step: int, share: MicroBatch) -> tuple[Tensor, dict[str, float]]:
             batch = batches.batch(step, recipe.optim.clips, share).to(self.rows.device)
             logits, labels = self._teacher(batch)
             first = share.take(range(recipe.optim.clips))[0]
             drafts = self.head(add_noise(batch, recipe.noise, recipe.seed, step, first))
-            loss, figures = score(objective, drafts, batch, logits, labels, self.head.last_feature(batch.hidden))
-            for name, value in self.head.extra_losses(batch, drafts).items() if extra else ():
-                loss = loss + extra[name] * value
-                figures[name] = float(value.detach())
-            return loss, figures
+            return score(objective, drafts, batch, logits, labels, self.head.last_feature(batch.hidden))
 
         return loss_of
 

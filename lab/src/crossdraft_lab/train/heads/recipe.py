@@ -18,7 +18,6 @@ from crossdraft.heads.event_medusa.network import DrafterMedusaConfig
 from crossdraft.heads.glance.network import GlanceConfig
 from crossdraft.heads.networks.base import HeadConfig
 from crossdraft.heads.networks.dflash import DFlashConfig
-from crossdraft.heads.networks.dream import DreamConfig
 from crossdraft.heads.networks.eagle3 import Eagle3Config, levels_of
 from crossdraft.heads.networks.layers import DecoderConfig
 from crossdraft.heads.networks.massv import MASSVConfig
@@ -64,7 +63,6 @@ class HeadRecipe(TrainingRecipe):
     )
     loss: dict[str, float] = Field(min_length=1, description="losses by name, and their weights")
     step_weight: float = Field(default=1.0, gt=0, le=1, description="weight of a step, relative to the one before")
-    keep_top: int = Field(default=0, ge=0, description="GRIFFIN: see `Objective`; 0: all positions stay in the loss")
     noise: float = Field(default=0.0, ge=0, description="uniform noise on features, in their standard deviations")
     feature_steps: int = Field(
         default=0, ge=0, description="of an adapter on the vision side: first steps in which only features are compared"
@@ -118,8 +116,6 @@ def sizes_of(kind: type[HeadConfig], host: Target) -> dict[str, Any]:
         sizes |= {"token_size": text.hidden_size, "width": text.hidden_size}
     if issubclass(kind, DrafterMedusaConfig):
         sizes["width"] = text.hidden_size
-    if issubclass(kind, DreamConfig):
-        sizes["middle_layer"] = max(1, text.num_hidden_layers // 2)
     if issubclass(kind, DFlashConfig):
         sizes["read_layers"] = default_layers(text.num_hidden_layers)
     if issubclass(kind, Eagle3Config):

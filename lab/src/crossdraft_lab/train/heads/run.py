@@ -179,7 +179,6 @@ def training_config(run: HeadRun, config: HeadConfig) -> dict[str, Any]:
         **recipe.model_dump(include={"loss", "step_weight", "noise", "seed"}),
         # Earlier checkpoints lack these.
         **({"feature_steps": recipe.feature_steps} if recipe.feature_steps else {}),
-        **({"keep_top": recipe.keep_top} if recipe.keep_top else {}),
         "optim": recipe.optim.model_dump(exclude=MAY_CHANGE),
     }
 
