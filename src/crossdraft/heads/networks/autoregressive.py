@@ -76,9 +76,13 @@ class Autoregressive(Head):
         for step in range(self.config.steps):
             pairs = shifted(embeds, 1 + step), self.add_global(features, global_feature)
             outputs = self.decode(*pairs, attend.at(step), step)
-            predictions.append(DraftLogits(1 + step, self.logits(outputs), self.predicted_features(outputs)))
+            predictions.append(self.prediction(1 + step, outputs))
             features = self.fed_back(outputs)
         return predictions
+
+    def prediction(self, offset: int, outputs: Tensor) -> DraftLogits:
+        """Prediction at an offset, from outputs [B, T, H]."""
+        return DraftLogits(offset, self.logits(outputs), self.predicted_features(outputs))
 
     def _prefix(self, batch: TrainBatch) -> PrefixKV | None:
         ids = batch.visual_ids
