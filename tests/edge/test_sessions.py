@@ -14,7 +14,7 @@ from crossdraft.edge.committed import Committed
 from crossdraft.edge.estimate import LinkEstimate
 from crossdraft.edge.frames import AskFrame, Commit, Done, Ping, Pong, Refused, Resume, decode, encode
 from crossdraft.engine.request import Origin, Piece
-from crossdraft.serve.chat import Answering
+from crossdraft.serve.answering import Answering
 from crossdraft.serve.edge_sessions import EdgeSession
 from crossdraft.serve.tracing import SpanRecorder
 from tests.edge.conftest import chat

@@ -252,7 +252,7 @@ def test_what_is_wrong_with_a_clip_stands_in_the_metrics_and_in_the_log(server, 
     [
         ({"model": "gpt-x"}, 404, "no model"),
         ({"messages": []}, 400, "messages"),
-        ({"n": 2}, 400, "n: this server does not have it"),
+        ({"n": 2}, 400, "greedy ones are equal"),
         ({"fps": 2}, 400, "fps"),
         ({"tools": [{"type": "function"}]}, 400, "tools"),
         ({"presence_penalty": 3}, 400, "presence_penalty: Input should be less than or equal to 2"),

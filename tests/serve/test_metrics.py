@@ -1,8 +1,8 @@
 """What is counted of answers, by how they end."""
 
-import asyncio
 import json
 from collections import Counter
+from concurrent.futures import Future
 
 import httpx
 import pytest
@@ -35,19 +35,21 @@ def count(server, name: str) -> float:
 
 
 class Endless:
-    """A stream of so many pieces that goes on for long, or fails."""
-
-    answer = None
+    """An answer of so many pieces that goes on for long, or fails."""
 
     def __init__(self, pieces: int, error: Exception | None = None) -> None:
         self._pieces, self._error = pieces, error
 
-    async def __aiter__(self):
+    def submit(self, question, on_piece, **_) -> "Endless":
+        self.future: Future = Future()
         for _ in range(self._pieces):
-            yield Piece((5,), "x", Origin.TARGET)
+            on_piece(Piece((5,), "x", Origin.TARGET))
         if self._error is not None:
-            raise self._error
-        await asyncio.sleep(60)
+            self.future.set_exception(self._error)
+        return self
+
+    def cancel(self) -> None:
+        self.future.cancel()
 
 
 def test_answers_end_in_vllms_words(start):
@@ -65,14 +67,11 @@ def test_a_client_that_leaves_is_counted_once_whenever_it_does(start, monkeypatc
     """Before its whole answer is there, and before and behind the first piece of a stream."""
     server, asked = start(), []
 
-    async def never(question):
-        asked.append(question)
-        await asyncio.sleep(60)
-
-    monkeypatch.setattr(server.engine, "agenerate", never)
     for number, (stream, pieces) in enumerate(((False, 0), (True, 0), (True, 1)), 1):
         monkeypatch.setattr(
-            server.engine, "astream", lambda *_, pieces=pieces, **__: asked.append(0) or Endless(pieces)
+            server.engine,
+            "submit",
+            lambda *given, pieces=pieces, **more: asked.append(0) or Endless(pieces).submit(*given, **more),
         )
         data = json.dumps(body(stream=stream)).encode()
         with server.connection() as connection:
@@ -89,14 +88,10 @@ def test_a_client_that_leaves_is_counted_once_whenever_it_does(start, monkeypatc
 def test_an_answer_that_fails_is_counted_once_and_one_that_is_refused_is_none(start, monkeypatch):
     server = start()
 
-    async def broken(question):
-        raise RuntimeError("broken")
-
-    monkeypatch.setattr(server.engine, "agenerate", broken)
+    monkeypatch.setattr(server.engine, "submit", Endless(0, RuntimeError("broken")).submit)
     assert server.post(body()).status_code == 500
     for pieces in (0, 1):
-        stream = Endless(pieces, RuntimeError("broken"))
-        monkeypatch.setattr(server.engine, "astream", lambda *_, stream=stream, **__: stream)
+        monkeypatch.setattr(server.engine, "submit", Endless(pieces, RuntimeError("broken")).submit)
         assert '"code":"internal_error"' in server.post(body(stream=True)).text
     assert server.post(body(max_tokens=100_000)).status_code == 400
     assert finished(server) == {"error": 3}

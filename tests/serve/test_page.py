@@ -22,7 +22,7 @@ from crossdraft.engine.target import Target
 from crossdraft.events import Events
 from crossdraft.events.limits import DEFAULT_LIMITS
 from crossdraft.events.write import write_events
-from crossdraft.serve.chat import Answering
+from crossdraft.serve.answering import Answering
 from crossdraft.serve.keys import Client, KeyRecord, append_key, digest_of, new_key
 from crossdraft.serve.page.strip import event_strip
 from crossdraft.serve.page_files import HEADERS

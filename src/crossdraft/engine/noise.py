@@ -69,6 +69,11 @@ def choose(weights: Tensor, seed: int, position: int) -> int:
     return int(tokens[best]) if few else best
 
 
+def seed_of(seed: int, answer: int) -> int:
+    """The seed of answer `answer` of several that are asked for with one seed; the first one's is that seed."""
+    return _hash(_hash(seed) + answer) >> 1 if answer else seed
+
+
 def shares(weights: Tensor, seed: int, position: int) -> Tensor:
     """Shares in the race of a position: softmax(log w + Gumbel noise), for rows of distributions.
 

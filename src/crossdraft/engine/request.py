@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from crossdraft.checks import NamedFields, choice, positive, text, whole
+from crossdraft.engine.noise import seed_of
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import ContextLengthError, CrossdraftError
 from crossdraft.messages import VISUAL, Message, Part, is_path, read_messages, several
@@ -96,6 +97,8 @@ class Request(NamedFields):
     # Digests of what the request shows (`engine.content.Content`), and whether that is cached. The engine sets both.
     content: Any = field(default=None, repr=False, compare=False)
     known: bool = field(default=False, repr=False, compare=False)
+    # Whether it is one of `several`.
+    together: bool = field(default=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.max_new_tokens is not None:
@@ -201,6 +204,18 @@ class Request(NamedFields):
     def clip(self) -> object:
         """The last clip; `None` if there is none."""
         return next((part.value for part in reversed(self.visuals) if part.kind == "video"), None)
+
+    def several(self, count: int) -> "list[Request]":
+        """Requests for `count` answers that are drawn independently; the first one's is the request's own.
+
+        Answer i draws by the seed and i; without a seed each draws one of its own. `Engine.generate` takes them, and
+        refuses greedy ones, whose answers would be equal.
+        """
+        if whole("count", count) == 1:
+            return [self]
+        seed = self.sampling.seed
+        drawn = [replace(self.sampling, seed=None if seed is None else seed_of(seed, at)) for at in range(count)]
+        return [replace(self, sampling=sampling, together=True) for sampling in drawn]
 
     def without_pixels(self) -> "Request":
         """The request without decoded images and frames, which are large; paths of files stay."""

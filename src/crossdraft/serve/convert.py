@@ -83,10 +83,10 @@ def structure_of(chat: ChatRequest) -> Structure | None:
     return None
 
 
-def usage(stats: Stats) -> dict[str, object]:
-    """OpenAI's `usage` object."""
-    details = {"prompt_tokens_details": {"cached_tokens": stats.cached_tokens}}
-    return usage_so_far(stats.prompt_tokens, stats.new_tokens) | details
+def usage(*stats: Stats) -> dict[str, object]:
+    """OpenAI's `usage` object of one answer, or of several to the same prompt, which counts once."""
+    details = {"prompt_tokens_details": {"cached_tokens": stats[0].cached_tokens}}
+    return usage_so_far(stats[0].prompt_tokens, sum(one.new_tokens for one in stats)) | details
 
 
 def usage_so_far(prompt: int, new: int) -> dict[str, object]:

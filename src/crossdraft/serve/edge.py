@@ -41,7 +41,8 @@ from crossdraft.edge.frames import (
 from crossdraft.engine.rules import check_rule
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import read_spec
-from crossdraft.serve.chat import Answering, read_chat
+from crossdraft.serve.answering import Answering
+from crossdraft.serve.chat import read_chat
 from crossdraft.serve.client_socket import GOING_AWAY, POLICY_VIOLATION, ClientSocket, FrameRate
 from crossdraft.serve.edge_sessions import EdgeSession, EdgeSessions
 from crossdraft.serve.errors import ApiError, as_api_error
@@ -170,7 +171,7 @@ class EdgeConnection:
             raise ApiError(429, "Too many questions were refused; mend them, and connect anew.", "too_many_refused")
         asked = replace(self._asked, since=time.perf_counter(), facts={**self._asked.facts})
         try:
-            chat = await read_chat(service, frame.chat, client)
+            chat = await read_chat(service, frame.chat, client, several=False)
         except (ApiError, ValidationError, CrossdraftError) as error:
             failed = as_api_error(error)
             asked.refused(failed)

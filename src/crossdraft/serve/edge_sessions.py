@@ -28,7 +28,7 @@ from crossdraft.engine.request import Answer, Origin, Piece
 from crossdraft.load import tokenizer_of
 from crossdraft.methods import read_spec
 from crossdraft.serve import convert
-from crossdraft.serve.chat import Answering
+from crossdraft.serve.answering import Answering
 from crossdraft.serve.errors import GONE, ApiError, overloaded
 from crossdraft.serve.keys import Client
 from crossdraft.serve.schema import ChatRequest

@@ -20,7 +20,7 @@ TYPES = {
 }  # fmt: skip
 # Fields that only accept their neutral value.
 LACKING = frozenset(
-    {"n", "tools", "tool_choice", "modalities"}
+    {"tools", "tool_choice", "modalities"}
     | {"skip_special_tokens", "add_generation_prompt", "continue_final_message", "chat_template_kwargs"}
 )
 GONE = 499  # nginx's status for a client that went away

@@ -16,6 +16,7 @@ MAX_STOP_IDS = 128
 MAX_STOP = 1024  # characters of a stop string
 MAX_TOP = 20  # OpenAI's limit
 MAX_MESSAGES = 256
+MAX_ANSWERS = 8  # to one request
 MAX_FRAMES = 768  # equal to `video.clip.MAX_FRAMES`
 MAX_QUESTIONS = 8  # questions of a stream
 
@@ -293,6 +294,7 @@ class ChatRequest(Body):
         default=None, max_length=1024
     )
     seed: Seed | None = None
+    n: Whole = Field(default=1, ge=1, le=MAX_ANSWERS)
     stop: str | Annotated[list[str], Field(fail_fast=True)] | None = Field(default=None)
     stop_token_ids: Annotated[list[Annotated[Whole, Field(ge=0)]], Field(max_length=MAX_STOP_IDS)] | None = None
     ignore_eos: bool = False
@@ -304,7 +306,6 @@ class ChatRequest(Body):
     crossdraft: Extras = Extras()
 
     # Accepted with their neutral values only:
-    n: Literal[1] | None = None
     tools: Empty | None = None
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: bool | None = None

@@ -13,7 +13,7 @@ from crossdraft.engine.runner.runner import refusals_unlogged
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve.bodies import BodyLimits
 from crossdraft.serve.decode import MediaDecoder
-from crossdraft.serve.errors import overloaded, too_many
+from crossdraft.serve.errors import bad_request, overloaded, too_many
 from crossdraft.serve.fetch import Fetcher
 from crossdraft.serve.folder import server_folder
 from crossdraft.serve.keys import Client, Keys, read_keys
@@ -76,27 +76,27 @@ class RequestLimits:
         self.active = 0
 
     @contextmanager
-    def admitted(self, client: Client) -> Iterator[None]:
-        """Count one more request while the context is open.
+    def admitted(self, client: Client, answers: int = 1) -> Iterator[None]:
+        """Count one more request while the context is open, as many times as it asks for answers.
 
         Raises:
-            ApiError: 503, the queue is full; 429, the client's own limit is reached.
+            ApiError: 503, the queue is full; 429, the client's own limit is reached; 400, it holds fewer answers.
         """
-        with self.running(client):
+        with self.running(client, answers):
             self._rates.count(client)
             yield
 
     @contextmanager
-    def running(self, client: Client) -> Iterator[None]:
+    def running(self, client: Client, answers: int = 1) -> Iterator[None]:
         """Count a running request as `admitted` does, if the client's rate has counted it already."""
-        self._check_room(client)
-        self.active += 1
-        self._clients[client.name] += 1
+        self._check_room(client, answers)
+        self.active += answers
+        self._clients[client.name] += answers
         try:
             yield
         finally:
-            self.active -= 1
-            self._clients[client.name] -= 1
+            self.active -= answers
+            self._clients[client.name] -= answers
             if not self._clients[client.name]:
                 del self._clients[client.name]
 
@@ -105,10 +105,13 @@ class RequestLimits:
         self._check_room(client)
         self._rates.check(client)
 
-    def _check_room(self, client: Client) -> None:
-        if self.active >= self._most:
+    def _check_room(self, client: Client, answers: int = 1) -> None:
+        most = self._most if client.concurrent is None else min(self._most, client.concurrent)
+        if answers > most:
+            raise bad_request(f"{answers} answers are asked for, and {most} run at a time here; ask for fewer.", "n")
+        if self.active + answers > self._most:
             raise overloaded("As many requests wait as the server's queue holds; ask again later.", "queue_full")
-        if client.concurrent is not None and self._clients[client.name] >= client.concurrent:
+        if client.concurrent is not None and self._clients[client.name] + answers > client.concurrent:
             raise too_many(f"You have {client.concurrent} requests running, the limit; wait for one to end.", 1)
 
 

@@ -12,6 +12,8 @@ from starlette.types import Receive, Scope, Send
 T = TypeVar("T")
 
 DONE = b"data: [DONE]\n\n"
+SILENT_S = 10.0  # seconds after which a stream that has nothing to say bears a comment: proxies close silent ones
+SILENT = b": waiting\n\n"
 
 
 def data(body: Mapping[str, object]) -> bytes:

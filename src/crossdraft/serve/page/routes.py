@@ -13,7 +13,8 @@ from starlette.responses import JSONResponse, Response
 
 from crossdraft.alone import target_alone
 from crossdraft.serve import sse
-from crossdraft.serve.chat import Answering, read_chat
+from crossdraft.serve.answering import Answering
+from crossdraft.serve.chat import read_chat
 from crossdraft.serve.errors import READ, gone, overloaded
 from crossdraft.serve.files import SHOWN, path_of
 from crossdraft.serve.gate import asked_by, service_of
@@ -83,7 +84,7 @@ async def alone(request: Request) -> Response:
     the same error as soon as another request comes.
     """
     service, asked = service_of(request), asked_by(request)
-    chat = await read_chat(service, await request.body(), asked.client)
+    chat = await read_chat(service, await request.body(), asked.client, several=False)
     answering, stop = Answering(service, chat, asked), threading.Event()
 
     async def answer() -> dict[str, object]:
