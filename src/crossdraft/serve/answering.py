@@ -66,19 +66,24 @@ class Answering:
         """Answer whole or as a stream, as the request says."""
         if self._chat.stream:
             return await self._stream(request, form)
+        found = await sse.unless_gone(request.receive, self.whole(form))
+        return gone() if found is None else JSONResponse(found)
+
+    async def whole(self, form: Form) -> dict[str, object]:
+        """Wait for all answers, and build their body.
+
+        Raises:
+            ApiError: why they are refused, or failed.
+        """
         try:
-            answers = await sse.unless_gone(request.receive, self._whole())
+            async with AsyncExitStack() as held:
+                questions = await self.questions(held)
+                pending = [self._submitted(question, held) for question in questions]
+                answers = [await asyncio.wrap_future(one) for one in pending]
         except Exception as error:
             raise self.failed(error) from error
-        return gone() if answers is None else JSONResponse(form.whole(answers))
-
-    async def _whole(self) -> list[Answer]:
-        async with AsyncExitStack() as held:
-            questions = await self.questions(held)
-            pending = [self._submitted(question, held) for question in questions]
-            answers = [await asyncio.wrap_future(one) for one in pending]
         self.count(*answers)
-        return answers
+        return form.whole(answers)
 
     async def _stream(self, request: Request, form: Form) -> Response:
         """Send the answers as a stream, which begins with the first piece: an earlier refusal has its own status.

@@ -79,11 +79,8 @@ async def answered(service: Service, body: bytes, asked: RequestInfo) -> dict[st
     Raises:
         ApiError: why it is refused, or failed.
     """
-    answering = Answering(service, await read_chat(service, body, asked.client), asked)
-    try:
-        return await answering.whole()
-    except Exception as error:
-        raise answering.failed(error) from error
+    chat = await read_chat(service, body, asked.client)
+    return await Answering(service, chat, asked).whole(ChatForm(service, chat, asked))
 
 
 # A plain route: the body is read and checked above, and FastAPI's own machinery would cost a fifth of the time.
