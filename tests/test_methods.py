@@ -249,7 +249,7 @@ def test_a_memory_works_in_a_process_of_its_own(pair, requests, alone, tmp_path)
         ("event:how=tli,words=2", "what crosses vocabularies is a chain; leave out how"),
         ("blind:dir=nowhere", "names two models; write event:dir=nowhere"),
         ("union:ngram,(union:ngram)", "joins 2 others"),
-        ("event_medusa:tree=cape", "no setting 'tree'; its settings are: dir,model=event,words"),
+        ("event_medusa:tree=beams", "no setting 'tree'; its settings are: dir,model=event,words"),
         ("event_medusa:dir=nowhere", "no folder nowhere"),
         ("union:event=3,memory,ngram", "'union' has no settings"),
         ("lookahead:window=4", "'lookahead' was taken out in 0.2.*; write ngram"),

@@ -47,7 +47,7 @@ TAKEN_OUT = {
     "lookahead": "write ngram",
     "choose": "write union:A,B",
     "chimera": "write eagle1",
-    **dict.fromkeys(("pass", "partial", "griffin", "dream"), "write eagle2"),
+    **dict.fromkeys(("pass", "partial", "griffin", "dream", "glide"), "write eagle2"),
     **dict.fromkeys(("cascade", "pyramid", "adaedl"), "name its part"),
 }
 """Drafters of version 0.1 that gained nothing, and what to write in their place."""

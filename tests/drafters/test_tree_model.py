@@ -9,7 +9,7 @@ from torch import Tensor
 
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.trees.builder import TopK, TreeBuilder
-from crossdraft.drafters.trees.dynamic import chain_with_siblings, expand_and_rerank
+from crossdraft.drafters.trees.dynamic import expand_and_rerank
 from crossdraft.drafters.trees.static import Shape, fill
 from crossdraft.engine.accept import Chance
 from crossdraft.engine.cache import KVCache
@@ -37,11 +37,8 @@ def two(probs):
     return 2
 
 
-GROWERS = {
-    "static": partial(fill, SHAPE),
-    "dynamic": partial(expand_and_rerank, beam=2, width=two),
-    "by confidence": chain_with_siblings,
-}
+CHAIN = partial(expand_and_rerank, beam=1, width=two)  # a chain with a sibling of each token
+GROWERS = {"static": partial(fill, SHAPE), "dynamic": partial(expand_and_rerank, beam=2, width=two), "chain": CHAIN}
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +219,7 @@ def test_a_planted_bug_in_the_branches_is_seen(kin, monkeypatch):
 
 def test_the_first_alternatives_are_the_chain_drafters(kin):
     request, budget = REQUESTS[4], Budget(6)
-    chain, tree = IndependentDrafter(kin), TreeDrafter(kin, chain_with_siblings)
+    chain, tree = IndependentDrafter(kin), TreeDrafter(kin, CHAIN)
     tokens = chain.propose(chain.begin([request]), [budget])[0].tree.tokens
     draft = tree.propose(tree.begin([request]), [Budget(30)])[0].tree
     node, first = ROOT, []
@@ -250,7 +247,7 @@ def passes(kin, monkeypatch) -> list[int]:
 
 
 def test_a_chain_with_siblings_costs_one_token_a_pass(kin, passes):
-    drafter = TreeDrafter(kin, partial(chain_with_siblings, depth=4))
+    drafter = TreeDrafter(kin, partial(CHAIN, depth=4))
     state = drafter.begin([REQUESTS[4]])[0]
     passes.clear()
     draft = drafter.propose([state], [Budget(40)])[0]
@@ -292,7 +289,7 @@ def test_nothing_is_drafted_behind_the_end(kin):
 
 
 def test_nothing_is_drafted_beyond_the_context(kin, monkeypatch):
-    drafter = TreeDrafter(kin, chain_with_siblings)
+    drafter = TreeDrafter(kin, CHAIN)
     state = drafter.begin(REQUESTS[:1])[0]
     monkeypatch.setattr(kin, "context", len(state.written) + 3)
     assert drafter.propose([state], [Budget(40)])[0].tree.depth == 3
@@ -309,7 +306,7 @@ def test_drafts_never_hold_a_banned_id(target):
     model, prompt = ZOO["video_llava"]()
     with torch.no_grad():
         model.lm_head.weight[98] = 50 * model.lm_head.weight.sign().sum(0)
-    drafter = TreeDrafter(as_target(model, prompt), GROWERS["by confidence"], banned=[7])
+    drafter = TreeDrafter(as_target(model, prompt), CHAIN, banned=[7])
     tree = drafter.propose(drafter.begin(REQUESTS[:1]), [Budget(20)])[0].tree
     assert not {7, 97, 98} & set(tree.tokens)
 

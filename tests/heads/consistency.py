@@ -11,7 +11,7 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import ROOT
 from crossdraft.heads.drafting.head_drafter import HeadDrafter
 from crossdraft.heads.files import make
-from crossdraft.heads.networks.base import Head, SharedWeights, TargetKV
+from crossdraft.heads.networks.base import Head, SharedWeights
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.heads.registry import NETWORKS
 
@@ -36,9 +36,7 @@ VALUES = {
 def shared() -> SharedWeights:
     generator = torch.Generator().manual_seed(1)
     rows = torch.randn(2, VOCABULARY, HIDDEN, generator=generator, dtype=torch.double)
-    kv = torch.randn(2, 2 * 8, HIDDEN, generator=generator, dtype=torch.double)
-    norm = torch.rand(HIDDEN, generator=generator, dtype=torch.double)
-    return SharedWeights(rows[0], rows[1], TargetKV(norm, 1e-5, kv[0], kv[1], None, None, 8, 500.0))
+    return SharedWeights(rows[0], rows[1])
 
 
 def some_head(network: str, common: Mapping[str, object] = VALUES, **more: object) -> Head:

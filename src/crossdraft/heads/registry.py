@@ -75,10 +75,6 @@ HEADS: Mapping[str, HeadRecord] = {
         "eagle3", "networks.eagle3.Eagle3", AUTOREGRESSIVE,
         "fuses three levels of the target; training-time test", "EAGLE-3: Li 2025", "dynamic",
     ),
-    "glide": HeadRecord(
-        "glide", "networks.glide.Glide", AUTOREGRESSIVE,
-        "a small decoder that attends to the target's own keys and values", "GLIDE with a CaPE: Du 2024", "cape",
-    ),
     "dflash": HeadRecord(
         "dflash", "networks.dflash.DFlash", BLOCK,
         "a block of masked tokens in one pass, from several layers of the target", "DFlash: z-lab 2026", "chain",

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.drafters.trees.builder import TopK
-from crossdraft.drafters.trees.dynamic import BINS, allot, by_confidence, chain_with_siblings, expand_and_rerank
+from crossdraft.drafters.trees.dynamic import allot, expand_and_rerank
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.tree import ROOT, DraftTree
 from tests.drafters.trees.languages import says, table
@@ -93,23 +93,6 @@ def test_the_best_of_all_that_was_expanded(seed, beam, width, depth, total):
         dict(zip(paths(found.tree), found.path_probs, strict=True))
     )
     assert len(set(paths(found.tree))) == len(found.tree)
-
-
-# -- CaPE -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("confidence", "siblings"), [(0.05, 8), (0.29, 8), (0.3, 6), (0.65, 4), (0.95, 2), (1.0, 2)])
-def test_fewer_siblings_the_surer_the_drafter(confidence, siblings):
-    probs = torch.full((100,), (1 - confidence) / 99, dtype=torch.float64)
-    probs[7] = confidence
-    assert by_confidence(probs) == siblings
-    assert list(BINS) == sorted(BINS, reverse=True)
-
-
-def test_a_chain_with_siblings_where_it_doubts():
-    rows = {(): [0.9, 0.06, 0.04], (0,): [0.4, 0.35, 0.25], (0, 0): [0.5, 0.5, 0.0]}
-    found = chain_with_siblings(table(rows), TopK(), Budget(9), bins=(3, 1), depth=3)
-    assert sorted(paths(found.tree)) == [(0,), (0, 0), (0, 0, 0), (0, 1), (0, 2)]
 
 
 # -- drawn trees: how many children each node gets, before any is drawn -----------------------------------------------

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from crossdraft.drafters.trees.builder import BuiltTree, TreeBuilder
-from crossdraft.drafters.trees.dynamic import chain_with_siblings, expand_and_rerank
+from crossdraft.drafters.trees.dynamic import expand_and_rerank
 from crossdraft.drafters.trees.static import Shape, fill
 from crossdraft.engine.drafter import Budget
 from tests.drafters.trees.languages import ByChance, says
@@ -33,7 +33,6 @@ BUILDERS = {
         Budget(4, min_confidence=0.3),
     ),
     "dynamic, one node a level": (partial(expand_and_rerank, beam=1, width=two), Budget(4)),
-    "by confidence": (partial(chain_with_siblings, bins=(3, 2, 1)), Budget(4)),
 }
 
 
@@ -48,14 +47,14 @@ def test_drawn_trees_are_exact_in_expectation(name):
     assert deviation(name, SPARSE_P, SPARSE_Q, 2) < 1e-12
 
 
-@pytest.mark.parametrize("name", ["static", "dynamic", "by confidence"])
+@pytest.mark.parametrize("name", ["static", "dynamic"])
 def test_a_drawn_tree_that_is_reranked_is_seen(name, monkeypatch):
     """Planted: of what was drawn, the likeliest is kept."""
     monkeypatch.setattr(TreeBuilder, "whole", lambda self: self.best(2))
     assert deviation(name, P, Q, 2) > 1e-3
 
 
-@pytest.mark.parametrize("name", ["static", "dynamic", "by confidence"])
+@pytest.mark.parametrize("name", ["static", "dynamic"])
 def test_a_drawn_tree_with_the_wrong_distributions_is_seen(name, monkeypatch):
     """Planted: each family points at the distribution of the one before it."""
     whole = TreeBuilder.whole

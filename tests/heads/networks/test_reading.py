@@ -1,21 +1,16 @@
-"""Networks of GLIDE and DFlash on a batch."""
+"""Networks of EAGLE-3 and DFlash on a batch."""
 
 import pytest
 import torch
-from transformers import DynamicCache
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import load_head, make, save_head
-from crossdraft.heads.networks.base import SharedWeights, TargetKV
 from crossdraft.heads.networks.dflash import spread
-from crossdraft.heads.networks.glide import TargetKVProjection
-from crossdraft.heads.networks.layers import Rotary, TTTAttention
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.heads.registry import NETWORKS
-from tests.engine.zoo import ZOO
 from tests.heads.consistency import HIDDEN, LONG, VALUES, shared, some_batch, some_head
 
-ALL = ("glide", "dflash")
+ALL = ("eagle3", "dflash")
 POSITION = 6  # from where drafts leave in these tests
 
 
@@ -50,21 +45,6 @@ def test_a_training_prediction_depends_on_no_more_than_a_draft_has(network):
     assert not torch.allclose(logits_at(head, changed(batch, POSITION + 1, POSITION + 1)), before)
 
 
-@torch.inference_mode()
-def test_attention_to_the_targets_later_positions_would_be_noticed(monkeypatch):
-    """The planted bug: no block-wise mask over the target's keys and values."""
-    head = some_head("glide")
-    batch = some_batch(head)
-
-    def everything(self, layer, query, fresh):
-        if fresh is not None:
-            self._steps[layer] = [tuple(rows.repeat_interleave(2, 1) for rows in fresh)]
-        return torch.nn.functional.scaled_dot_product_attention(query, *self._steps[layer][0])
-
-    monkeypatch.setattr(TTTAttention, "cross_attend", everything)
-    assert not torch.allclose(logits_at(head, changed(batch, POSITION + 1, LONG)), logits_at(head, batch))
-
-
 @pytest.mark.parametrize("network", ALL)
 def test_a_saved_head_is_loaded_unchanged_and_holds_nothing_of_the_target(network, tmp_path):
     head = make(network, config(network), shared()).float()
@@ -75,41 +55,7 @@ def test_a_saved_head_is_loaded_unchanged_and_holds_nothing_of_the_target(networ
     for one, other in zip(head.double()(batch), again(batch), strict=True):
         assert torch.allclose(one.logits, other.logits, atol=1e-4)  # the borrowed rows were float32
     assert not [name for name in head.stored() if name.startswith(("target.", "embeddings"))]
-    assert ("lm_head.weight" in head.stored()) == (network == "glide")
-
-
-# -- GLIDE -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["video_llava", "llava_onevision"])
-@torch.inference_mode()
-def test_the_rows_are_the_targets_own(kind):
-    """Keys and values of its last layer as its own cache holds them, with and without biases."""
-    model, _ = ZOO[kind]()
-    ids, cache = torch.tensor([[1, 5, 6, 7, 8, 9]]), DynamicCache()
-    out = model(input_ids=ids, past_key_values=cache, output_hidden_states=True)
-    layer = TargetKV.of(model)
-    assert (layer.head_dim, layer.kv_heads, layer.rope_theta) == (16, 2, 10000.0)
-    key, value = TargetKVProjection(layer)(out.hidden_states[-2])
-    rotate = Rotary(16, layer.rope_theta, 64)(key, torch.arange(6))
-    assert torch.allclose(rotate, cache.layers[-1].keys, atol=1e-6)  # our table of angles is float32
-    assert torch.allclose(value, cache.layers[-1].values, atol=1e-12)
-
-
-def test_a_target_of_another_architecture_has_none(monkeypatch):
-    model, _ = ZOO["video_llava"]()
-    attention = model.base_model.language_model.layers[-1].self_attn
-    monkeypatch.setattr(attention, "k_norm", torch.nn.Identity(), raising=False)
-    assert TargetKV.of(model) is None
-    without = shared()
-    with pytest.raises(CrossdraftError, match="must be built like Llama's"):
-        make("glide", config("glide"), SharedWeights(without.embeddings, without.lm_head))
-
-
-@pytest.mark.parametrize("wrong", [{"head_dim": 16}, {"heads": 3, "kv_heads": 1}])
-def test_heads_that_do_not_fit_the_targets_are_refused(wrong):
-    with pytest.raises(CrossdraftError, match="head_dim 8 and heads a multiple of 2"):
-        make("glide", config("glide", **wrong), shared())
+    assert ("lm_head.weight" in head.stored()) == (network == "eagle3")
 
 
 def config(network, **more):

@@ -83,14 +83,10 @@ def test_the_shipped_recipe_gives_the_shipped_network(
     config = head_config(recipe, task)  # pyright: ignore[reportArgumentType]
     assert config == shipped
     size = (config.vocab_size, config.hidden_size)
-    head = make(name, config, SharedWeights(torch.zeros(size), torch.zeros(size), _last_layer(target, name)))
+    head = make(name, config, SharedWeights(torch.zeros(size), torch.zeros(size)))
     with safe_open(HEADS[name] / "model.safetensors", "pt") as file:
         stored = {key: tuple(file.get_slice(key).get_shape()) for key in file.offset_keys()}
     assert {key: tuple(value.shape) for key, value in head.stored().items()} == stored
-
-
-def _last_layer(target: Target, name: str) -> Any:
-    return SharedWeights.of(target.model).target_kv if name == "glide" else None
 
 
 @pytest.mark.parametrize("name", recipe_names())

@@ -1,4 +1,4 @@
-"""Dynamic trees: EAGLE-2's expand and rerank (Li 2024), CaPE's widths (Du 2024), ReDrafter's beams (Cheng 2024).
+"""Dynamic trees: EAGLE-2's expand and rerank (Li 2024), ReDrafter's beams (Cheng 2024).
 
 Level by level, the few nodes of the highest path probability get children; in the end the likeliest of all nodes are
 kept. A drawn node must not be dropped for its value, so drawn trees are not reranked: the number of children of each
@@ -6,7 +6,6 @@ node of a level is set from the distributions alone, before any child is drawn.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 
 from torch import Tensor
 
@@ -17,7 +16,6 @@ from crossdraft.engine.tree import ROOT
 BEAM = 4  # nodes expanded per level; EAGLE-2 takes 10, and as many children of each, for trees of 60
 BEAMS, DEPTH = 10, 5  # the released code's default is 10 beams of 4; our heads rehearse 5 tokens
 WidthFn = Callable[[Tensor], int]
-BINS = (8, 8, 8, 6, 6, 6, 4, 4, 2, 2)  # the authors' own, for confidences below 0.1, 0.2, …
 
 
 def beam_wide(probs: Tensor) -> int:
@@ -106,24 +104,6 @@ def allot(path_probs: Sequence[float], rows: Sequence[Tensor], widths: Sequence[
 def _least(builder: TreeBuilder, count: int) -> float:
     """The path probability above which a node is among the best `count`."""
     return sorted(builder.path_probs)[-count] if len(builder) >= count > 0 else 0.0
-
-
-def by_confidence(probs: Tensor, bins: Sequence[int] = BINS) -> int:
-    """Siblings by the largest of `probs` [V], more where the drafter is less sure: `bins` divides 0…1 evenly.
-
-    >>> import torch
-    >>> by_confidence(torch.tensor([0.15, 0.14])), by_confidence(torch.tensor([0.65, 0.35]))
-    (8, 4)
-    """
-    return bins[min(int(float(probs.max()) * len(bins)), len(bins) - 1)]
-
-
-def chain_with_siblings(
-    expand: ProbsFn, choose: SelectFn, budget: Budget, bins: Sequence[int] = BINS, depth: int | None = None
-) -> BuiltTree:
-    """CaPE's tree: a chain with siblings of each of its tokens, more of them where the drafter is less sure."""
-    width = partial(by_confidence, bins=bins)
-    return expand_and_rerank(expand, choose, budget, beam=1, width=width, depth=depth)
 
 
 def beam_search(expand: ProbsFn, choose: SelectFn, budget: Budget, beams: int = BEAMS, depth: int = DEPTH) -> BuiltTree:

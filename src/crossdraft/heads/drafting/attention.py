@@ -24,24 +24,15 @@ class CachedAttention:
         rotary: rotary positions of the head.
         positions: [n] positions of the rows.
         mask: [n, keys], true = the row may attend; `None` = causal.
-        text: number of the text's entries in the cache; a draft's entries follow.
     """
 
     cache: KVCache
     rotary: Rotary
     positions: Tensor
     mask: Tensor | None
-    text: int = 0
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return self._attend(query, *self._store(layer, key, value), self.mask)
-
-    def cross_attend(self, layer: int, query: Tensor, new_kv: KeyValue | None) -> Tensor:
-        if new_kv is None:
-            keys, values = self.cache.first(layer, self.text)
-            mask = torch.ones(query.shape[2], self.text, dtype=torch.bool, device=query.device)
-            return self._attend(query, keys, values, mask)
-        return self._attend(query, *self._store(layer, *new_kv), self.mask)
 
     def _attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         grouped, causal = keys.shape[1] != query.shape[1], mask is None and query.shape[2] > 1

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from crossdraft.drafters.base import Draws, PerRequestDrafter, fork_of
 from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TopK
-from crossdraft.drafters.trees.dynamic import beam_search, chain_with_siblings, expand_and_rerank
+from crossdraft.drafters.trees.dynamic import beam_search, expand_and_rerank
 from crossdraft.drafters.trees.static import RankCounts, fill, greedy_shape
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
@@ -35,7 +35,6 @@ StateT = TypeVar("StateT")
 TREES: Mapping[str, Grow] = {
     "dynamic": partial(expand_and_rerank, beam=10, width=lambda probs: 10, depth=8),
     "chain": partial(expand_and_rerank, beam=1, width=lambda probs: 1),
-    "cape": chain_with_siblings,
     "beams": beam_search,
 }
 ACCEPTANCE = "acceptance.json"  # in the head's folder; written by `crossdraft train`

@@ -49,73 +49,22 @@ class HeadConfig:
 
 
 @dataclass(frozen=True)
-class TargetKV:
-    """Weights of the target's last layer that compute its keys and values from the hidden state that enters it.
-
-    Args:
-        norm: [H] weight of the RMSNorm before the attention.
-        eps: epsilon of this norm.
-        key, value: [kv_heads·d, H] projections.
-        key_bias, value_bias: [kv_heads·d] each, or `None`.
-        head_dim: d, width of a head.
-        rope_theta: base of the rotary positions.
-    """
-
-    norm: Tensor
-    eps: float
-    key: Tensor
-    value: Tensor
-    key_bias: Tensor | None
-    value_bias: Tensor | None
-    head_dim: int
-    rope_theta: float
-
-    @property
-    def kv_heads(self) -> int:
-        """Number of key-value heads."""
-        return len(self.key) // self.head_dim
-
-    @classmethod
-    def of(cls, model: PreTrainedModel) -> "TargetKV | None":
-        """Take the weights of a decoder built like Llama's (pre-norm, without key norms); `None` for any other."""
-        text: Any = getattr(model.base_model, "language_model", model.base_model)
-        layers = getattr(text, "layers", None)
-        attention: Any = getattr(layers[-1], "self_attn", None) if layers else None
-        norm: Any = getattr(layers[-1], "input_layernorm", None) if layers else None
-        if not hasattr(attention, "v_proj") or not hasattr(norm, "variance_epsilon") or hasattr(attention, "k_norm"):
-            return None
-        key, value = attention.k_proj, attention.v_proj
-        return cls(
-            norm=norm.weight.detach(),
-            eps=norm.variance_epsilon,
-            key=key.weight.detach(),
-            value=value.weight.detach(),
-            key_bias=None if key.bias is None else key.bias.detach(),
-            value_bias=None if value.bias is None else value.bias.detach(),
-            head_dim=attention.head_dim,
-            rope_theta=(text.config.rope_parameters or {}).get("rope_theta", 10000.0),
-        )
-
-
-@dataclass(frozen=True)
 class SharedWeights:
     """Weights of the target that heads use and do not store.
 
     Args:
         embeddings: [V, H] token embeddings.
         lm_head: [V, H] output embeddings.
-        target_kv: key and value projections of its last layer, if that is built like Llama's.
     """
 
     embeddings: Tensor
     lm_head: Tensor
-    target_kv: TargetKV | None = None
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> "SharedWeights":
         """Take the weights of a `transformers` model; views, not copies where its layers are not packed."""
         embeddings, lm_head = cast("Any", model.get_input_embeddings()), cast("Any", model.get_output_embeddings())
-        return cls(embeddings.weight.detach(), lm_head.weight.detach(), TargetKV.of(model))
+        return cls(embeddings.weight.detach(), lm_head.weight.detach())
 
 
 class Head(nn.Module):

@@ -230,9 +230,6 @@ class BlockAttention:
             enable_gqa=keys.shape[1] != query.shape[1],
         )
 
-    def cross_attend(self, layer: int, query: Tensor, new_kv: KeyValue | None) -> Tensor:
-        raise NotImplementedError("A block drafter's layers read the target as part of their own keys and values.")
-
 
 def spread(depth: int, count: int = SPREAD) -> tuple[int, ...]:
     """Hidden states spread evenly from the first layer's output to the last layer's input; fewer in a shallow target.

@@ -65,13 +65,6 @@ class Attend(Protocol):
         """[B, heads, n, d] queries and [B, kv_heads, n, d] keys and values, none rotated yet -> [B, heads, n, d]."""
         ...
 
-    def cross_attend(self, layer: int, query: Tensor, new_kv: KeyValue | None) -> Tensor:
-        """Cross-attention to the *target's* keys and values of the text, up to where the draft begins.
-
-        `new_kv` holds keys and values [B, kv_heads, n, d] at the rows' own positions; `None` = the rows are a draft's.
-        """
-        ...
-
 
 @dataclass(frozen=True)
 class PrefixKV:
@@ -266,17 +259,6 @@ class TTTAttention:
         if len(steps) == 1:
             return F.scaled_dot_product_attention(query, *steps[0], attn_mask=bias)
         return _mixed(query * query.shape[-1] ** -0.5, steps, bias)
-
-    def cross_attend(self, layer: int, query: Tensor, new_kv: KeyValue | None) -> Tensor:
-        if new_kv is not None:
-            groups = query.shape[1] // new_kv[0].shape[1]
-            positions = torch.arange(new_kv[0].shape[2], device=query.device)
-            rows = self.rotary(new_kv[0], positions), new_kv[1]
-            self._steps[layer] = [(rows[0].repeat_interleave(groups, 1), rows[1].repeat_interleave(groups, 1))]
-        width = query.shape[2]
-        positions = torch.arange(self.step, self.step + width, device=query.device)
-        bias = _bias(None, width, query)
-        return F.scaled_dot_product_attention(self.rotary(query, positions), *self._steps[layer][0], bias)
 
 
 def _bias(prefix: PrefixKV | None, width: int, like: Tensor) -> Tensor:

@@ -89,9 +89,6 @@ class PastAttention:
         mask = torch.ones(count, length, dtype=torch.bool, device=query.device).tril_(length - count)
         return F.scaled_dot_product_attention(query, key, value, mask, enable_gqa=grouped)
 
-    def cross_attend(self, layer: int, query: Tensor, new_kv: KeyValue | None) -> Tensor:
-        raise NotImplementedError("adapters have no keys and values of the target")
-
 
 class AttentionAdapter(Adapter):
     """`l4`: g + α · (layer(g) − g) and a norm, where g = project(h) and `layer` is a causal decoder layer."""
