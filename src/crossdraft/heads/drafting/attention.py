@@ -24,12 +24,14 @@ class CachedAttention:
         rotary: rotary positions of the head.
         positions: [n] positions of the rows.
         mask: [n, keys], true = the row may attend; `None` = causal.
+        text: number of the text's entries in the cache; a draft's entries follow.
     """
 
     cache: KVCache
     rotary: Rotary
     positions: Tensor
     mask: Tensor | None
+    text: int = 0
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return self._attend(query, *self._store(layer, key, value), self.mask)

@@ -135,7 +135,7 @@ class AutoregressiveStep:
         own.cache.reserve(own.cache.lengths[0] + count)
         own.cache.open_window(SLOT, count)
         positions = torch.full((count,), own.shift + own.length - 1 + depth, device=device)
-        attend = CachedAttention(own.cache, self.head.rotary, positions, mask)
+        attend = CachedAttention(own.cache, self.head.rotary, positions, mask, own.length)
         embeds = self.head.embed(torch.tensor([tokens], device=device))
         features = self.head.add_global(self.head.fed_back(features), own.global_feature)
         outputs = self.head.decode(embeds, features, attend, depth)
