@@ -15,7 +15,6 @@ import crossdraft as cd
 from crossdraft.engine.drafter import Budget, Draft, Needs
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.noise import Noise
-from crossdraft.engine.processors import impossible_as_nan
 from crossdraft.engine.request import Finish, Request
 from crossdraft.engine.request_state import Job, RequestState
 from crossdraft.engine.rules import rule_for
@@ -218,7 +217,7 @@ def test_rejection_draws_from_the_masked_distribution():
         drawn = torch.multinomial(dists, 1, generator=noise)[:, 0].tolist()
         tree = DraftTree.chain(drawn, dists)
         warped = warp_tree(masked(logits[[0, 1, 1]], mask[[0, 1, 1]]), tree, (), Sampling(temperature=1.0))
-        accepted = rule(tree, impossible_as_nan(warped), Noise(seed, 0))
+        accepted = rule(tree, warped, Noise(seed, 0))
         tokens = (*(tree.tokens[node] for node in accepted.path), accepted.bonus)
         if len(tokens) > 1:
             assert tokens[1] in (1, 3)

@@ -122,7 +122,9 @@ class TreeProcessors:
         try:
             self._structure.masks = masks
             processed = self._processors(ids.clone(), scores.clone())  # some work in place, and are called again
-            processed = processed if masks is None else impossible_as_nan(processed)
+            if masks is not None:
+                lost = torch.tensor(impossible(processed != -torch.inf), device=processed.device)
+                processed = processed.masked_fill(lost[:, None], torch.nan)
         except Exception as error:
             if len(ids) > 1:
                 parts = [slice(i, i + 1) for i in range(len(ids))]
@@ -151,28 +153,39 @@ class _Masked(LogitsProcessor):
         return scores if self.masks is None else masked(scores, self.masks)
 
 
-def impossible_as_nan(warped: Tensor) -> Tensor:
-    """`warped` [1 + n, V] with NaN in rows where a structure leaves no token that the other settings do not forbid.
+def impossible(possible: Tensor) -> list[bool]:
+    """[1 + n] whether a structure leaves no token in a row that the other settings do not forbid.
+
+    Args:
+        possible: [1 + n, V] bool, true for the tokens that neither of them forbids.
 
     Raises:
         CrossdraftError: the first row, the root's, is such a row.
     """
-    lost = ~(warped > -torch.inf).any(-1)
+    lost: list[bool] = (~possible.any(-1)).tolist()
     if lost[0]:
         raise CrossdraftError(
             "The request's other settings (such as min_new_tokens or bad_words_ids) forbid every token that its "
             "structure allows here; leave them out."
         )
-    return warped.masked_fill(lost[:, None], torch.nan)
+    return lost
 
 
-def verify_tree(rule: Rule, tree: DraftTree, warped: Tensor, noise: Noise, logits: Tensor | None = None) -> Acceptance:
-    """Verify a tree; `warped` [1 + n, V], by `TreeProcessors.warp_tree`, may have NaN in some rows.
+def verify_tree(
+    rule: Rule,
+    tree: DraftTree,
+    warped: Tensor,
+    noise: Noise,
+    logits: Tensor | None = None,
+    lost: Sequence[bool] | None = None,
+) -> Acceptance:
+    """Verify a tree, some rows of whose `warped` [1 + n, V] are `lost`: no token may come there, or nobody knows which.
 
-    Nodes after the node of such a row are not verified. If that node is accepted, its token is the round's last: in the
-    next round it is the root, where the processor fails as for the target alone, unless the answer has ended.
+    By default those with NaN, as `TreeProcessors.warp_tree` makes them. Nodes after the node of such a row are not
+    verified. If that node is accepted, its token is the round's last: in the next round it is the root, where the
+    processor fails as for the target alone, unless the answer has ended.
     """
-    lost = warped.isnan().any(-1).tolist()
+    lost = warped.isnan().any(-1).tolist() if lost is None else lost
     if not any(lost):
         return rule(tree, warped, noise, logits)
     kept: list[int] = []

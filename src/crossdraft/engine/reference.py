@@ -21,6 +21,7 @@ from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.rules import rule_for
 from crossdraft.engine.sampling import warp_tree
+from crossdraft.engine.structure import masked
 from crossdraft.engine.target import Target
 
 
@@ -33,28 +34,34 @@ def generate(
     Args:
         target: the model that answers.
         drafter: one that needs nothing of the target; `None` = the target answers alone.
-        request: a sampled one with a seed; nothing in its sampling is `contextual`.
+        request: a sampled one with a seed; nothing in its sampling is `contextual`, and no stop string ends it.
         rule: as in `rule_for`.
         nodes: most nodes of a tree.
     """
     request = target.defaults.resolve(request)
     prompt, accept = target.prepare(request), rule_for(rule, request.sampling)
     limit = request.max_new_tokens or target.defaults.limit(len(prompt), target.context)
-    answer: list[int] = []
+    ends = {*request.stop_token_ids, *(() if request.ignore_eos else target.eos)}
+    structure, answer = request.structure, list[int]()
+    masks = None if structure is None else structure.begin(target.text, target.vocab_size, target.defaults.eos)
     states = [] if drafter is None else drafter.begin([request])
     while True:
         tree = NOTHING.tree if drafter is None else drafter.propose(states, [Budget(nodes)])[0].tree
+        tree = tree if masks is None else tree.keep(masks.allowed(tree))
         paths = [tree.path_tokens(node) for node in range(-1, len(tree))]  # -1 is the root, after the answer so far
         logits = torch.stack([full_forward(target, prompt, (*answer, *path)) for path in paths])
+        logits = logits if masks is None else masked(logits, masks.masks(tree))
         warped = warp_tree(logits, tree, (*prompt.input_ids.tolist(), *answer), request.sampling, answer)
         accepted = accept(tree, warped, Noise(request.sampling.seed or 0, len(answer)))
         tokens = (*(tree.tokens[node] for node in accepted.path), accepted.bonus)
         for token in tokens:
             answer.append(token)
-            if token in target.eos or len(answer) == limit:
+            if token in ends or len(answer) == limit:
                 if drafter is not None:
                     drafter.end(states)
                 return answer
+        if masks is not None:
+            masks.commit(tokens)
         if drafter is not None:
             drafter.commit(states, [VerifyOutput(accepted.path, tokens)])
 

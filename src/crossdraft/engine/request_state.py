@@ -21,7 +21,7 @@ from crossdraft.engine.ledger import Ledger
 from crossdraft.engine.noise import Noise
 from crossdraft.engine.passes import Chunk, PassRow
 from crossdraft.engine.prefix_cache import CachedPrompt
-from crossdraft.engine.processors import TreeProcessors, impossible_as_nan, verify_tree
+from crossdraft.engine.processors import TreeProcessors, impossible, verify_tree
 from crossdraft.engine.prompt import PromptIds, text_ids
 from crossdraft.engine.prompt_features import PromptReading
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request, TopTokens
@@ -268,16 +268,21 @@ class RequestState:
 
     def verify(self, tree: DraftTree, logits: Tensor) -> Acceptance:
         """Verify a tree, by raw logits [1 + n, V] at the root and at every node."""
-        noise = Noise(self.seed, len(self.tokens))
-        masks = None if self.masks is None else to_device(self.masks.masks(tree), logits.device)
-        if self.processors is not None:
-            warped = self.processors.warp_tree(logits, tree, self.context, masks)
+        noise, sampling = Noise(self.seed, len(self.tokens)), self.request.sampling
+        if self.masks is None:
+            if self.processors is None:
+                return self.rule(tree, warp_tree(logits, tree, self.context, sampling, self.tokens), noise, logits)
+            warped = self.processors.warp_tree(logits, tree, self.context)
             return verify_tree(self.rule, tree, warped, noise, logits)
-        logits = logits if masks is None else masked(logits, masks)
-        warped = warp_tree(logits, tree, self.context, self.request.sampling, self.tokens)
-        if masks is None:
-            return self.rule(tree, warped, noise, logits)
-        return verify_tree(self.rule, tree, impossible_as_nan(warped), noise, logits)
+        masks = self.masks.masks(tree)
+        if self.processors is not None:
+            warped = self.processors.warp_tree(logits, tree, self.context, to_device(masks, logits.device))
+            return verify_tree(self.rule, tree, warped, noise, logits)
+        masks[:, [token for token, bias in sampling.token_bias if bias == -math.inf]] = False
+        lost = impossible(masks)
+        logits = masked(logits, to_device(masks, logits.device))
+        warped = warp_tree(logits, tree, self.context, sampling, self.tokens)
+        return verify_tree(self.rule, tree, warped, noise, logits, lost)
 
     def permitted(self, draft: Draft) -> Draft:
         """A draft without the nodes that the request's structure forbids.

@@ -2,7 +2,7 @@
 
 import heapq
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -53,8 +53,8 @@ class GrammarMasks:
         self.tokenizer, self.first_bytes, self._make = tokenizer, first_bytes, make
         self.matcher, self.dense = make()
         self.vocabulary, self.ends = vocabulary, frozenset(ends)
-        self._never = [token for token in {*ends, *reserved} if token < vocabulary]
-        self._ends = [token for token in ends if token < vocabulary]
+        self._ends = self._packed(ends)
+        self._text = ~self._packed({*ends, *reserved}) & self._packed(range(vocabulary))
         self._blanks = None if self.dense is None else Blanks()
         self._said: list[int] = []
 
@@ -63,7 +63,7 @@ class GrammarMasks:
 
     def masks(self, tree: DraftTree) -> Tensor:
         # Where a node may not come, or the library fails, no token may: a round ends with that node at the latest.
-        found = np.zeros((1 + len(tree), self.vocabulary), dtype=bool)  # PyTorch would wake its threads for each row
+        found = np.zeros((1 + len(tree), len(self._ends)), dtype=np.uint8)
         start, root = time.thread_time(), self._bits(self.matcher)
         if root is None:
             self._renew()
@@ -82,7 +82,7 @@ class GrammarMasks:
                 )
         if failed:
             self._renew()
-        return torch.from_numpy(found)
+        return torch.from_numpy(np.unpackbits(found, axis=1, count=self.vocabulary, bitorder="little").view(bool))
 
     def commit(self, tokens: Sequence[int]) -> None:
         tokens = [token for token in tokens if token not in self.ends]
@@ -132,17 +132,20 @@ class GrammarMasks:
                     waiting.append((child, behind))
 
     def _bits(self, matcher: "LLMatcher") -> np.ndarray | None:
-        """[V] bool, the tokens that may come next; `None` where the library fails."""
-        bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+        """[V / 8] uint8, a bit for each token that may come next; `None` where the library fails."""
+        bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)[: len(self._ends)]
         if matcher.is_error():
             return None
-        known = np.unpackbits(bits, bitorder="little").view(bool)[: self.vocabulary]
-        if len(known) < self.vocabulary:
-            known = np.pad(known, (0, self.vocabulary - len(known)))
-        known[self._never] = False
-        if matcher.is_accepting():
-            known[self._ends] = True
-        return known
+        known = self._text.copy()
+        known[: len(bits)] &= bits
+        known[len(bits) :] = 0
+        return known | self._ends if matcher.is_accepting() else known
+
+    def _packed(self, tokens: Iterable[int]) -> np.ndarray:
+        """[V / 8] uint8, a bit for each token that has a logit."""
+        marked = np.zeros(self.vocabulary, dtype=bool)
+        marked[[token for token in tokens if token < self.vocabulary]] = True
+        return np.packbits(marked, bitorder="little")
 
     # -- what must come ----------------------------------------------------------------------------------------------
 
@@ -178,9 +181,8 @@ class GrammarMasks:
         bits = self._bits(matcher)
         if bits is None:
             return b""
-        allowed = bits[: len(self.first_bytes)]
-        allowed[[token for token in self._ends if token < len(allowed)]] = False
-        first = np.flatnonzero(np.bincount(self.first_bytes[: len(allowed)][allowed]))
+        allowed = np.flatnonzero(np.unpackbits(bits & ~self._ends, count=len(self.first_bytes), bitorder="little"))
+        first = np.flatnonzero(np.bincount(self.first_bytes[allowed]))
         return bytes(first.tolist()) if len(first) <= MOST_WAYS else b""
 
     def _bytes(self, tokens: Sequence[int]) -> bytes:

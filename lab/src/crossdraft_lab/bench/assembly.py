@@ -27,6 +27,7 @@ from crossdraft.records import DrafterContext
 from crossdraft.specs import Spec, renamed
 from crossdraft_lab.bench.measure import BenchMethod, Run
 from crossdraft_lab.bench.specs import ON_TARGETS_CORES, POLICIES, runs_in_process, spec_of
+from crossdraft_lab.bench.structures import TimedStructure
 from crossdraft_lab.bench.workload import Item
 
 
@@ -93,18 +94,26 @@ class Models:
 class EngineMethod:
     """Our engine as a method. `blank` replaces the events of every request, for a blind twin.
 
+    Without `forced_text` nothing is drafted of what a structure forces.
+
     Its loop runs in the calling thread, as Hugging Face's does, not in the engine's own: OpenMP keeps a pool of threads
     for every thread that computes, and as soon as a process has more of them than cores, libgomp has all of them sleep
     between two operations. With a pool for each method none would gain from a second core.
     """
 
     def __init__(
-        self, engine: Engine, blank: object = None, *, blind: bool = False, cores: Cores | None = None
+        self,
+        engine: Engine,
+        blank: object = None,
+        *,
+        blind: bool = False,
+        forced_text: bool = True,
+        cores: Cores | None = None,
     ) -> None:
         self.engine = engine
         self.cores = cores
         self.blank = blank
-        self.blind = blind
+        self.blind, self.forced_text = blind, forced_text
         self._times: Counter[tuple[int, str]] = Counter()
         with pinned(None if cores is None else cores.target):  # its passes are timed on the cores that they run on
             self._loop = new_loop(engine.target, engine.drafter, engine.options, engine.cost, engine.prefixes)
@@ -120,9 +129,11 @@ class EngineMethod:
         pair = item.seed, item.request.prompt
         self._times[pair] += 1
         request = replace(request, namespace=f"repeat {self._times[pair]}")
+        timed = None if request.structure is None else TimedStructure(request.structure, self.forced_text)
         start = time.perf_counter()
-        (answer,) = self._loop.generate([request])
-        return run_of(answer, time.perf_counter() - start)
+        (answer,) = self._loop.generate([replace(request, structure=timed)])
+        run = run_of(answer, time.perf_counter() - start)
+        return run if timed is None else replace(run, masks_s=timed.seconds, masked_nodes=timed.nodes)
 
     def ask(self, request: Request, on_piece: Callable[[Piece], None]) -> Answer:
         """Answer a request unchanged; `on_piece` gets its final pieces as they appear."""

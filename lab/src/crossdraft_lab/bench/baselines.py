@@ -14,7 +14,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    GenerationConfig,
+    LlamaForCausalLM,
+    LogitsProcessorList,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.cache_utils import Cache
 from transformers.generation.streamers import BaseStreamer
 from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -27,7 +33,9 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.eventgpt import EventGPTConfig
+from crossdraft.structure.structure import Structure
 from crossdraft_lab.bench.measure import Run
+from crossdraft_lab.bench.structures import LibraryMask
 from crossdraft_lab.bench.workload import Item
 
 LOOKUP_TOKENS = 10
@@ -123,11 +131,15 @@ class HFBaseline:
         config = self.config(request, len(prompt))
         if request.sampling.seed is not None:
             torch.manual_seed(request.sampling.seed)  # HF draws from torch's global generator
+        structure, masks = request.structure, LogitsProcessorList()
+        if isinstance(structure, Structure):
+            masks.append(LibraryMask(self.target, structure, len(prompt)))
         model: Any = self.target.model
         with clocked_passes(model) as passes, clocked_passes(self.assistant) as drafts, saying_nothing(model):
             ids = model.generate(
                 **self.inputs(prompt),
                 generation_config=config,
+                logits_processor=masks,
                 assistant_model=self.assistant,
                 streamer=times,
                 tokenizer=self.tokenizer if config.stop_strings else None,

@@ -23,16 +23,19 @@ from crossdraft.engine.runner.runner import STILL_READING, DraftRunner
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
+from crossdraft.load import tokenizer_of
 from crossdraft.methods import METHODS, build_spec
 from crossdraft.options import Options
 from crossdraft_lab.bench.assembly import Models
-from crossdraft_lab.bench.baselines import blank_window
+from crossdraft_lab.bench.baselines import HFBaseline, blank_window
 from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.measure import Divergence, find_divergence, gaps_in_words
-from crossdraft_lab.bench.specs import POLICIES, is_blind, needs_events, spec_of
+from crossdraft_lab.bench.specs import FORCED, POLICIES, is_blind, needs_events, spec_of
+from crossdraft_lab.bench.structures import TimedStructure
 from crossdraft_lab.bench.workload import Item
 
 WAVE = 12  # requests in a queue at a time
+GENERATE = "generate of Hugging Face"
 PROCESS = "process"  # every other placement is inline, and names its hidden mode
 ALL = "all"
 MTP = ("mtp", "mtp:tree=chain")
@@ -78,6 +81,12 @@ EVENT_CONFIGS = (  # every placement of the event drafter, its blind twin, and s
 )
 
 
+FORCED_CONFIGS = (  # what a structure forces, without a drafter
+    RunConfig("forced text", FORCED, (("off", 1),)),
+    RunConfig("forced text, batches of 2 to 4", FORCED, (("off", 2), ("off", 3), ("off", 4))),
+    RunConfig("forced text, sampled", FORCED, (("off", 1),), sampled=True),
+)
+STRUCTURED_DRAFTERS = ("ngram", "glance")  # chains and trees, if none is named
 PROMPT_DRAFTERS = ("ngram", "union:memory,ngram")  # drafters of prompts without a clip, if none is named
 CACHED_CONFIGS = tuple(  # with prefix caches: of everything, and so small that clips are dropped all the time
     RunConfig(f"{name}, room for {clips:g} clips", spec, placements, cached_clips=clips)
@@ -107,7 +116,12 @@ def configs_of(spec: str, name: str | None = None) -> tuple[RunConfig, ...]:
 
 
 def choose_configs(
-    drafters: Sequence[str], target: str = "reference", *, cached: bool = False, in_words: bool = False
+    drafters: Sequence[str],
+    target: str = "reference",
+    *,
+    cached: bool = False,
+    in_words: bool = False,
+    structured: bool = False,
 ) -> list[tuple[RunConfig, ...]]:
     """Groups of ways that are open together: one for each drafter named, or the event drafter's if none is.
 
@@ -116,6 +130,7 @@ def choose_configs(
         target: its source; `all` holds the MTP layers that its checkpoint brings.
         cached: those with prefix caches.
         in_words: prompts without clips are asked: `all` leaves out what reads events; by default `PROMPT_DRAFTERS`.
+        structured: answers have structures: what these force is checked, too; by default `STRUCTURED_DRAFTERS`.
 
     Raises:
         CrossdraftError: a spec that cannot be read, or that stands there twice; drafters are named beside `cached`.
@@ -126,8 +141,8 @@ def choose_configs(
         raise CrossdraftError("With prefix caches certain drafters are checked; leave out --drafters or --questions.")
     if cached:
         return [CACHED_CONFIGS]
-    if in_words:
-        drafters = drafters or PROMPT_DRAFTERS
+    if structured or in_words:
+        drafters = drafters or (PROMPT_DRAFTERS if in_words else STRUCTURED_DRAFTERS)
     if not drafters:
         return [EVENT_CONFIGS]
     every = (*ALL_SPECS, *(MTP if ALL in drafters and has_mtp(target) else ()))
@@ -140,7 +155,7 @@ def choose_configs(
         spec_of(spec)
         if specs.count(spec) > 1:
             raise CrossdraftError(f"The drafter {spec} is named twice; name each once.")
-    return [configs_of(spec) for spec in specs]
+    return [*([FORCED_CONFIGS] if structured else []), *(configs_of(spec) for spec in specs)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,15 +233,31 @@ def run_identity(
         drawn = list(reference_answers(target, [_sampled(pair.item) for pair in greedy], tick))
     blank = blank_window(models.blind)
     checks: list[IdentityCheck] = []
+    if any(pair.item.request.structure is not None for pair in greedy):
+        checks.append(check_generate(models, greedy, tick))
     for configs in groups:
         tick(f"opening {configs[0].spec or configs[0].name}")  # seconds, where it runs in a process of its own
         with open_configs(target, models, cores, configs, bytes_of_clip) as opened:
             for config, decoders in zip(configs, opened, strict=True):
                 checks.append(IdentityCheck(config.name, config.spec))
                 known = drawn if config.sampled else greedy
-                pairs = with_events(known, blank) if is_blind(spec_of(config.spec)) else known
+                blind = config.spec != FORCED and is_blind(spec_of(config.spec))
+                pairs = with_events(known, blank) if blind else known
                 check_config(target, checks[-1], decoders, pairs, tick)
     return checks
+
+
+def check_generate(models: Models, known: Sequence[ReferenceAnswer], tick: Tick) -> IdentityCheck:
+    """Compare the target's own answers with those of Hugging Face's `generate`, which has the library's own masks."""
+    check = IdentityCheck(GENERATE)
+    plain = models.load_target(packed=False)
+    baseline = HFBaseline(plain, tokenizer=tokenizer_of(models.target))
+    for pair in known:
+        divergence = find_divergence(plain, pair.item, pair.tokens, baseline.answer(pair.item).tokens)
+        check.total += 1
+        check.divergences += [] if divergence is None else [divergence]
+        tick(check.name)
+    return check
 
 
 def _sampled(item: Item) -> Item:
@@ -280,6 +311,8 @@ def open_configs(
 
         def runner_at(config: RunConfig, where: str) -> DraftRunner[Any]:
             cache_bytes = budgets[config.cached_clips]
+            if config.spec == FORCED:
+                return DraftRunner(None)
             if where == PROCESS:
                 return runner(config.spec, cache_bytes)
             made = DraftRunner(drafter(config.spec, cache_bytes), where, target.device)
@@ -299,10 +332,12 @@ def open_configs(
 
 
 def reference_answers(target: Target, items: Iterable[Item], tick: Tick = lambda _: None) -> Iterator[ReferenceAnswer]:
-    """Generate the target's answers, which the others must give."""
+    """Generate the target's answers, which the others must give; nothing is drafted of what a structure forces."""
     alone = DecodeLoop(target)
     for item in items:
-        yield ReferenceAnswer(item, alone.generate([item.request])[0].tokens)
+        structure = item.request.structure
+        plain = None if structure is None else TimedStructure(structure, forced_text=False)
+        yield ReferenceAnswer(item, alone.generate([replace(item.request, structure=plain)])[0].tokens)
         tick("target")
 
 

@@ -41,6 +41,7 @@ class Run:
         lossy: the acceptance rule with its settings, if it was a lossy one.
         prompt_tokens: number of tokens that entered the target's language model.
         busy_s: time in which something ran, by lane of the timeline, `target` and `drafter`.
+        masks_s, masked_nodes: time of the structure's masks, and the places in draft trees that they were made for.
     """
 
     tokens: tuple[int, ...]
@@ -61,6 +62,8 @@ class Run:
     prompt_tokens: int = 0
     busy_s: Mapping[str, float] = field(default_factory=dict[str, float])
     drafter_error: str | None = None
+    masks_s: float = 0.0
+    masked_nodes: int = 0
 
 
 class BenchMethod(Protocol):

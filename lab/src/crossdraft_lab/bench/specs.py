@@ -9,9 +9,10 @@ from crossdraft.specs import Spec
 from crossdraft_lab.bench.common import check_each_once, check_names
 
 ALONE = ("target", "target-all")  # the target without a drafter: on its own share of the pair's cores, and on all
+FORCED = "forced"  # the target with what a structure forces, and no drafter
 UNDRAFTED = (*ALONE, "hf", "hf-all")  # every way to run the target alone, Hugging Face's among them
 ON_ALL_CORES = frozenset(("target-all", "hf-all"))
-ON_TARGETS_CORES = frozenset(("target", "hf"))  # unlike the methods above, which use all of the pair's
+ON_TARGETS_CORES = frozenset(("target", "hf", FORCED))  # unlike the methods above, which use all of the pair's
 HUGGING_FACE = frozenset(("hf", "hf-all", "hf-lookup", "hf-assisted"))
 PROMPT_METHODS = (*UNDRAFTED, "hf-lookup", "ngram")  # for prompts without a clip
 ALWAYS = ("target", "target-all", "hf", "hf-all", "hf-lookup", "blind")  # methods that every comparison should include
@@ -23,7 +24,7 @@ POLICIES = {"event-sync": "off", "event-ssd": "ssd"}
 EVENT_METHODS = ("event-inline", "hf-assisted", *POLICIES)  # no specs; they use the event model
 # In addition every drafter of ours with an example, except trained heads, which `bench heads` compares.
 _OURS = (name for name, method in DRAFTERS.items() if method.examples and not method.network)
-ALL_METHODS = tuple(dict.fromkeys((*METHODS, *POLICIES, *_OURS)))
+ALL_METHODS = tuple(dict.fromkeys((*METHODS, *POLICIES, FORCED, *_OURS)))
 LISTED_BY = "crossdraft bench --help"
 
 
@@ -58,22 +59,25 @@ def runs_in_process(name: str) -> bool:
     >>> [name for name in names if runs_in_process(name)]
     ['event', 'union:event,ngram']
     """
-    return name not in {*HUGGING_FACE, *ALONE, "event-inline"} and not needs_no_process(spec_of(name))
+    return name not in {*HUGGING_FACE, *ALONE, FORCED, "event-inline"} and not needs_no_process(spec_of(name))
 
 
-def usual_methods(*, shipped: bool, more_cores: bool, in_words: bool = False) -> tuple[str, ...]:
+def usual_methods(
+    *, shipped: bool, more_cores: bool, in_words: bool = False, structured: bool = False
+) -> tuple[str, ...]:
     """List the names of `METHODS` that can run here and differ from one another.
 
     Args:
         shipped: true if target and event drafter are the package's own, for which heads were trained.
         more_cores: true if the pair has more cores than its target.
         in_words: true if prompts without a clip are asked.
+        structured: true if answers have structures.
 
     >>> usual_methods(shipped=False, more_cores=False)
     ('target', 'hf', 'hf-lookup', 'hf-assisted', 'blind', 'event-inline', 'event')
     """
     pairs_own = {name for name in METHODS if name in DRAFTERS and DRAFTERS[name].network}
-    names = PROMPT_METHODS if in_words else [name for name in METHODS if shipped or name not in pairs_own]
+    names = (*PROMPT_METHODS, *([FORCED] if structured else [])) if in_words else [name for name in METHODS if shipped or name not in pairs_own]
     return tuple(name for name in names if more_cores or name not in ON_ALL_CORES)
 
 
@@ -83,7 +87,7 @@ def needs_events(name: str) -> bool:
     >>> [needs_events(name) for name in ("union:ngram,memory", "hf", "event-inline", "union:event,memory")]
     [False, False, True, True]
     """
-    if name in UNDRAFTED or name == "hf-lookup":
+    if name in (*UNDRAFTED, FORCED, "hf-lookup"):
         return False
     return name in EVENT_METHODS or reads_events(spec_of(name))
 

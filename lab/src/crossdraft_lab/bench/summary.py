@@ -10,7 +10,7 @@ from rich.table import Table
 from crossdraft.cli.cores import Cores
 from crossdraft.engine.target import Target
 from crossdraft_lab.bench.common import table
-from crossdraft_lab.bench.measure import Divergence, Results, find_divergence, gaps_in_words
+from crossdraft_lab.bench.measure import Divergence, Results, Run, find_divergence, gaps_in_words
 from crossdraft_lab.bench.specs import ALONE, ALWAYS, UNDRAFTED
 from crossdraft_lab.bench.statistics import FEW_PAIRS, INTERVALS, Interval, per_position, quartiles, ratio
 from crossdraft_lab.bench.study import plain, shown
@@ -106,9 +106,16 @@ def _row(name: str, results: Results, items: Sequence[Item], target: Target, aga
         "prefill_slowdown": _slowdown(name, results),
         "overhead_share": results.share(name, lambda run: run.overhead_s, lambda run: run.rounds_s),
         "stage_ms": {stage: quartiles(seconds) for stage, seconds in stages.items()},
+        "mask_ms_per_node": _mask_ms(runs),
         "stage_means": {stage: sum(seconds) / len(seconds) for stage, seconds in stages.items()},
         "notes": sorted({note for run in runs for note in run.notes}),
     }
+
+
+def _mask_ms(runs: Sequence[Run]) -> float | None:
+    """Milliseconds of a structure's mask for a place in a draft tree; `None` where no answer has a structure."""
+    nodes = sum(run.masked_nodes for run in runs)
+    return round(1e3 * sum(run.masks_s for run in runs) / nodes, 4) if nodes else None
 
 
 def _divergences(name: str, results: Results, items: Sequence[Item], target: Target) -> list[Divergence]:
@@ -221,6 +228,8 @@ def _columns(report: BenchReport) -> list[str]:
         ways = [name for name in UNDRAFTED if name in first["speedups"]]
         fastest = f"the fastest of {', '.join(ways)}" if len(ways) > 1 else "alone"
         found.append(f"× {against} ({fastest}) = {SPEEDUPS[first['per']]} {INTERVALS}")
+    masks = [f"{row['name']} {row['mask_ms_per_node']:.2f} ms" for row in report.methods if row["mask_ms_per_node"]]
+    found += [f"a structure's mask for a place in a draft tree: {', '.join(masks)}"] if masks else []
     return [*found, f"MiB: {HOW}."] if report.footprints else found
 
 

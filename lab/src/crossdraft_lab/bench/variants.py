@@ -15,7 +15,7 @@ from crossdraft.load import tokenizer_of
 from crossdraft_lab.bench.assembly import EngineMethod, Models, cores_of, options_of
 from crossdraft_lab.bench.baselines import Assistant, HFBaseline, blank_window
 from crossdraft_lab.bench.measure import BenchMethod
-from crossdraft_lab.bench.specs import ALONE, HUGGING_FACE, is_blind, needs_no_process, spec_of
+from crossdraft_lab.bench.specs import ALONE, FORCED, HUGGING_FACE, is_blind, needs_no_process, spec_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +106,12 @@ def make_engine(variant: Variant, target: Target, models: Models, cores: Cores |
     name, inline = variant.drafts, variant.drafts == "event-inline"
     own = target if variant.compress is None else compressed(target, variant.compress)
     found = Cores(cores.target, cores.target) if variant.one_core and cores is not None else cores
-    spec = None if name in ALONE else spec_of("event" if inline else name)
+    spec = None if name in (*ALONE, FORCED) else spec_of("event" if inline else name)
     process = spec is not None and not inline and not needs_no_process(spec)
     options = replace(options_of(name, models, found, process=process), **variant.options)
     if spec is None:
-        return EngineMethod(Engine(own, None, options, CostModel()), cores=cores_of(name, found))
+        engine = Engine(own, None, options, CostModel())
+        return EngineMethod(engine, forced_text=name == FORCED, cores=cores_of(name, found))
     runner = assemble(models.named(spec), models.context(own), own, options)
     if not variant.lends:
         runner = DraftRunner(runner.drafter, runner.hidden, None, [KeptCore(worker) for worker in runner.workers])

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from itertools import islice
+from dataclasses import asdict, dataclass, field, replace
+from itertools import cycle, islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,9 +13,11 @@ from crossdraft.checks import whole
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
+from crossdraft.structure.structure import Structure
 from crossdraft.video.clip import DEFAULT_FRAMES
 from crossdraft_lab import scenes
 from crossdraft_lab.bench.common import check_names
+from crossdraft_lab.bench.structures import STRUCTURES, structure_of
 
 LONGEST = 2
 ANSWERS = ("long", "any")
@@ -41,7 +44,8 @@ class Workload:
         questions: number of successive pairs that are about one scene.
         trained_wordings: ask in wordings of the training even in the test split.
         prompts: file of JSON lines such as {"prompt": "…", "kind": "code"}, which are asked, without any clip, in
-            place of questions about scenes.
+            place of questions about scenes. A line may hold a `schema`, `regex`, `choice` or `grammar`.
+        structured: questions about scenes ask for the `structures.STRUCTURES` in turn.
     """
 
     pairs: int = 40
@@ -56,6 +60,7 @@ class Workload:
     questions: int = 1
     trained_wordings: bool = False
     prompts: Path | None = None
+    structured: bool = False
 
     def __post_init__(self) -> None:
         if self.pairs < 1:
@@ -114,20 +119,32 @@ def items(work: Workload) -> Iterator[Item]:
     """Yield the pairs one after another; a workload gives the same pairs on every machine."""
     if work.prompts is not None:
         asked = enumerate(read_prompts(work.prompts, work.kinds))
-        for number, (kind, prompt) in islice(asked, work.first, work.first + work.pairs):
-            yield Item(number, kind, work.request(prompt, None, None, number))
+        for number, (kind, prompt, structure) in islice(asked, work.first, work.first + work.pairs):
+            request = work.request(prompt, None, None, number)
+            yield Item(number, kind, replace(request, structure=structure))
         return
+    structures = cycle(STRUCTURES if work.structured else (None,))
     for scene, asked in questions(work):
         video, events = _clip(scene, work)
         for qa in asked:
-            yield Item(scene.seed, qa.kind, work.request(qa.question, video, events, scene.seed), qa.facts, qa.answer)
+            request = work.request(qa.question, video, events, scene.seed)
+            yield Item(scene.seed, qa.kind, replace(request, structure=next(structures)), qa.facts, qa.answer)
 
 
-def read_prompts(path: Path, kinds: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Read kinds and prompts from a file of JSON lines; with `kinds`, only these.
+class Prompt(NamedTuple):
+    """A line of a file of prompts."""
+
+    kind: str
+    text: str
+    structure: Structure | None
+
+
+def read_prompts(path: Path, kinds: Sequence[str] = ()) -> list[Prompt]:
+    """Read kinds, prompts and structures from a file of JSON lines; with `kinds`, only these.
 
     Raises:
-        CrossdraftError: the file cannot be read or has no such prompt, or a line has no text under "prompt".
+        CrossdraftError: the file cannot be read or has no such prompt, or a line has no text under "prompt", or no
+            right structure.
     """
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -147,8 +164,9 @@ def read_prompts(path: Path, kinds: Sequence[str] = ()) -> list[tuple[str, str]]
         prompt = entry.get("prompt")
         if not isinstance(prompt, str) or not prompt:
             raise CrossdraftError(f'Line {number} of {path} is no prompt; write a line such as {{"prompt": "…"}}.')
-        found.append((str(entry.get("kind", "any")), prompt))
-    found = [(kind, prompt) for kind, prompt in found if not kinds or kind in kinds]
+        structure = structure_of(entry, f"Line {number} of {path}")
+        found.append(Prompt(str(entry.get("kind", "any")), prompt, structure))
+    found = [one for one in found if not kinds or one.kind in kinds]
     if not found:
         raise CrossdraftError(f"{path} has no prompts" + (f" of the kinds {', '.join(kinds)}." if kinds else "."))
     return found

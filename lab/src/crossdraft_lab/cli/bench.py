@@ -151,6 +151,7 @@ def bench(
             shipped=(models.target, models.event) == ("reference", "event"),
             more_cores=chosen is not None and chosen.pair != chosen.target,
             in_words=prompts is not None,
+            structured=prompts is not None and any(one.structure for one in read_prompts(prompts, listed(kinds))),
         )
         suite = Suite(
             models=models.models(blind, draft_device, frames, quantize, shows=prompts is None),
@@ -202,6 +203,14 @@ def identity(
             "from two namespaces, and about clips that differ in one pixel.",
         ),
     ] = 1,
+    structured: Annotated[
+        bool,
+        typer.Option(
+            "--structured",
+            help="Ask for structured answers (schemas, expressions, choices, a grammar), and compare the target with "
+            "Hugging Face generate, too.",
+        ),
+    ] = False,
     quantize: Quantize = None,
 ) -> None:
     """Check that every placement, and batches that join and leave, give the target's own tokens.
@@ -232,14 +241,22 @@ def identity(
     check_asked(models, prompts, [name for name in drafters or () if name != "all"])
     if prompts is not None:
         pairs = min(pairs, len(read_prompts(prompts, listed(kinds))))
-    work = Workload(pairs, "any", listed(kinds), max_new_tokens, questions=each, prompts=prompts)
-    groups = choose_configs(drafters or (), models.target, cached=each > 1, in_words=prompts is not None)
+    if structured and (prompts is not None or each > 1):
+        raise CrossdraftError("--structured is for questions about one clip each; leave out --prompts or --questions.")
+    work = Workload(
+        pairs, "any", listed(kinds), max_new_tokens, questions=each, prompts=prompts, structured=structured
+    )
+    in_words = prompts is not None
+    structured |= in_words and any(one.structure for one in read_prompts(prompts, listed(kinds)))
+    groups = choose_configs(
+        drafters or (), models.target, cached=each > 1, in_words=in_words, structured=structured
+    )
     chosen, pair = cores.cores(models.device), models.models(blind, quantize=quantize, shows=prompts is None)
     if pair.quantize is not None:
         pair = replace(pair, dtype=None)
     made = min(pairs, MADE) if ALL in (drafters or ()) and models.target == "reference" and quantize is None else 0
     sampled = any(one.sampled for group in groups for one in group)
-    answers = pairs * (1 + sampled + sum(map(len, groups))) + made * MADE_ANSWERS
+    answers = pairs * (1 + sampled + structured + sum(map(len, groups))) + made * MADE_ANSWERS
     answers += len(groups) + (MADE_GROUPS if made else 0)
     with loaded_target(pair, chosen) as (found, target), progress("comparing", answers) as tick:
         asked = items(work) if each == 1 else about_shared_clips(items(work))
