@@ -267,6 +267,21 @@ def test_settings_that_leave_no_token_are_refused(target, frames):
         answered(target, None, [request])
 
 
+def test_a_token_that_is_suppressed_counts_as_forbidden(target, frames):
+    """Where the structure leaves no other token, at the root or behind it, the request ends with the sentence."""
+    masks = STRUCTURES["choice"].begin(target.text, target.vocab_size, target.defaults.eos)
+    first = masks.masks(DraftTree.empty())[0].nonzero()[:, 0].tolist()
+    asked = Request("what?", frames, structure=Structure.choice(["xyz"]), max_new_tokens=LONG)
+    inner = masks.tokenizer.tokenize_str("xyz")[-1]
+    for request in (
+        replace(asked, structure=STRUCTURES["choice"], sampling=Sampling(suppress_tokens=tuple(first))),
+        replace(asked, sampling=Sampling(suppress_tokens=(inner,))),
+        replace(asked, sampling=Sampling(suppress_tokens=(inner,), temperature=1.0, seed=1)),
+    ):
+        with pytest.raises(cd.CrossdraftError, match="forbid every token that its structure allows"):
+            answered(target, None, [request])
+
+
 def test_a_request_that_fails_leaves_its_batch(target, frames):
     bad = Request(
         "what?", frames, structure=STRUCTURES["choice"], sampling=Sampling(min_new_tokens=20), max_new_tokens=24
