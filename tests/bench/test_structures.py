@@ -1,4 +1,4 @@
-"""Structured answers in benches: what a line of prompts asks for, the library's own masks, and a fault that is found."""
+"""Structured answers in benches: lines of prompts, the library's own masks, and a fault that is found."""
 
 import json
 from dataclasses import replace
@@ -41,11 +41,7 @@ def test_lines_of_prompts_name_their_structures(tmp_path):
     path = tmp_path / "prompts.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)))
     found = [(one.kind, one.text, one.structure) for one in read_prompts(path)]
-    assert found == [
-        ("any", "a", Structure.json(schema)),
-        ("x", "b", Structure.choice(["y", "n"])),
-        ("any", "c", None),
-    ]
+    assert found == [("any", "a", Structure.json(schema)), ("x", "b", Structure.choice(["y", "n"])), ("any", "c", None)]
     asked = [item.request.structure for item in items(Workload(pairs=3, prompts=path))]
     assert asked == [one[2] for one in found]
 

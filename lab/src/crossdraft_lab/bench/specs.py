@@ -77,7 +77,8 @@ def usual_methods(
     ('target', 'hf', 'hf-lookup', 'hf-assisted', 'blind', 'event-inline', 'event')
     """
     pairs_own = {name for name in METHODS if name in DRAFTERS and DRAFTERS[name].network}
-    names = (*PROMPT_METHODS, *([FORCED] if structured else [])) if in_words else [name for name in METHODS if shipped or name not in pairs_own]
+    words = (*PROMPT_METHODS, *([FORCED] if structured else []))
+    names = words if in_words else [name for name in METHODS if shipped or name not in pairs_own]
     return tuple(name for name in names if more_cores or name not in ON_ALL_CORES)
 
 

@@ -243,14 +243,10 @@ def identity(
         pairs = min(pairs, len(read_prompts(prompts, listed(kinds))))
     if structured and (prompts is not None or each > 1):
         raise CrossdraftError("--structured is for questions about one clip each; leave out --prompts or --questions.")
-    work = Workload(
-        pairs, "any", listed(kinds), max_new_tokens, questions=each, prompts=prompts, structured=structured
-    )
+    work = Workload(pairs, "any", listed(kinds), max_new_tokens, questions=each, prompts=prompts, structured=structured)
     in_words = prompts is not None
     structured |= in_words and any(one.structure for one in read_prompts(prompts, listed(kinds)))
-    groups = choose_configs(
-        drafters or (), models.target, cached=each > 1, in_words=in_words, structured=structured
-    )
+    groups = choose_configs(drafters or (), models.target, cached=each > 1, in_words=in_words, structured=structured)
     chosen, pair = cores.cores(models.device), models.models(blind, quantize=quantize, shows=prompts is None)
     if pair.quantize is not None:
         pair = replace(pair, dtype=None)
