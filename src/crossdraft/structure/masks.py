@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from crossdraft.engine.tree import ROOT, DraftTree
@@ -131,7 +132,7 @@ class GrammarMasks:
                     yield child, behind
                     waiting.append((child, behind))
 
-    def _bits(self, matcher: "LLMatcher") -> np.ndarray | None:
+    def _bits(self, matcher: "LLMatcher") -> NDArray[np.uint8] | None:
         """[V / 8] uint8, a bit for each token that may come next; `None` where the library fails."""
         bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)[: len(self._ends)]
         if matcher.is_error():
@@ -141,7 +142,7 @@ class GrammarMasks:
         known[len(bits) :] = 0
         return known | self._ends if matcher.is_accepting() else known
 
-    def _packed(self, tokens: Iterable[int]) -> np.ndarray:
+    def _packed(self, tokens: Iterable[int]) -> NDArray[np.uint8]:
         """[V / 8] uint8, a bit for each token that has a logit."""
         marked = np.zeros(self.vocabulary, dtype=bool)
         marked[[token for token in tokens if token < self.vocabulary]] = True
@@ -181,7 +182,8 @@ class GrammarMasks:
         bits = self._bits(matcher)
         if bits is None:
             return b""
-        allowed = np.flatnonzero(np.unpackbits(bits & ~self._ends, count=len(self.first_bytes), bitorder="little"))
+        texts: NDArray[np.uint8] = bits & ~self._ends
+        allowed = np.flatnonzero(np.unpackbits(texts, count=len(self.first_bytes), bitorder="little"))
         first = np.flatnonzero(np.bincount(self.first_bytes[allowed]))
         return bytes(first.tolist()) if len(first) <= MOST_WAYS else b""
 
