@@ -131,7 +131,7 @@ def items(work: Workload) -> Iterator[Item]:
             yield Item(scene.seed, qa.kind, replace(request, structure=next(structures)), qa.facts, qa.answer)
 
 
-class Prompt(NamedTuple):
+class AskedPrompt(NamedTuple):
     """A line of a file of prompts."""
 
     kind: str
@@ -139,7 +139,7 @@ class Prompt(NamedTuple):
     structure: Structure | None
 
 
-def read_prompts(path: Path, kinds: Sequence[str] = ()) -> list[Prompt]:
+def read_prompts(path: Path, kinds: Sequence[str] = ()) -> list[AskedPrompt]:
     """Read kinds, prompts and structures from a file of JSON lines; with `kinds`, only these.
 
     Raises:
@@ -165,7 +165,7 @@ def read_prompts(path: Path, kinds: Sequence[str] = ()) -> list[Prompt]:
         if not isinstance(prompt, str) or not prompt:
             raise CrossdraftError(f'Line {number} of {path} is no prompt; write a line such as {{"prompt": "…"}}.')
         structure = structure_of(entry, f"Line {number} of {path}")
-        found.append(Prompt(str(entry.get("kind", "any")), prompt, structure))
+        found.append(AskedPrompt(str(entry.get("kind", "any")), prompt, structure))
     found = [one for one in found if not kinds or one.kind in kinds]
     if not found:
         raise CrossdraftError(f"{path} has no prompts" + (f" of the kinds {', '.join(kinds)}." if kinds else "."))
