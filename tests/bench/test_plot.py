@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from crossdraft.cli.outputs import check_plot
+from crossdraft.drawing.save import check_picture
 from crossdraft.drawing.svg import to_svg
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.plot import draw, title
@@ -65,6 +65,6 @@ def test_the_slowest_stands_on_top(report):
 
 
 def test_other_endings_are_refused(tmp_path):
-    check_plot(tmp_path / "a.svg")
-    with pytest.raises(CrossdraftError, match=r"\.png or \.svg"):
-        check_plot(tmp_path / "a.gif")
+    check_picture(tmp_path / "a.svg")
+    with pytest.raises(CrossdraftError, match=r"\.svg or \.png"):
+        check_picture(tmp_path / "a.gif")

@@ -4,11 +4,9 @@ import json
 import re
 import sys
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from crossdraft.drawing.save import ENDINGS
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
 
@@ -68,15 +66,3 @@ def _takes_files(folder: Path) -> bool:
 
 def _unknown(value: object) -> object:
     raise CrossdraftError(f"The report holds a {type(value).__name__}, which JSON cannot.")
-
-
-def check_plot(path: Path) -> None:
-    """Refuse a picture that cannot be written, before minutes are spent on its content.
-
-    Raises:
-        CrossdraftError: the name ends in neither .png nor .svg.
-        ModuleNotFoundError: matplotlib is not installed.
-    """
-    if path.suffix.lower() not in ENDINGS:
-        raise CrossdraftError(f"--plot writes .png or .svg; name such a file, not {path}.")
-    import_module("matplotlib.figure")

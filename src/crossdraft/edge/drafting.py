@@ -2,7 +2,6 @@
 
 It begins when the question is asked, before there is a connection. A few nodes are sent at a time and, when the draft
 is complete, drafts for its possible outcomes. Tokens drawn with the edge's own random numbers are sent node by node.
-node by node.
 """
 
 import logging

@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 
 from crossdraft.cli.options import AsJson, Device, Dtype, Force, JsonOut, Target, check_models
-from crossdraft.cli.outputs import check_outputs, check_plot, write_json
+from crossdraft.cli.outputs import check_outputs, write_json
 from crossdraft.cli.reporting import console_for, hush, waiting
+from crossdraft.drawing.save import check_picture
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.specs import needs_events
 
@@ -177,7 +178,7 @@ class ReportOptions:
         """Refuse files that cannot be written, before time is spent on their content."""
         check_outputs(self.json_out, plot, *more, force=self.force)
         if plot is not None:
-            check_plot(plot)
+            check_picture(plot)
 
     @property
     def console(self) -> Console:

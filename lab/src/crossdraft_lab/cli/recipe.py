@@ -43,5 +43,4 @@ class RecipeCommand(TyperCommand):
 
 def recipe_command(module: str, kind: str, recipe: str | None = None) -> type[RecipeCommand]:
     """Return a `RecipeCommand` for another kind of recipe, which a module of `crossdraft_lab.train` defines."""
-    attributes = {"schema": (f"crossdraft_lab.train.{module}", kind), "recipe": recipe}
-    return type(kind, (RecipeCommand,), attributes)
+    return type(kind, (RecipeCommand,), {"schema": (f"crossdraft_lab.train.{module}", kind), "recipe": recipe})
