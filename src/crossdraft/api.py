@@ -361,7 +361,7 @@ class Engine:
             CrossdraftError: the request or the engine failed, as the message says, or a core does not exist.
             CancelledError: `stop` was set before the answer began.
         """
-        asked = single(request)
+        asked = replace(single(request), predictions=(), hints=())
         cores = core_numbers("cores", cores, available_cores(), none="the target's own")
         interrupted = threading.Event()
 

@@ -228,6 +228,10 @@ class CostModel:
             sent += arrives
             yield ExpectedRound(depth, costs.wait(sent) + costs.verify(1 + width * sent), expected)
 
+    def free_token_s(self, nodes: int, accepted: float, rows: int = 1) -> float:
+        """Seconds a token in a round whose draft cost nothing; of its nodes `accepted` are expected to be accepted."""
+        return self.costs(rows).verify(1 + nodes) / (1 + accepted)
+
     def nodes(self, levels: int, limit: int) -> int:
         """Number of nodes that a draft of `levels` levels may have: budgets count nodes, costs count levels."""
         return min(limit, math.ceil(levels * (self.width.value or 1.0)))

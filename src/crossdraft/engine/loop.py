@@ -183,7 +183,8 @@ class DecodeLoop:
     def _drafts(self, rows: Sequence[RequestState]) -> dict[int, Draft]:
         """Drafts, as far as they pay, of the requests whose root is read now; by the request's id."""
         first, later = [row for row in rows if not row.tokens], [row for row in rows if row.tokens and row.drafting]
-        plans = [(row, self.policy.plan_round(row, len(rows))) for row in later]
+        free = {row.request_id: self.policy.free_drafts(row, len(rows)) for row in rows}
+        plans = [(row, self.policy.plan_round(row, len(rows), free[row.request_id])) for row in later]
         for row, plan in plans:
             self.policy.began_round(row, plan, len(rows))
         asked = [(row, plan.budget) for row, plan in plans if plan.budget.nodes > 0]
@@ -198,8 +199,8 @@ class DecodeLoop:
             self.policy.saw_draft(draft, budget.nodes, self.drafter.waited_s, len(rows))
             found[row.request_id] = self._checked(draft, budget.nodes, row, len(rows))
         for row in rows:
-            most = self.policy.nodes if row.tokens else max(self.policy.nodes, self.policy.hidden_nodes)
-            found[row.request_id] = row.with_forced(found.get(row.request_id, NOTHING), most)
+            key, most = row.request_id, self.policy.most_nodes(row)
+            found[key] = row.with_free(found.get(key, NOTHING), free[key], most)
         return found
 
     def _checked(self, draft: Draft, nodes: int, row: RequestState, rows: int = 1, *, hidden: bool = False) -> Draft:

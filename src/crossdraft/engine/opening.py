@@ -16,6 +16,7 @@ from torch import Tensor
 from crossdraft.engine.checks import check_prompt
 from crossdraft.engine.drafter import NO_NEEDS, Needs
 from crossdraft.engine.passes import Chunk
+from crossdraft.engine.predictions import drafts_from_texts
 from crossdraft.engine.prefix_cache import CachedPrompt, Encoding, PrefixCache
 from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.prompt_features import PromptReading
@@ -127,6 +128,8 @@ class Opening:
             check_prompt(made.input_ids, embedded_ids(target.model.config), target.traits.visual_ids)
             if (structure := state.request.structure) is not None:
                 state.masks = structure.begin(target.text, target.vocab_size, target.defaults.eos)
+            ends = {*state.ends, *(() if state.request.ignore_eos else target.eos)}
+            state.texts = drafts_from_texts(state.request, target.text, ends)
         return made
 
     def _encode(self, encoding: Encoding) -> list[Encoded]:

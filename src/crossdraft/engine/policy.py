@@ -102,14 +102,19 @@ class SpeculationPolicy:
         return RequestPlan(True, mode, nodes)
 
     @harmless(RoundPlan(Budget(0)))
-    def plan_round(self, state: RequestState, rows: int) -> RoundPlan:
-        """Plan a request's draft for a round of `rows` rows, short enough for the bonus to fit into the answer."""
+    def plan_round(self, state: RequestState, rows: int, free: Sequence[Draft] = ()) -> RoundPlan:
+        """Plan a request's draft for a round of `rows` rows, short enough for the bonus to fit into the answer.
+
+        The drafter is not asked where one of the `free` drafts, which cost no drafter, is expected to save as much.
+        """
         left = state.request.token_limit - len(state.tokens) - 1
         limit = max(0, min(self.nodes, left))
         if not self.adaptive:
             return RoundPlan(Budget(limit))
         cost, levels = self.cost, self.cost.levels(limit)
         plan = cost.plan(levels, state.difficulty, rows)
+        if any(cost.free_token_s(len(one.tree), sum(one.path_probs), rows) < plan.token_s for one in free):
+            return RoundPlan(Budget(0))
         wait_s = cost.longest_wait(plan.depth or levels, state.difficulty, rows)
         sure = state.gives_probs and state.request.sampling.greedy  # such a drafter stops at unlikely nodes itself
         if self.unasked:  # a late draft is used, too, as far as the text agrees with it: a pass is the longest wait
@@ -133,6 +138,19 @@ class SpeculationPolicy:
         elif self.adaptive and hidden and tree.is_chain:
             draft = draft.first(cost.verify_depth(len(tree)))
         return draft.first(nodes)
+
+    def most_nodes(self, state: RequestState) -> int:
+        """Most nodes of a request's next draft, whoever makes it."""
+        return self.nodes if state.tokens else max(self.nodes, self.hidden_nodes)
+
+    @harmless(())
+    def free_drafts(self, state: RequestState, rows: int = 1) -> Sequence[Draft]:
+        """A request's drafts that cost no drafter; of each the nodes that repay a wider pass, by its probabilities."""
+        drafts = state.free_drafts(self.most_nodes(state))
+        if self.adaptive:
+            kept = [self.cost.worthwhile(one.tree.parents, one.path_probs, rows=rows) for one in drafts]
+            drafts = [draft.keep(nodes) for draft, nodes in zip(drafts, kept, strict=True) if nodes]
+        return drafts
 
     # -- what is observed ----------------------------------------------------------------------------------------
 

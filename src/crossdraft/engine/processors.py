@@ -278,4 +278,5 @@ def for_drafter(request: Request, most: int, rule: Rule) -> Request:
     shown = replace(sampling, **off, logit_bias=tuple(biases.items()))
     if sampling.contextual or sampling.counted or request.structure is not None:
         shown = replace(shown, processors=(LogitsProcessor(),))
-    return replace(request, sampling=shown, structure=None, max_new_tokens=request.max_new_tokens or most)
+    length = request.max_new_tokens or most
+    return replace(request, sampling=shown, structure=None, predictions=(), hints=(), max_new_tokens=length)

@@ -1,6 +1,7 @@
 """Inputs and outputs of the engine: requests, pieces of an answer, answers."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ LETTERS_PER_TOKEN = 32  # most characters that a token may stand for: text has a
 MOST_PRIORITY = 1 << 31
 MOST_AXES = 8  # of pixels in nested lists: images, clips, frames, rows, columns, channels
 STOPS_IN = ("text", "tokens")
+MOST_TEXTS, MOST_TEXT = 8, 1 << 17  # predictions and hints of a request, and their characters in all
 MAX_NEW_TOKENS = 128  # where neither the request nor the checkpoint says how long an answer may be
 
 
@@ -65,6 +67,10 @@ class Request(NamedFields):
         messages: a conversation, in place of prompt, system, image and video: `{"role": …, "content": …}` for each
             message, as `transformers` chat templates take them. The last one is the user's.
         structure: what the answer must look like, such as `Structure.json(schema)`; `None` = any text.
+        predictions: texts that the answer may be, or nearly so, such as the file that is to be edited: it is drafted
+            from them, and stays what it is without them.
+        hints: texts that the answer may quote, such as subtitles or what an OCR program reads; or futures of such
+            texts, which nobody waits for.
     """
 
     prompt: str = ""
@@ -86,6 +92,8 @@ class Request(NamedFields):
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     structure: "MaskSource | None" = None
+    predictions: Sequence[str] = ()
+    hints: "Sequence[str | Future[str]]" = ()
     # The target's [N, E] visual features, for a drafter that needs them (`Needs.visual`). The engine sets it: a
     # `VisualFuture` in the target's process; in the drafter's own a function that waits for them.
     visual_features: Any = field(default=None, repr=False, compare=False)
@@ -126,6 +134,7 @@ class Request(NamedFields):
         object.__setattr__(self, "stop_token_ids", ids)
         choice("stop_in", self.stop_in, STOPS_IN)
         self._check_structure()
+        self._check_texts()
         if self.inputs is not None and not isinstance(self.inputs, Mapping):
             raise CrossdraftError(
                 f"inputs is a {type(self.inputs).__name__}; give a mapping of tensors, as a processor makes it."
@@ -142,6 +151,24 @@ class Request(NamedFields):
             )
         if self.ignore_eos:
             raise CrossdraftError("A structured answer ends where its structure does; leave out ignore_eos.")
+
+    def _check_texts(self) -> None:
+        texts: list[object] = []
+        for name, example in (("predictions", "What will come."), ("hints", "What may be quoted.")):
+            given = getattr(self, name)
+            if isinstance(given, str) or not isinstance(given, Sequence):
+                raise CrossdraftError(f"{name} is {given!r:.100}; give a list of texts.")
+            for one in given:
+                if name == "predictions" or not isinstance(one, Future):
+                    _check_decoded(f"One of the {name}", text(f"One of the {name}", one, example))
+            texts += given
+            object.__setattr__(self, name, tuple(given))
+        letters = sum(len(one) for one in texts if isinstance(one, str))
+        if len(texts) > MOST_TEXTS or letters > MOST_TEXT:
+            raise CrossdraftError(
+                f"The request has {len(texts)} predictions and hints, with {letters:,} characters in all; at most "
+                f"{MOST_TEXTS} and {MOST_TEXT:,} are read. Leave some out, or shorten them."
+            )
 
     def _check_logprobs(self) -> None:
         object.__setattr__(self, "top_logprobs", whole("top_logprobs", self.top_logprobs, least=0))
@@ -171,13 +198,7 @@ class Request(NamedFields):
         if self.system is not None:
             text("system", self.system, "Answer in one word.")
         for part in (part for message in self.conversation for part in message.parts if part.kind == "text"):
-            try:
-                part.value.encode()
-            except UnicodeEncodeError as error:
-                raise CrossdraftError(
-                    f"The prompt has half a surrogate pair, {part.value[error.start]!r}, at character {error.start}, "
-                    "which is no text; leave it out, or decode what it came from as UTF-8."
-                ) from None
+            _check_decoded("The prompt", part.value)
 
     @property
     def conversation(self) -> tuple[Message, ...]:
@@ -290,6 +311,17 @@ def _check_stored(name: str, given: Any) -> None:
             )
         elif isinstance(value, np.ma.MaskedArray) and value.mask.any():
             raise CrossdraftError(f"The request's {name} has masked values; fill them, as by filled(0).")
+
+
+def _check_decoded(name: str, given: str) -> None:
+    """Refuse a text that cannot be encoded as UTF-8."""
+    try:
+        given.encode()
+    except UnicodeEncodeError as error:
+        raise CrossdraftError(
+            f"{name} has half a surrogate pair, {given[error.start]!r}, at character {error.start}, "
+            "which is no text; leave it out, or decode what it came from as UTF-8."
+        ) from None
 
 
 def _numbers(value: Any) -> bool:

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from crossdraft.engine.estimates import RequestDifficulty
 from crossdraft.engine.ledger import Ledger
 from crossdraft.engine.noise import Noise
 from crossdraft.engine.passes import Chunk, PassRow
+from crossdraft.engine.predictions import TextDrafts
 from crossdraft.engine.prefix_cache import CachedPrompt
 from crossdraft.engine.processors import TreeProcessors, impossible, verify_tree
 from crossdraft.engine.prompt import PromptIds, text_ids
@@ -35,6 +37,7 @@ from crossdraft.errors import ContextLengthError, CrossdraftError
 log = logging.getLogger(__name__)
 
 OnPiece = Callable[[Piece], None]
+FORCED = 0.95  # probability of what a structure forces: the model may write it in other tokens
 LEAST_ROUNDS = 8  # a shorter answer does not note why hardly anything was drafted
 
 
@@ -84,7 +87,8 @@ class RequestState:
         self.ends = frozenset(self.request.stop_token_ids)  # ids that end it, with the checkpoint's once it is known
         self.processors: TreeProcessors | None = None  # where the fast warpers do not suffice
         self.masks: Masks | None = None  # of the request's structure
-        self.forced = 0  # last nodes of its draft that the structure forces, and no drafter proposed
+        self.texts: TextDrafts | None = None  # drafts from its predictions and hints
+        self.added = 0  # last nodes of its draft that no drafter proposed
         self.finish: Finish | None = None
         self.notes: list[str] = []
         self.difficulty = RequestDifficulty()  # of its drafts, relative to the rates of all requests
@@ -297,23 +301,39 @@ class RequestState:
         kept = (node in allowed or (drawn_from[node] >= 0 and parents[node] in allowed) for node in range(len(parents)))
         return draft.keep([node for node, keep in enumerate(kept) if keep])
 
-    def with_forced(self, draft: Draft, nodes: int) -> Draft:
-        """A draft of at most `nodes` nodes, with what the structure forces behind its own, to which half are left."""
-        self.forced, most = 0, min(nodes, self.request.token_limit - len(self.tokens) - 1)
-        if self.masks is None or most < 1:
+    def free_drafts(self, nodes: int) -> list[Draft]:
+        """Drafts that cost no drafter: from the request's texts, and what its structure forces; `nodes` nodes at most.
+
+        Forced nodes come with a probability, each as likely as its siblings.
+        """
+        most = min(nodes, self.request.token_limit - len(self.tokens) - 1)
+        found = [] if self.texts is None else [self.permitted(self.texts.draft(most))]
+        if self.masks is not None and most > 0:
+            tree, probs = self.masks.forced(most), list[float]()
+            for parent in tree.parents:
+                probs.append(FORCED / len(tree.children(parent)) * (1.0 if parent == ROOT else probs[parent]))
+            found.append(Draft(tree, tuple(probs)))
+        return [draft for draft in found if len(draft.tree)]
+
+    def with_free(self, draft: Draft, free: Sequence[Draft], nodes: int) -> Draft:
+        """A draft of at most `nodes` nodes, with free drafts behind its own nodes, to which half of them are left."""
+        self.added, most = 0, min(nodes, self.request.token_limit - len(self.tokens) - 1)
+        if not free:
             return draft
-        forced = self.masks.forced(most)
-        own = draft.first(max(most - len(forced), most // 2))
-        tree = own.tree.union(forced).first(most)
+        added = reduce(DraftTree.union, (one.tree for one in free))
+        own = draft.first(max(most - len(added), most // 2))
+        tree = own.tree.union(added).first(most)
         if self.rule.chains and not tree.is_chain:
-            return draft
-        self.forced = len(tree) - len(own.tree)
+            if len(draft.tree):
+                return draft
+            tree = DraftTree.chain(added.main_path_tokens)
+        self.added = len(tree) - len(own.tree)
         return replace(own, tree=tree)
 
     def proposed(self, draft: Draft, path: Sequence[int]) -> tuple[Draft, list[int]]:
-        """The draft and its accepted path as the drafter knows them, without forced nodes."""
-        own = len(draft.tree) - self.forced
-        return draft.first(own) if self.forced else draft, [node for node in path if node < own]
+        """The draft and its accepted path as the drafter knows them, without added nodes."""
+        own = len(draft.tree) - self.added
+        return draft.first(own) if self.added else draft, [node for node in path if node < own]
 
     def emit(
         self, tree: DraftTree, accepted: Acceptance, logits: Tensor, origin: Origin, target: Target
@@ -335,6 +355,9 @@ class RequestState:
         self.context += taken
         if self.masks is not None:
             self.masks.commit(taken)
+        if self.texts is not None:
+            self.texts.commit(taken)
+            self.stats.predicted, self.stats.predicted_accepted = self.texts.predicted, self.texts.accepted
         for part, source in ((slice(cut), origin), (slice(cut, len(taken)), Origin.TARGET)):
             if taken[part]:
                 text = "".join(texts[part]) if self.request.stops else self.text.push(taken[part])

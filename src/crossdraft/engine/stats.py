@@ -31,6 +31,8 @@ class Stats:
     accepted: int = 0
     hidden_drafted: int = 0
     hidden_accepted: int = 0
+    predicted: int = 0  # tokens of the request's predictions,
+    predicted_accepted: int = 0  # and tokens of the answer that followed one of them
     bad_drafts: int = 0  # drafts that the target could not read: dropped
     policy_errors: int = 0  # errors in planning or measuring, which cost a draft at most
     accepted_at: list[int] = field(default_factory=list)  # [d]: drafts accepted at depth d+1
@@ -130,6 +132,8 @@ class Stats:
             "undrafted": self.undrafted,
             "drafted": self.drafted,
             "accepted": self.accepted,
+            "predicted": self.predicted,
+            "predicted_accepted": self.predicted_accepted,
             "bad_drafts": self.bad_drafts,
             "policy_errors": self.policy_errors,
             "tau": round(self.tau, 3),
