@@ -146,7 +146,7 @@ def drafts_from_texts(request: Request, text: TokenText, ends: Collection[int]) 
         ends: ids that end its answer.
     """
     tokenizer: Any = text.tokenizer
-    if tokenizer is None or not (request.predictions or request.hints):
+    if tokenizer is None or not any((*request.predictions, *request.hints)):  # empty ones are none
         return None
 
     def encode(given: str) -> list[int]:
@@ -155,4 +155,4 @@ def drafts_from_texts(request: Request, text: TokenText, ends: Collection[int]) 
 
     usual: int | None = tokenizer.eos_token_id
     end = usual if usual in ends else min(ends, default=None)
-    return TextDrafts(encode, request.predictions, request.hints, end)
+    return TextDrafts(encode, [*filter(None, request.predictions)], request.hints, end)

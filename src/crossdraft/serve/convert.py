@@ -60,6 +60,8 @@ def to_request(chat: ChatRequest, media: LoadedMedia, owner: str, longest: int, 
         top_logprobs=chat.top_logprobs or 0,
         namespace=owner,
         structure=structure_of(chat),
+        predictions=() if chat.prediction is None else chat.prediction.texts,
+        hints=chat.crossdraft.hints,
     )
 
 
@@ -84,8 +86,16 @@ def structure_of(chat: ChatRequest) -> Structure | None:
 
 
 def usage(*stats: Stats) -> dict[str, object]:
-    """OpenAI's `usage` object of one answer, or of several to the same prompt, which counts once."""
+    """OpenAI's `usage` object of one answer, or of several to the same prompt, which counts once.
+
+    A prediction's tokens that are not in the answer are its rejected ones.
+    """
     details = {"prompt_tokens_details": {"cached_tokens": stats[0].cached_tokens}}
+    if stats[0].predicted:
+        missing = sum(max(0, one.predicted - one.predicted_accepted) for one in stats)
+        accepted = sum(one.predicted_accepted for one in stats)
+        kinds = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": missing}
+        details["completion_tokens_details"] = kinds
     return usage_so_far(stats[0].prompt_tokens, sum(one.new_tokens for one in stats)) | details
 
 

@@ -259,6 +259,19 @@ class StructuredOutputs(Body):
         return self
 
 
+class Prediction(Body):
+    """OpenAI's `prediction`: what the answer is expected to be, or nearly so."""
+
+    type: Literal["content"]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The text, without its parts' borders; none if it is empty."""
+        parts = [self.content] if isinstance(self.content, str) else [part.text for part in self.content]
+        return tuple(filter(None, ["".join(parts)]))
+
+
 class Extras(Body):
     """Extra fields for our own clients, in `extra_body={"crossdraft": …}`.
 
@@ -266,11 +279,13 @@ class Extras(Body):
         provisional: also send the hidden draft, which may be taken back, during the prefill (streams only).
         origins: add to each piece which model drafted it, and when (streams only).
         timeline: send the timeline of both models and all figures at the end.
+        hints: texts that the answer may quote; see `Request.hints`.
     """
 
     provisional: bool = False
     origins: bool = False
     timeline: bool = False
+    hints: Annotated[list[str], Field(fail_fast=True)] = []
 
 
 class ChatRequest(Body):
@@ -303,6 +318,7 @@ class ChatRequest(Body):
     media_io_kwargs: MediaIo | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
+    prediction: Prediction | None = None
     crossdraft: Extras = Extras()
 
     # Accepted with their neutral values only:
