@@ -386,3 +386,30 @@ def test_what_is_asked_about_is_named_once(given, complaint, ask_anything, clip)
     status, shown, errors = ask_anything(*(str(clip.video) if one == "VIDEO" else one for one in given))
     assert (status, shown) == (2, "")
     assert complaint in " ".join(errors.split())
+
+
+def test_texts_change_nothing_but_what_is_drafted(ask, tmp_path):
+    _, shown, _ = ask("--json", "--drafter", "none")
+    truth = json.loads(shown)
+    files = {name: tmp_path / f"{name}.txt" for name in ("prediction", "hint")}
+    for path in files.values():
+        path.write_text(truth["text"])
+    given = [part for name, path in files.items() for part in (f"--{name}", str(path))]
+    status, shown, errors = ask("--json", "--drafter", "none", *given)
+    found = json.loads(shown)
+    assert (status, errors, found["tokens"]) == (0, "", truth["tokens"])
+    assert found["stats"]["predicted"] > 0 == truth["stats"]["predicted"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--prediction", "missing.txt"], "Cannot read missing.txt"),
+        (["--hint", "missing.pdf"], "missing.pdf|pypdf"),
+        (["--ocr", "tesseract"], "--ocr reads the words in images"),
+    ],
+)
+def test_texts_that_cannot_be_had_are_refused(ask, options, said):
+    status, _, errors = ask(*options)
+    assert status == 2
+    assert re.search(said, errors)

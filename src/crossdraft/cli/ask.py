@@ -10,6 +10,7 @@ from crossdraft.cli.options import AsJson, Force, NoColour, PairOptions, Recordi
 from crossdraft.cli.outputs import check_outputs, json_text
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import parse_json
+from crossdraft.side_text import read_hint, read_text
 
 if TYPE_CHECKING:
     from crossdraft.api import Engine
@@ -82,17 +83,42 @@ class StructureOptions:
         ((name, value),) = given.items()
         if name == "json_schema":
             inline = value.lstrip().startswith(("{", "true", "false"))
-            return Structure.json(value if inline else _text(Path(value)))
+            return Structure.json(value if inline else read_text(Path(value)))
         made = {"regex": Structure.regex, "choice": Structure.choice}.get(name)
-        return Structure.grammar(_text(value)) if made is None else made(value)
+        return Structure.grammar(read_text(value)) if made is None else made(value)
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = "it is no text" if isinstance(error, UnicodeDecodeError) else error.strerror
-        raise CrossdraftError(f"Cannot read {path}: {why}; check the path.") from None
+@dataclass(frozen=True, slots=True)
+class TextOptions:
+    """Options for texts that the answer is drafted from; it stays what it is without them."""
+
+    prediction: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="What the answer may be, or nearly so; repeatable.")
+    ] = None
+    hint: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="What it may quote: a text, subtitles (.srt, .vtt) or a PDF; repeatable."),
+    ] = None
+    ocr: Annotated[
+        str | None,
+        typer.Option(metavar="ENGINE", help="Read the images' words as a hint: tesseract, rapidocr, or a command."),
+    ] = None
+
+    def added(self, request: "Request") -> "Request":
+        """Add the files' texts to a request, and start reading its images.
+
+        Raises:
+            CrossdraftError: a file cannot be read, there is too much text, or the engine is not installed.
+        """
+        predictions, hints = [read_text(path) for path in self.prediction or ()], [*map(read_hint, self.hint or ())]
+        request = replace(request, predictions=predictions, hints=hints)
+        if self.ocr is None:
+            return request
+        if not any(part.kind == "image" for part in request.visuals):
+            raise CrossdraftError("--ocr reads the words in images; name one with --image.")
+        from crossdraft.ocr import Ocr
+
+        return Ocr(self.ocr).added(request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +224,7 @@ def ask(
     pair: PairOptions,
     sampling: SamplingOptions,
     structure: StructureOptions,
+    texts: TextOptions,
     output: OutputOptions,
     question: Annotated[
         list[str] | None, typer.Argument(help="What to ask, in plain words and quotes.", show_default=False)
@@ -212,7 +239,7 @@ def ask(
     recording.refuse_unused()
     constraint = structure.read()
     request = _request(shown.read(_question(question), pair.target), recording, pair, sampling, output)
-    request = replace(request, structure=constraint)
+    request = texts.added(replace(request, structure=constraint))
     from crossdraft.cli.reporting import import_engine
 
     import_engine()

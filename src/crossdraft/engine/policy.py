@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 HIDDEN_NODES = 64  # longest hidden draft
 ROUND_NODES = 32  # longest draft of a later round
 
+NO_DRAFTS: Sequence[Draft] = ()
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -143,7 +145,7 @@ class SpeculationPolicy:
         """Most nodes of a request's next draft, whoever makes it."""
         return self.nodes if state.tokens else max(self.nodes, self.hidden_nodes)
 
-    @harmless(())
+    @harmless(NO_DRAFTS)
     def free_drafts(self, state: RequestState, rows: int = 1) -> Sequence[Draft]:
         """A request's drafts that cost no drafter; of each the nodes that repay a wider pass, by its probabilities."""
         drafts = state.free_drafts(self.most_nodes(state))

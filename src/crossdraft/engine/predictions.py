@@ -11,9 +11,10 @@ from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from crossdraft.engine.detokenize import TokenText
-from crossdraft.engine.drafter import NOTHING, Draft
+from crossdraft.engine.drafter import Draft
 from crossdraft.engine.request import MOST_TEXT, Request
 from crossdraft.engine.tree import ROOT, DraftTree
 
@@ -26,8 +27,6 @@ SKIPS = np.array([0.35, 0.4, 0.12, 0.06, 0.04, 0.03])  # of an edit's token, to 
 JOINS = 0.03  # of an answer away from all texts, to join one, anywhere
 RATIO = 100.0  # most that a token counts: how much likelier it is where a text has it than elsewhere
 FOLLOWED, LEFT = 20.0, 2.0  # imagined tokens at which an answer followed its text, and at which it left it
-DECAY, IMAGINED = 0.98, 4.0  # of the comparison of the likeliest tokens' probabilities with how often they came
-PLACES = 8  # most places of the texts that are drafted from
 FAINT = 0.04  # least probability of a node
 
 
@@ -51,12 +50,12 @@ class TextDrafts:
         end: int | None = None,
     ) -> None:
         self._encode, self._end = encode, end
-        self._tokens = np.empty(0, np.int64)
-        # Probabilities of each place of the texts: the answer followed it up to here; the next token comes from here.
-        self._follows, self._edits, self._next = np.empty(0), np.empty(0), np.empty(0)
+        self._tokens = np.array([GAP])
+        # Probabilities of each place of the texts: the answer followed one up to it, or an edit ends there or later.
+        self._follows, self._edits = np.zeros(1), np.zeros(1)
+        self._ratios = np.ones(1)
         self._away = 1.0  # probability of being away from all texts
         self._steps, self._left = FOLLOWED + LEFT, LEFT
-        self._expected = self._came = IMAGINED
         texts = [encode(text) for text in predictions]
         self.predicted, self.accepted = sum(map(len, texts)), 0
         self._add([[*text, *([] if end is None else [end])] for text in texts], BEGINS)
@@ -66,36 +65,30 @@ class TextDrafts:
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Note tokens that joined the answer."""
-        for token in tokens if len(self._tokens) else ():
-            best = int(self._next.argmax())
-            prob, came = float(self._next[best]), bool(self._tokens[best] == token)
-            self._expected, self._came = self._expected * DECAY + prob, self._came * DECAY + came
-            if prob > 0.5:
-                self._steps, self._left = self._steps + 1, self._left + (not came)
-            following = np.where(self._tokens[:-1] == token, self._next[:-1] * self._ratios[:-1], 0.0)
-            edited, followed = float(self._edits.sum()), float(following.sum())
+        for token in tokens:
+            expected, edits = self._expected()
+            likeliest = int(expected.argmax())
+            if expected[likeliest] > 0.5:
+                self._steps, self._left = self._steps + 1, self._left + bool(self._tokens[likeliest] != token)
+            came = np.where(self._tokens == token, expected * self._ratios, 0.0)
+            followed, edited = float(came.sum()), float(edits.sum())
             away = self._away * (1 - JOINS) + edited * LEAVES
             total = followed + edited * (1 - LEAVES) + away
-            self._follows[0], self._follows[1:] = 0.0, following / total
-            self._edits *= (1 - LEAVES) / total
-            self._away = away / total
-            here = 2 * followed > total and int(following.argmax()) < self._foreseen
-            self.accepted += here and token != self._end
-            self._expect()
+            self._follows = np.roll(came, 1) / total  # the last token is a gap
+            self._edits, self._away = edits * ((1 - LEAVES) / total), away / total
+            foreseen = 2 * followed > total and int(came.argmax()) < self._foreseen
+            self.accepted += foreseen and token != self._end
 
     def draft(self, nodes: int) -> Draft:
         """The likeliest `nodes` nodes, likeliest first; none where the answer is away from all texts."""
-        self._add_late()
-        trust = min(1.0, self._came / self._expected)
-        places = np.flatnonzero(self._next * trust >= FAINT)
-        places = places[np.argsort(-self._next[places], kind="stable")[:PLACES]]
-        if not len(places) or nodes < 1:
-            return NOTHING
-        stays = 1 - self._left / self._steps
+        if done := [hint for hint in self._late if hint.done()]:
+            self._late = [hint for hint in self._late if hint not in done]
+            self._add([self._encode(hint.result()[:MOST_TEXT]) for hint in done if hint.exception() is None])
+        expected, _ = self._expected()
         at: dict[tuple[int, int], int] = {}
         probs: list[float] = []
-        for place in places.tolist():
-            parent, prob = ROOT, float(self._next[place]) * trust
+        for place in np.flatnonzero(expected >= FAINT).tolist():
+            parent, prob = ROOT, float(expected[place])
             for token in self._tokens[place : place + nodes].tolist():
                 if token == GAP or prob < FAINT:
                     break
@@ -103,38 +96,30 @@ class TextDrafts:
                 if node == len(probs):
                     probs.append(0.0)
                 probs[node] += prob
-                parent, prob = node, prob * stays
+                parent, prob = node, prob * (1 - self._left / self._steps)
         tree = DraftTree(tuple(token for _, token in at), tuple(parent for parent, _ in at))
         best = sorted(range(len(probs)), key=probs.__getitem__, reverse=True)[:nodes]
         return Draft(tree, tuple(probs)).keep(best)
 
-    def _expect(self) -> None:
-        """Find where the next token may come from, before it is known."""
+    def _expected(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """[N] probability that the next token comes from each place; and of edits' ends, if it is part of an edit."""
         left, size = self._left / self._steps, len(self._tokens)
-        edits = self._edits * CLOSES + np.convolve(self._follows * left, OMITS)[:size]
-        self._next = self._follows * (1 - left) + edits + self._away * JOINS / size
-        edits = self._edits * (1 - CLOSES) + self._follows * (left * (1 - OMITS.sum()))
-        self._edits = np.convolve(edits, SKIPS)[:size]
+        begun = self._follows * left
+        ended = self._edits * CLOSES + np.convolve(begun, OMITS)[:size]
+        edits = np.convolve(self._edits * (1 - CLOSES) + begun * (1 - OMITS.sum()), SKIPS)[:size]
+        return self._follows * (1 - left) + ended + self._away * JOINS / size, edits
 
     def _add(self, texts: Sequence[list[int]], begins: float = 0.0) -> None:
         """Add texts; with the probability `begins` the answer begins as one of them does."""
         if not texts:
             return
         follows = [[begins / len(texts)] + [0.0] * len(text) for text in texts]
-        self._tokens = np.concatenate([self._tokens, *([*text, GAP] for text in texts)]).astype(np.int64)
         self._follows = np.concatenate([self._follows, *follows])
+        self._tokens = np.concatenate([self._tokens, *([*text, GAP] for text in texts)])
         self._edits = np.pad(self._edits, (0, len(self._tokens) - len(self._edits)))
         self._away -= begins
         _, kinds, counts = np.unique(self._tokens, return_inverse=True, return_counts=True)
         self._ratios = np.minimum(RATIO, len(self._tokens) / (1 + counts[kinds]))
-        self._expect()
-
-    def _add_late(self) -> None:
-        done = [hint for hint in self._late if hint.done()]
-        if done:
-            self._late = [hint for hint in self._late if hint not in done]
-            read = [hint.result() for hint in done if not hint.cancelled() and hint.exception() is None]
-            self._add([self._encode(text[:MOST_TEXT]) for text in read])
 
 
 def drafts_from_texts(request: Request, text: TokenText, ends: Collection[int]) -> TextDrafts | None:

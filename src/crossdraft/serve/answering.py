@@ -191,7 +191,7 @@ class Answering:
         )
         if question.max_new_tokens is None:
             question = replace(question, max_new_tokens=service.open_length(client))
-        return question
+        return question if service.ocr is None else service.ocr.added(question)
 
     def count(self, *answers: Answer) -> None:
         """Count answers, and note their figures for the log."""

@@ -11,6 +11,7 @@ import numpy as np
 from crossdraft.api import Engine, Request, default_drafter
 from crossdraft.engine.runner.runner import refusals_unlogged
 from crossdraft.errors import CrossdraftError
+from crossdraft.ocr import Ocr
 from crossdraft.serve.bodies import BodyLimits
 from crossdraft.serve.decode import MediaDecoder
 from crossdraft.serve.errors import bad_request, overloaded, too_many
@@ -129,6 +130,7 @@ class Service:
     ) -> None:
         self.settings, self.engine = settings, engine
         self.created = int(time.time())
+        self.ocr = None if settings.ocr is None else Ocr(settings.ocr)
         self.draining = False
         self.bodies = BodyLimits(settings.bodies_bytes, settings.largest_body)
         self.anybody = Client("", settings.requests_per_minute, settings.concurrent)

@@ -171,6 +171,9 @@ class ServerSettings(EngineSettings):
     media_cache_bytes: int = _setting(
         "Media", 256 * MIB, "bytes of decoded frames and events that are kept for later requests", ge=0
     )
+    ocr: str | None = _setting(
+        "Media", None, "an OCR engine, whose words of a request's images are hints: see --ocr of ask"
+    )
     decode_workers: int = _setting("Media", 2, "processes that decode media", ge=1)
     decode_seconds: float = _setting("Media", 20, "seconds in which one image, clip or recording must be decoded", gt=0)
     decode_bytes: int = _setting("Media", 2048 * MIB, "bytes of address space of a process that decodes", ge=256 * MIB)
