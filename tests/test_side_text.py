@@ -26,8 +26,8 @@ PDF = b"""%PDF-1.4
 1 0 obj <</Type/Catalog/Pages 2 0 R>> endobj
 2 0 obj <</Type/Pages/Kids[3 0 R]/Count 1>> endobj
 3 0 obj <</Type/Page/Parent 2 0 R/Contents 4 0 R/Resources<</Font<</F 5 0 R>>>>/MediaBox[0 0 300 100]>> endobj
-4 0 obj <</Length %d>> stream
-%s
+4 0 obj <</Length LENGTH>> stream
+SHOWN
 endstream endobj
 5 0 obj <</Type/Font/Subtype/Type1/BaseFont/Helvetica>> endobj
 trailer <</Root 1 0 R>>
@@ -37,7 +37,7 @@ PIXELS = np.full((40, 60, 3), 255, np.uint8)
 
 def pdf(words):
     shown = b"BT /F 12 Tf 10 50 Td (" + words + b") Tj ET" if words else b""
-    return PDF % (len(shown), shown)
+    return PDF.replace(b"LENGTH", b"%d" % len(shown)).replace(b"SHOWN", shown)
 
 
 def engine(tmp_path, body):

@@ -17,8 +17,6 @@ log = logging.getLogger(__name__)
 HIDDEN_NODES = 64  # longest hidden draft
 ROUND_NODES = 32  # longest draft of a later round
 
-NO_DRAFTS: Sequence[Draft] = ()
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -145,14 +143,14 @@ class SpeculationPolicy:
         """Most nodes of a request's next draft, whoever makes it."""
         return self.nodes if state.tokens else max(self.nodes, self.hidden_nodes)
 
-    @harmless(NO_DRAFTS)
-    def free_drafts(self, state: RequestState, rows: int = 1) -> Sequence[Draft]:
+    @harmless(tuple[Draft, ...]())
+    def free_drafts(self, state: RequestState, rows: int = 1) -> tuple[Draft, ...]:
         """A request's drafts that cost no drafter; of each the nodes that repay a wider pass, by its probabilities."""
         drafts = state.free_drafts(self.most_nodes(state))
         if self.adaptive:
             kept = [self.cost.worthwhile(one.tree.parents, one.path_probs, rows=rows) for one in drafts]
             drafts = [draft.keep(nodes) for draft, nodes in zip(drafts, kept, strict=True) if nodes]
-        return drafts
+        return tuple(drafts)
 
     # -- what is observed ----------------------------------------------------------------------------------------
 
