@@ -50,7 +50,7 @@ TAKEN_OUT = {
     **dict.fromkeys(("pass", "partial", "griffin", "dream", "glide"), "write eagle2"),
     **dict.fromkeys(("cascade", "pyramid", "adaedl"), "name its part"),
 }
-"""Drafters of version 0.1 that gained nothing, and what to write in their place."""
+"""Drafters of version 0.1 that were no faster than simpler ones, and what to write in their place."""
 
 METHODS: Table[Method] = Table(GROUP, Method, "drafter", SHIPPED)
 """Every drafter: those in `SHIPPED`, those that were registered, and those of other installed packages."""
@@ -76,7 +76,7 @@ def method_of(name: str) -> Method:
     if name in METHODS:
         return METHODS[name]
     if name in TAKEN_OUT:
-        raise CrossdraftError(f"The drafter '{name}' was taken out in 0.2: it gained nothing; {TAKEN_OUT[name]}.")
+        raise CrossdraftError(f"The drafter '{name}' was taken out in 0.2: simpler ones are as fast; {TAKEN_OUT[name]}.")
     hint = f" (did you mean 'union:{name}'?)" if "," in name else did_you_mean(name, METHODS)
     raise CrossdraftError(
         f"There is no drafter '{name}'{hint}; `crossdraft drafters` lists them, or give the folder of one."
