@@ -252,7 +252,6 @@ def test_a_memory_works_in_a_process_of_its_own(pair, requests, alone, tmp_path)
         ("event_medusa:tree=beams", "no setting 'tree'; its settings are: dir,model=event,words"),
         ("event_medusa:dir=nowhere", "no folder nowhere"),
         ("union:event=3,memory,ngram", "'union' has no settings"),
-        ("lookahead:window=4", "'lookahead' was taken out in 0.2.*; write ngram"),
         ("griffin:tree=chain", "'griffin' was taken out in 0.2.*; write eagle2"),
         ("event:words=9", "'event' got words=9; words must be a whole number from 1 to 3"),
         ("event_medusa:words=4", "words must be a whole number from 1 to 3"),

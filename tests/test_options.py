@@ -50,7 +50,6 @@ def test_there_are_no_more_options_than_a_page_holds_and_help_says_each():
         ({"rule": "typcal"}, "no acceptance rule 'typcal' .did you mean 'typical'"),
         ({"rule": 3}, "rule is 3; give a string"),
         ({"placement": ["inline"]}, "Unknown placement"),
-        ({"parallel": "pearl"}, "Unknown parallel 'pearl'; choose one of auto, off, ssd"),
         ({"adaptive": "no"}, "Unknown adaptive 'no'; choose one of True, False"),
         ({"compile": True, "lossy_prefill": "pool"}, "lossy_prefill and compile exclude each other"),
         ({"placement": "process", "hidden": "before"}, "placement is 'process' and hidden is 'before'"),

@@ -76,7 +76,7 @@ def method_of(name: str) -> Method:
     if name in METHODS:
         return METHODS[name]
     if name in TAKEN_OUT:
-        raise CrossdraftError(f"The drafter '{name}' was taken out in 0.2: simpler ones are as fast; {TAKEN_OUT[name]}.")
+        raise CrossdraftError(f"The drafter '{name}' was taken out in 0.2: others are as fast; {TAKEN_OUT[name]}.")
     hint = f" (did you mean 'union:{name}'?)" if "," in name else did_you_mean(name, METHODS)
     raise CrossdraftError(
         f"There is no drafter '{name}'{hint}; `crossdraft drafters` lists them, or give the folder of one."
