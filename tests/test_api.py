@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -35,6 +36,27 @@ def test_one_request_or_several(pair, request_, alone):
     ) as engine:
         assert engine.generate(request_).tokens == alone.tokens
         assert [answer.tokens for answer in engine.generate([request_] * 3)] == [alone.tokens] * 3
+
+
+def test_several_answers_to_one_request(pair, request_):
+    """Drawn apart, the first as that of one; whatever drafts, one at a time or two."""
+    sampled = replace(request_, sampling=cd.Sampling(temperature=1.5, seed=5))
+    with cd.Engine.load(str(pair.target), None) as engine:
+        wanted = [engine.generate(replace(one)).tokens for one in sampled.several(3)]
+        assert engine.generate(sampled).tokens == wanted[0]
+        assert len(set(wanted)) == 3
+        with pytest.raises(cd.CrossdraftError, match="greedy ones are equal"):
+            engine.generate(request_.several(2))
+        unseeded = replace(request_, sampling=cd.Sampling(temperature=1.5), max_new_tokens=24)
+        assert len({one.stats.seed for one in engine.generate(unseeded.several(3))}) == 3
+    for more in ({}, {"max_batch": 2}, {"cache_bytes": 0}):
+        options = cd.Options(placement="inline", adaptive=False, **more)
+        with cd.Engine.load(str(pair.target), str(pair.event), options) as engine:
+            found = engine.generate(sampled.several(3))
+        assert [one.tokens for one in found] == wanted
+        prompt = found[0].stats.prompt_tokens
+        assert [one.stats.cached_tokens for one in found] == [0, prompt - 1, prompt - 1]
+        assert sum(one.stats.accepted for one in found) > 0
 
 
 def test_a_stream_ends_with_the_answer(pair, request_, alone):

@@ -281,10 +281,12 @@ class Engine:
     def _submit(
         self, request: Request, on_piece: OnPiece | None = None, *, provisional: bool = True, patient: bool = False
     ) -> PendingAnswer:
-        if request.together and request.sampling.over(self.target.defaults.sampling).greedy:
+        if request.group and request.sampling.over(self.target.defaults.sampling).greedy:
             raise CrossdraftError(
                 "Several answers are asked for, and greedy ones are equal; give a temperature above 0, or ask for one."
             )
+        if not shares_prefixes(self.options.lossy_prefill):
+            request = replace(request)  # without its group
         checked = checked_by(self.target)
         check = None if checked is None else checked.check_of(request, self._scheduler)
         asked = request if check is None else replace(request, extras={CHECK: check})

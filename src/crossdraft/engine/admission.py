@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from crossdraft.engine.arrivals import VisualFuture
-from crossdraft.engine.cache import KVCache
+from crossdraft.engine.cache import KVCache, KVPrefix
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.heap import RequestTrimmer
 from crossdraft.engine.fast.pinning import done_on
@@ -23,6 +23,7 @@ from crossdraft.engine.policy import SpeculationPolicy
 from crossdraft.engine.prefix_cache import PrefixCache
 from crossdraft.engine.processors import for_drafter
 from crossdraft.engine.prompt import Encoded
+from crossdraft.engine.prompt_features import SharedPrompt
 from crossdraft.engine.queue import RequestQueue, precedence
 from crossdraft.engine.request import Finish
 from crossdraft.engine.request_state import Job, RequestState
@@ -55,6 +56,7 @@ class Admission:
         self._side: ThreadPoolExecutor | None = None  # one thread, while there is work for it
         self._work: Future[Any] | None = None  # the last work given to that thread
         self.heap = RequestTrimmer()
+        self._shared: dict[object, SharedPrompt] = {}  # prompts that waiting requests share, by their group
 
     def spare_cores(self) -> tuple[int, ...]:
         """Cores that the loop may use besides its own."""
@@ -146,10 +148,12 @@ class Admission:
     def _started(self, job: Job) -> RequestState:
         """Make the state of a new request; the drafter may have begun the request before the target."""
         job.request.check_length(self.target.context)  # before any model reads it
+        group = job.request.group
         job = replace(job, request=self.prefixes.identify(self.target.defaults.resolve(job.request)))
         check_bias(job.request.sampling.token_bias, self.target.vocab_size)
         self.drafter.resume()
         state = RequestState(job, rule_for(self.rule, job.request.sampling), learns=self.drafter.needs.learns)
+        state.shared = None if group is None else self._shared.setdefault(group, SharedPrompt())
         if self.queue.rows and self.drafter.needs.visual:
             state.visual_features = VisualFuture()  # begun now, the drafter would hold up others' drafts
         else:
@@ -198,7 +202,7 @@ class Admission:
         except BaseException:
             self.cache.drop_row(row)
             raise
-        state.cache_row = row
+        state.cache_row, state.prefix = row, KVPrefix()
         self.queue.rows.append(state)
 
     def _fits(self, state: RequestState) -> bool:
@@ -233,7 +237,11 @@ class Admission:
     def retire(self) -> None:
         """Take back the rows of requests that are over; the last row moves into the gap."""
         queue = self.queue
+        waiting = {job.request.group for job in queue.waiting.values()} if self._shared else ()
+        self._shared = {group: kept for group, kept in self._shared.items() if group in waiting}
         for state in queue.states:
+            if state.shared not in self._shared.values():
+                state.shared = None
             if state.pending or state not in queue.rows:
                 state.check_cancelled()
                 if state.tokens:

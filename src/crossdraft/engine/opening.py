@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from crossdraft.engine.cache import KVPrefix
 from crossdraft.engine.checks import check_prompt
 from crossdraft.engine.drafter import NO_NEEDS, Needs
 from crossdraft.engine.passes import Chunk
@@ -87,26 +88,39 @@ class Opening:
 
     def _open(self) -> Generator[Work, Any, None]:
         """Yield each step, which any thread may do, and take its result."""
-        state, target = self.state, self._target
+        state, target, shared = self.state, self._target, self.state.shared
+        apart = self.needs.nothing and not self.needs.visual
+        found = None if self._again or shared is None or not (apart or shared.drafting) else shared.known
         if state.known is not None:
             needs = NO_NEEDS if state.tokens else self.needs
             known = self._prefixes.lookup(target, state.known.prompt, state.request, needs)
         else:
-            prompt = yield self._prepare
-            known = self._prefixes.lookup(target, prompt, state.request, self.needs)
+            prompt = yield partial(self._prepare, found)
+            known = found or self._prefixes.lookup(target, prompt, state.request, self.needs)
             state.begin(known, target)
-        encoding = known.encoding(always=state.visual_features is not None and not self._again)
-        made = encoding.make() if encoding.done else (yield partial(self._encode, encoding))
-        encoded = encoding.keep(made)
+        if shared is None or found is None:
+            encoding = known.encoding(always=state.visual_features is not None and not self._again)
+            made = encoding.make() if encoding.done else (yield partial(self._encode, encoding))
+            encoded = encoding.keep(made)
+        else:
+            encoded = shared.encoded
         if not self._again:
             self._show(encoded)
         self._plan(known, encoded)
+        if shared is not None and shared.reading is not None and found is not None:
+            state.features = shared.reading.first(len(known.prefix))
+        elif shared is not None:
+            shared.encoded = encoded
+            if target.traits.mixers:  # states are known where a pass ends
+                last = state.pending[-1]
+                parts = target.split(last, max(1, len(last.tokens) - 1))
+                state.pending[-1:] = [part for part in parts if part is not None]
 
     def _plan(self, known: CachedPrompt, encoded: Encoded) -> None:
         """Store in the request's state the pieces to be read into its row."""
         state, target = self.state, self._target
         whole = bool(state.tokens) or not state.drafting
-        state.known, state.prefix = known, known.prefix
+        state.known, state.prefix = replace(known, prefix=KVPrefix()), known.prefix
         state.pending, state.rope_delta = target.chunks(known.prompt, encoded, len(known.prefix), whole=whole)
         if state.tokens:  # the answer so far is read too, up to the root
             state.pending = [replace(chunk, skip_logits=True) for chunk in state.pending]
@@ -121,10 +135,10 @@ class Opening:
         given = [piece.positions for piece in pieces if piece.positions is not None]
         return torch.cat(given, -1) if given else None
 
-    def _prepare(self) -> Prompt:
+    def _prepare(self, known: CachedPrompt | None) -> Prompt:
         state, target = self.state, self._target
         with state.ledger.stage("prepare"):
-            made = target.prepare(state.request)
+            made = target.prepare(state.request) if known is None else known.prompt
             check_prompt(made.input_ids, embedded_ids(target.model.config), target.traits.visual_ids)
             if (structure := state.request.structure) is not None:
                 state.masks = structure.begin(target.text, target.vocab_size, target.defaults.eos)

@@ -1,12 +1,15 @@
-"""Hidden layers of a prompt as it is read, for a drafter that looks into the target."""
+"""What is kept of a prompt as it is read: hidden layers for a drafter, and all of it for requests that share it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from crossdraft.engine.cache import KVPrefix
+from crossdraft.engine.cache import KVCache, KVPrefix
 from crossdraft.engine.drafter import Needs, PromptFeatures
+from crossdraft.engine.prefix_cache import CachedPrompt
+from crossdraft.engine.prompt import Encoded
 
 
 class PromptReading:
@@ -38,6 +41,15 @@ class PromptReading:
             self._text.append({layer: states[front:] for layer, states in layers.items()})
         self._read += tokens
 
+    def first(self, tokens: int) -> "PromptReading":
+        """A copy that has read the first `tokens` tokens, which reach behind the cut."""
+        copy = PromptReading(self.cut, KVPrefix(hidden=tuple(self._front)), self._positions)
+        layers = sorted(set.intersection(*map(set, self._text))) if self._text else []
+        text = zip(layers, self.text(layers), strict=True)
+        copy._text = [{layer: states[: tokens - self.cut] for layer, states in text}]
+        copy._read = tokens
+        return copy
+
     def front(self) -> dict[int, Tensor]:
         """[cut, h] features in front of the cut, of each layer of which all are known."""
         known = set[int]().union(*self._front)
@@ -56,3 +68,29 @@ class PromptReading:
         front = self.front() if layers else {}
         visual = {one: front[one] for one in layers if one in front}
         return PromptFeatures(tuple(ids[self.cut :]), tuple(ids[: self.cut]), visual, self._positions)
+
+
+@dataclass(eq=False)
+class SharedPrompt:
+    """A prompt that several requests share: the first one leaves here what the others go on from.
+
+    Args:
+        encoded: its visual features.
+        known: the prompt, once it is read; its prefix is all of it but the last token.
+        reading: its features for the drafter.
+        drafting: whether these are as the drafter needs them.
+    """
+
+    encoded: Encoded = field(default_factory=dict[str, object])
+    known: CachedPrompt | None = None
+    reading: PromptReading | None = None
+    drafting: bool = False
+
+    def keep(self, known: CachedPrompt, cache: KVCache, row: int, reading: PromptReading, *, drafting: bool) -> None:
+        """Keep a prompt that a row of the cache holds, if the row has its states before the last token."""
+        count = len(known.prompt) - 1
+        ends = cache.lengths[row] == count if cache.keeps_states else cache.lengths[row] > count
+        text = int(known.prompt.input_ids[-1]) not in known.target.traits.visual_ids
+        if self.known is None and count and ends and text:
+            prefix = KVPrefix(((cache.span(row, 0, count), count),))
+            self.known, self.reading, self.drafting = replace(known, prefix=prefix), reading.first(count), drafting

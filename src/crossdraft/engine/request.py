@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -105,8 +105,8 @@ class Request(NamedFields):
     # Digests of what the request shows (`engine.content.Content`), and whether that is cached. The engine sets both.
     content: Any = field(default=None, repr=False, compare=False)
     known: bool = field(default=False, repr=False, compare=False)
-    # Whether it is one of `several`.
-    together: bool = field(default=False, repr=False, compare=False)
+    # The same object in requests that `several` made of one; a copy by `dataclasses.replace` has none.
+    group: object = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.max_new_tokens is not None:
@@ -226,17 +226,20 @@ class Request(NamedFields):
         """The last clip; `None` if there is none."""
         return next((part.value for part in reversed(self.visuals) if part.kind == "video"), None)
 
-    def several(self, count: int) -> "list[Request]":
+    def several(self, count: int) -> list[Self]:
         """Requests for `count` answers that are drawn independently; the first one's is the request's own.
 
-        Answer i draws by the seed and i; without a seed each draws one of its own. `Engine.generate` takes them, and
-        refuses greedy ones, whose answers would be equal.
+        Answer i draws by the seed and i; without a seed each draws one of its own. `Engine.generate` takes them: their
+        prompt is read once. It refuses greedy ones, whose answers would be equal.
         """
         if whole("count", count) == 1:
             return [self]
-        seed = self.sampling.seed
-        drawn = [replace(self.sampling, seed=None if seed is None else seed_of(seed, at)) for at in range(count)]
-        return [replace(self, sampling=sampling, together=True) for sampling in drawn]
+        seed, group = self.sampling.seed, object()
+        seeds = [None if seed is None else seed_of(seed, at) for at in range(count)]
+        found = [replace(self, sampling=replace(self.sampling, seed=one)) for one in seeds]
+        for request in found:
+            object.__setattr__(request, "group", group)
+        return found
 
     def without_pixels(self) -> "Request":
         """The request without decoded images and frames, which are large; paths of files stay."""

@@ -25,7 +25,7 @@ from crossdraft.engine.predictions import TextDrafts
 from crossdraft.engine.prefix_cache import CachedPrompt
 from crossdraft.engine.processors import TreeProcessors, impossible, verify_tree
 from crossdraft.engine.prompt import PromptIds, text_ids
-from crossdraft.engine.prompt_features import PromptReading
+from crossdraft.engine.prompt_features import PromptReading, SharedPrompt
 from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request, TopTokens
 from crossdraft.engine.sampling import SEEDS, warp_tree
 from crossdraft.engine.stats import Stats
@@ -78,11 +78,9 @@ class RequestState:
         if not job.request.sampling.greedy:
             unknown = learns and not rule.invariant
             self.seed = self.stats.seed = secrets.randbelow(SEEDS) if unknown else job.request.sampling.seed or 0
-        self.context: list[int] = []  # prompt and answer, as repetition penalties see them
-        self.tokens: list[int] = []
+        self.context, self.tokens = list[int](), list[int]()  # prompt and answer, and the answer
         self.pieces: list[Piece] = []
-        self.logprobs: list[float] = []
-        self.top_logprobs: list[TopTokens] = []
+        self.logprobs, self.top_logprobs = list[float](), list[TopTokens]()
         self.text = AnswerText(TokenText(lambda tokens: ""))  # the answer's text, set once the prompt is known
         self.ends = frozenset(self.request.stop_token_ids)  # ids that end it, with the checkpoint's once it is known
         self.processors: TreeProcessors | None = None  # where the fast warpers do not suffice
@@ -98,7 +96,8 @@ class RequestState:
         self.cache_row = -1  # its row of the cache, while it has one
         self.known: CachedPrompt | None = None  # its prompt, once it is prepared
         self.pending: list[Chunk] = []  # chunks of its prompt still to be read; empty = its root is read next
-        self.prefix = KVPrefix()  # cached beginning of its prompt
+        self.prefix = KVPrefix()  # cached beginning of its prompt, until it has a row
+        self.shared: SharedPrompt | None = None  # of the requests that share its prompt
         self.rope_delta = 0
         self.features: PromptReading | None = None  # hidden layers of its prompt for its drafter, until a commit
         self.visual_features: VisualFuture | None = None  # for its drafter
@@ -142,9 +141,11 @@ class RequestState:
         self.pending = [*([] if rest is None else [rest]), *self.pending[1:]]
 
     def keep_prompt(self, cache: KVCache) -> None:
-        """Let the prefix cache keep the prompt, which its row of `cache` holds."""
+        """Let the prefix cache, and requests that share it, keep the prompt, which its row of `cache` holds."""
         if self.known is not None and self.features is not None:
             self.known.store(cache, self.cache_row, self.features.cut, self.features.front())
+            if self.shared is not None:
+                self.shared.keep(self.known, cache, self.cache_row, self.features, drafting=self.drafting)
 
     def output(
         self, needs: Needs, draft: Draft, path: Sequence[int], tokens: tuple[int, ...], hidden: Sequence[Tensor]
