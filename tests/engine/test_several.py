@@ -105,11 +105,11 @@ def test_who_looks_into_the_target_sees_the_same_of_every_answer(needs, text):
         return [answer.stats.cached_tokens for answer in found], [answer.tokens for answer in found], drafter.outputs
 
     cached, tokens, shared = outputs(request.several(3))
-    _, wanted, apart = outputs([replace(one) for one in request.several(3)])
+    _, wanted, single = outputs([replace(one) for one in request.several(3)])
     prompt = 5 if text else len(zoo.prompt)
     assert cached == [0, prompt - 1, prompt - 1]
     assert tokens == wanted
-    for ours, theirs in zip(shared, apart, strict=True):
+    for ours, theirs in zip(shared, single, strict=True):
         assert ours.tokens == theirs.tokens
         for layer, features in theirs.hidden.items():
             torch.testing.assert_close(ours.hidden[layer], features, atol=1e-10, rtol=0)
@@ -227,16 +227,16 @@ def test_seeds_are_those_of_single_requests():
 @pytest.mark.parametrize("position", [0, 1, 7])
 @pytest.mark.parametrize("pair", [(0, 1), (0, 7), (1, 2), (3, 6)])
 def test_answers_are_independent(pair, position):
-    """A chi-square test of the joint draws of two answers over many seeds, against the product of their law."""
-    law, seeds = Language(5, seed=11, sharpness=1.5)(()), 20_000
+    """A chi-square test of the joint draws of two answers over many seeds, against the product of their weights."""
+    weights, seeds = Language(5, seed=11, sharpness=1.5)(()), 20_000
     counts = torch.zeros(5, 5, dtype=torch.double)
     for seed in range(seeds):
-        drawn = [choose(law, seed_of(seed, answer), position) for answer in pair]
+        drawn = [choose(weights, seed_of(seed, answer), position) for answer in pair]
         counts[drawn[0], drawn[1]] += 1
-    joint = (law.double()[:, None] * law.double()[None]).flatten()
+    joint = (weights.double()[:, None] * weights.double()[None]).flatten()
     assert stats.chisquare(counts.flatten().numpy(), (seeds * joint / joint.sum()).numpy()).pvalue > 1e-3
     same = torch.zeros(5, 5, dtype=torch.double)  # the same with one seed for both would show
     for seed in range(1000):
-        drawn = [choose(law, seed, position) for _ in pair]
+        drawn = [choose(weights, seed, position) for _ in pair]
         same[drawn[0], drawn[1]] += 1
     assert stats.chisquare(same.flatten().numpy(), (1000 * joint / joint.sum()).numpy()).pvalue < 1e-9

@@ -89,8 +89,8 @@ class Opening:
     def _open(self) -> Generator[Work, Any, None]:
         """Yield each step, which any thread may do, and take its result."""
         state, target, shared = self.state, self._target, self.state.shared
-        apart = self.needs.nothing and not self.needs.visual
-        found = None if self._again or shared is None or not (apart or shared.drafting) else shared.known
+        alone = self.needs.nothing and not self.needs.visual
+        found = None if self._again or shared is None or not (alone or shared.drafting) else shared.known
         if state.known is not None:
             needs = NO_NEEDS if state.tokens else self.needs
             known = self._prefixes.lookup(target, state.known.prompt, state.request, needs)

@@ -1,4 +1,4 @@
-"""What is kept of a prompt as it is read: hidden layers for a drafter, and all of it for requests that share it."""
+"""Parts of a prompt that are kept as it is read: layers for a drafter, all of it for requests that share it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
