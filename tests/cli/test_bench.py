@@ -168,7 +168,7 @@ def test_sampled_answers_are_compared_per_token_and_called_neither_identical_nor
         (["--max-new-tokens=0"], "--max-new-tokens is 0"),
         (["--temperature=-1"], "temperature is -1"),
         (["--json-out=."], "Cannot write ."),
-        (["--plot=bars.pdf"], "writes .png or .svg"),
+        (["--plot=bars.pdf"], "written as .svg or .png"),
     ],
 )
 def test_bad_input_is_one_sentence_and_nothing_else_is_drawn(arguments, part, models, capsys):
@@ -371,7 +371,7 @@ def test_heads(pair, models, tmp_path, capsys):
         (["--drafter=ngram", "--temperatures="], "Name each temperature once"),
         (["--drafter=ngram", "--nodes=0"], "at least 1 node"),
         (["--drafter=ngram", "--pairs=0"], "pairs is 0"),
-        (["--drafter=ngram", "--plot=bars.pdf"], "writes .png or .svg"),
+        (["--drafter=ngram", "--plot=bars.pdf"], "written as .svg or .png"),
         (["--drafter=ngram", "--json-out=."], "Cannot write ."),
         (["--drafter=ngram", "--target=nowhere"], "nowhere"),
     ],
