@@ -95,6 +95,14 @@ def test_the_words_of_all_images_become_one_late_hint(tmp_path):
     assert late.result(10) == 2 * line
 
 
+def test_an_engine_is_told_no_secrets(tmp_path, monkeypatch):
+    monkeypatch.setenv("CROSSDRAFT_KEY", "secret")
+    request = Ocr(engine(tmp_path, "import os; print(sorted(os.environ))")).added(Request("?", image=PIXELS))
+    found = words(request)
+    assert "PATH" in found
+    assert "CROSSDRAFT" not in found
+
+
 def test_without_images_or_room_nothing_is_read(tmp_path):
     reads = Ocr(engine(tmp_path, "print(1)"))
     for request in (Request("?", "clip.mp4"), Request("?", image=PIXELS, predictions=["a"] * 8)):

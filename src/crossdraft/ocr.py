@@ -34,6 +34,7 @@ INSTALL = {
     "tesseract": "install Debian's tesseract-ocr, or say rapidocr",
     "rapidocr": "pip install rapidocr-onnxruntime, or say tesseract",
 }
+KEPT = ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "PYTHONPATH", "TESSDATA_PREFIX")  # of the environment: no secrets
 ONE_THREAD = {"OMP_THREAD_LIMIT": "1", "OMP_NUM_THREADS": "1"}  # the other cores are the models'
 OCR_S = 20.0  # for all images of a request
 MOST_IMAGES = 8
@@ -90,7 +91,7 @@ class Ocr:
                 stdin=png,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env=os.environ | ONE_THREAD,
+                env={name: os.environ[name] for name in KEPT if name in os.environ} | ONE_THREAD,
                 start_new_session=True,  # so that what it starts ends with it
             ) as process:
                 timer = threading.Timer(seconds, _kill, [process.pid])

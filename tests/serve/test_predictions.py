@@ -4,6 +4,9 @@ import openai
 import pytest
 
 from crossdraft import Request
+from crossdraft.errors import CrossdraftError
+from crossdraft.serve.service import load_engine
+from crossdraft.serve.settings import ServerSettings
 from tests.serve.conftest import QUESTION, body
 
 
@@ -66,3 +69,22 @@ def test_bad_ones_are_refused(server, fields, part, stream):
     with pytest.raises(openai.BadRequestError) as caught:
         server.client().chat.completions.create(**body(**fields, stream=stream))
     assert part in str(caught.value)
+
+
+def test_words_in_images_are_hints_where_the_setting_says_so(server, monkeypatch):
+    """An answer about an image is the same, and the engine was asked once."""
+    seen = []
+
+    class Engine:
+        def added(self, request):
+            seen.append([part.kind for part in request.visuals])
+            return request
+
+    monkeypatch.setattr(server.service, "ocr", Engine())
+    server.client().chat.completions.create(**body(max_tokens=4))
+    assert len(seen) == 1
+
+
+def test_a_missing_engine_is_refused_before_anything_is_loaded():
+    with pytest.raises(CrossdraftError, match="no OCR engine 'nothing-of-it' here"):
+        load_engine(ServerSettings(ocr="nothing-of-it"))

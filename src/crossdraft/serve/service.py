@@ -231,6 +231,8 @@ def load_engine(settings: ServerSettings) -> Engine:
     Raises:
         CrossdraftError: as `Engine.load`.
     """
+    if settings.ocr is not None:
+        Ocr(settings.ocr)  # refused before a model is loaded
     drafter = settings.drafter
     if drafter == "auto":
         drafter = default_drafter(settings.target, settings.engine, events=None)

@@ -363,6 +363,14 @@ def compiled(ctx: typer.Context) -> None:
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})
+def predictions(ctx: typer.Context) -> None:
+    """Measure answers that are drafted from predictions, or by OCR; see `crossdraft bench predictions --help`."""
+    from crossdraft_lab.bench.predictions import main
+
+    main(ctx.args, prog="crossdraft bench predictions")
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []})
 def recurrent(ctx: typer.Context) -> None:
     """Time passes over recurrent layers, in turn with Hugging Face's steps; see `crossdraft bench recurrent --help`."""
     from crossdraft_lab.bench.recurrent import main
