@@ -24,6 +24,7 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_target
+from crossdraft.structure.structure import Structure
 from crossdraft.text_model import text_model
 from tests.engine.scripted import Scripted
 
@@ -298,6 +299,28 @@ def test_the_drafter_is_not_asked_where_a_text_goes_on(target, asked, truths):
     assert found.tokens == truths[0]
     assert len(drafter.trees) == 9
     assert drafter.outputs
+
+
+def test_a_drafter_is_told_of_its_own_nodes_alone(target, asked, truths):
+    drafter = Scripted([DraftTree.chain([*truths[0][:3], 7])])
+    request = replace(asked[0], predictions=[target.decode(truths[0])])
+    (found,) = answered(target, [request], drafter)
+    assert found.tokens == truths[0]
+    assert drafter.outputs[0].path == (0, 1, 2)
+    assert len(drafter.outputs[0].tokens) > 8
+
+
+def test_predictions_of_structured_answers(target, asked):
+    """Nodes that the structure forbids are not verified; what it forces stands beside what is predicted."""
+    structure = Structure.regex("The [a-z]+ car turns (left|right)\\.")
+    request = replace(asked[0], structure=structure)
+    (truth,) = answered(target, [request])
+    for prediction in (truth.text, truth.text.replace("car", "CAR"), "A dog."):
+        for adaptive in (False, True):
+            (found,) = answered(target, [replace(request, predictions=[prediction])], adaptive=adaptive)
+            assert found.tokens == truth.tokens
+    (found,) = answered(target, [replace(request, predictions=[truth.text])])
+    assert found.stats.rounds < truth.stats.rounds
 
 
 def test_free_drafts_are_as_long_as_they_repay(target, asked):

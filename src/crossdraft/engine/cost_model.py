@@ -228,9 +228,14 @@ class CostModel:
             sent += arrives
             yield ExpectedRound(depth, costs.wait(sent) + costs.verify(1 + width * sent), expected)
 
-    def free_token_s(self, nodes: int, accepted: float, rows: int = 1) -> float:
-        """Seconds a token in a round whose draft cost nothing; of its nodes `accepted` are expected to be accepted."""
-        return self.costs(rows).verify(1 + nodes) / (1 + accepted)
+    def beats(self, nodes: int, accepted: float, plan: DraftDepth, rows: int = 1) -> bool:
+        """True if a draft of `nodes` nodes that cost nothing spares a drafter's plan that has to be waited for.
+
+        `accepted`: how many of its nodes are expected to be accepted.
+        """
+        costs = self.costs(rows)
+        waits = costs.wait(plan.depth) >= FREE * costs.verify(1)
+        return waits and costs.verify(1 + nodes) / (1 + accepted) < plan.token_s
 
     def nodes(self, levels: int, limit: int) -> int:
         """Number of nodes that a draft of `levels` levels may have: budgets count nodes, costs count levels."""

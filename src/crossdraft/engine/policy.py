@@ -105,7 +105,7 @@ class SpeculationPolicy:
     def plan_round(self, state: RequestState, rows: int, free: Sequence[Draft] = ()) -> RoundPlan:
         """Plan a request's draft for a round of `rows` rows, short enough for the bonus to fit into the answer.
 
-        The drafter is not asked where one of the `free` drafts, which cost no drafter, is expected to save as much.
+        A drafter that has to be waited for is not asked where one of the `free` drafts is expected to save as much.
         """
         left = state.request.token_limit - len(state.tokens) - 1
         limit = max(0, min(self.nodes, left))
@@ -113,7 +113,7 @@ class SpeculationPolicy:
             return RoundPlan(Budget(limit))
         cost, levels = self.cost, self.cost.levels(limit)
         plan = cost.plan(levels, state.difficulty, rows)
-        if any(cost.free_token_s(len(one.tree), sum(one.path_probs), rows) < plan.token_s for one in free):
+        if any(cost.beats(len(one.tree), sum(one.path_probs), plan, rows) for one in free):
             return RoundPlan(Budget(0))
         wait_s = cost.longest_wait(plan.depth or levels, state.difficulty, rows)
         sure = state.gives_probs and state.request.sampling.greedy  # such a drafter stops at unlikely nodes itself

@@ -317,12 +317,12 @@ class RequestState:
         return [draft for draft in found if len(draft.tree)]
 
     def with_free(self, draft: Draft, free: Sequence[Draft], nodes: int) -> Draft:
-        """A draft of at most `nodes` nodes, with free drafts behind its own nodes, to which half of them are left."""
+        """A draft of at most `nodes` nodes: its own, three quarters of them at most, and behind these free drafts."""
         self.added, most = 0, min(nodes, self.request.token_limit - len(self.tokens) - 1)
         if not free:
             return draft
         added = reduce(DraftTree.union, (one.tree for one in free))
-        own = draft.first(max(most - len(added), most // 2))
+        own = draft.first(max(most - len(added), most - most // 4))
         tree = own.tree.union(added).first(most)
         if self.rule.chains and not tree.is_chain:
             if len(draft.tree):
