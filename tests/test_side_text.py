@@ -95,7 +95,7 @@ def test_the_words_of_all_images_become_one_late_hint(tmp_path):
     assert late.result(10) == 2 * line
 
 
-def test_an_engine_is_told_no_secrets(tmp_path, monkeypatch):
+def test_an_engine_gets_no_secrets(tmp_path, monkeypatch):
     monkeypatch.setenv("CROSSDRAFT_KEY", "secret")
     request = Ocr(engine(tmp_path, "import os; print(sorted(os.environ))")).added(Request("?", image=PIXELS))
     found = words(request)

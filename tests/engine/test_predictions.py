@@ -301,7 +301,7 @@ def test_the_drafter_is_not_asked_where_a_text_goes_on(target, asked, truths):
     assert drafter.outputs
 
 
-def test_a_drafter_is_told_of_its_own_nodes_alone(target, asked, truths):
+def test_a_drafter_learns_of_its_own_nodes_alone(target, asked, truths):
     drafter = Scripted([DraftTree.chain([*truths[0][:3], 7])])
     request = replace(asked[0], predictions=[target.decode(truths[0])])
     (found,) = answered(target, [request], drafter)

@@ -6,6 +6,7 @@ answer. With `--ocr`, the target is held to the words of rendered pages, and hin
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from crossdraft_lab.bench.workload import Item, Workload, describe, items, read_
 
 SHARES = (0.0, 0.05, 0.2)  # of the words that are changed
 ANOTHER = "another's answer"
+LATE, EARLY = "words as the engine reads them", "words that are there at once"
 PAGES = """\
 Notice to all passengers. The train to the north coast leaves from platform nine at noon. Tickets are sold in the hall \
 until ten minutes before departure. Bicycles travel in the last carriage, and dogs on a lead.
@@ -109,7 +111,12 @@ def compare(models: Models, asked: Sequence[Item], drafter: str, ocr: str | None
         methods[ANOTHER] = Changed(method(name), _predicting(others))
     else:
         engine = Ocr(ocr)
-        methods[f"{ocr}'s words"] = Changed(method(name), lambda item: engine.added(item.request))
+        read = {item.seed: engine.added(item.request) for item in asked}
+        words = {
+            seed: [one.result() for one in request.hints if isinstance(one, Future)] for seed, request in read.items()
+        }
+        methods[LATE] = Changed(method(name), lambda item: engine.added(item.request))
+        methods[EARLY] = Changed(method(name), lambda item: replace(item.request, hints=words[item.seed]))
     try:
         results = measure(methods, asked, repeats, asked[:1])
     finally:
