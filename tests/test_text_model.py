@@ -99,6 +99,37 @@ def test_a_chat_template_is_used_where_there_is_one(monkeypatch):
         prepare(Request("Which car?"))
 
 
+TURNS = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}{% if thinking is defined %}[{{ thinking }}]{% endif %}"
+)
+
+
+def test_a_request_s_values_reach_the_chat_template(monkeypatch):
+    monkeypatch.setattr(TOKENIZER, "chat_template", TURNS, raising=False)
+    prepare = TextPrompt(TOKENIZER)
+    assert text_of(prepare(Request("Car?"))) == "<user>Car?</><assistant>"
+    for value in (True, 2, "no"):
+        found = text_of(prepare(Request("Car?", template_kwargs={"thinking": value})))
+        assert found == f"<user>Car?</><assistant>[{value}]"
+
+
+def test_a_final_message_goes_on_as_transformers_writes_it(monkeypatch):
+    monkeypatch.setattr(TOKENIZER, "chat_template", TURNS, raising=False)
+    turns = [{"role": "user", "content": "Car?"}, {"role": "assistant", "content": "A car"}]
+    request = Request(messages=turns, continue_final_message=True)
+    wanted = TOKENIZER.apply_chat_template(turns, tokenize=False, continue_final_message=True)
+    assert text_of(TextPrompt(TOKENIZER)(request)) == wanted == "<user>Car?</><assistant>A car"
+    assert request.question == "Car?"
+    with pytest.raises(CrossdraftError, match="continue_final_message"):
+        Request(messages=turns[:1], continue_final_message=True)
+    with pytest.raises(CrossdraftError, match="continue_final_message"):
+        Request("Car?", continue_final_message=True)
+    monkeypatch.setattr(TOKENIZER, "chat_template", None)
+    with pytest.raises(CrossdraftError, match="no chat template"):
+        TextPrompt(TOKENIZER)(request)
+
+
 FLOAT32 = cd.Options(device="cpu", dtype="float32", placement="inline", adaptive=False)
 
 

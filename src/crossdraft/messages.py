@@ -58,8 +58,10 @@ class Message:
         return {"role": self.role, "content": parts}
 
 
-def read_messages(given: object) -> tuple[Message, ...]:
+def read_messages(given: object, *, answer: bool = False) -> tuple[Message, ...]:
     """Read messages, given as dicts or as `Message`s; several of the system in front become one.
+
+    The last one is the user's, or with `answer` the assistant's, whose text is to go on.
 
     Raises:
         CrossdraftError: the messages have another shape, hold no text, or the last message is not the user's.
@@ -74,6 +76,12 @@ def read_messages(given: object) -> tuple[Message, ...]:
         raise CrossdraftError(f"messages[{late}] is of the system, after others; only the first ones can be.")
     if len(front) > 1:
         found = (Message("system", (Part("text", "\n\n".join(one.text for one in front)),)), *found[len(front) :])
+    if answer and found[-1].role == "assistant" and found[-1].text.strip():
+        return found
+    if answer:
+        raise CrossdraftError(
+            "continue_final_message: end with a message of the assistant that holds text, or drop it."
+        )
     if found[-1].role != "user":
         raise CrossdraftError(f"The last message is of the {found[-1].role}; end with the user's, which is answered.")
     said = any(part.kind in VISUAL or part.value.strip() for part in found[-1].parts)

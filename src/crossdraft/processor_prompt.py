@@ -15,7 +15,6 @@ from crossdraft.checkpoints.weights import LIBRARY_ERRORS, first_line, quiet
 from crossdraft.engine.prompt import Prompt, ready_made
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
-from crossdraft.messages import Message
 from crossdraft.text_model import TextPrompt
 from crossdraft.video.clip import FrameSampling, read_clip
 from crossdraft.video.clip_frames import ClipFrames
@@ -76,7 +75,7 @@ class ProcessorPrompt:
         clips = [read_clip(part.value, self.sampling) for part in request.visuals if part.kind == "video"]
         try:
             with quiet():
-                found = self._processed(request.conversation, images, clips)
+                found = self._processed(request, images, clips)
         except LIBRARY_ERRORS as error:
             raise CrossdraftError(
                 f"The model's own processor, a {type(self.processor).__name__}, fails on this request: "
@@ -90,13 +89,11 @@ class ProcessorPrompt:
             ids, features if request.visuals else {}, tuple(n for one in (*images, *clips) for n in one.notes)
         )
 
-    def _processed(
-        self, messages: Sequence[Message], images: Sequence[ClipFrames], clips: Sequence[ClipFrames]
-    ) -> dict[str, Any]:
+    def _processed(self, request: Request, images: Sequence[ClipFrames], clips: Sequence[ClipFrames]) -> dict[str, Any]:
         """Run the processor over the conversation, a batch of one."""
         from PIL import Image
 
-        text, tokenizer = self._rendered(messages), self.processor.tokenizer
+        text, tokenizer = self._rendered(request), self.processor.tokenizer
         given: dict[str, Any] = {"text": [text], "return_tensors": "pt"}
         if images:
             given["images"] = [[Image.fromarray(one.frames[0].numpy()) for one in images]]
@@ -120,14 +117,15 @@ class ProcessorPrompt:
                     return dict(self.processor(**given | {"images": given["images"][0]}))
             raise
 
-    def _rendered(self, messages: Sequence[Message]) -> str:
+    def _rendered(self, request: Request) -> str:
         """The conversation by the chat template: in parts, or where it takes words alone, as plain text."""
         from jinja2 import TemplateError
 
+        messages = request.conversation
         for plain in (False, True):
             given = [message.as_dict(plain=plain) for message in messages]
             try:
-                text = self.processor.apply_chat_template(given, tokenize=False, add_generation_prompt=True)
+                text = self.processor.apply_chat_template(given, **request.template)
             except TemplateError as error:
                 raise ValueError(f"its chat template cannot be filled in: {error}") from error
             if all(part.value.strip() in text for one in messages for part in one.parts if part.kind == "text"):

@@ -47,16 +47,16 @@ class TextPrompt:
         if request.visuals and not self.skips_visuals:
             raise CrossdraftError("The target is a text model, and the request shows an image or a clip; leave it out.")
         if not self.tokenizer.chat_template:
+            if request.continue_final_message:
+                raise CrossdraftError("The model has no chat template, so no message goes on; leave it out.")
             return self._ids(PLAIN.format(prompt=request.question), special=True)
         from jinja2 import TemplateError  # transformers needs it for templates, and for nothing else
 
         try:
             text = self.tokenizer.apply_chat_template(
-                [{"role": one.role, "content": one.text} for one in request.conversation],
-                tokenize=False,
-                add_generation_prompt=True,
+                [{"role": one.role, "content": one.text} for one in request.conversation], **request.template
             )
-        except TemplateError as error:
+        except (TemplateError, ValueError) as error:
             raise CrossdraftError(f"The model's chat template cannot be filled in: {error}; correct it.") from error
         return self._ids(str(text), special=False)  # the template writes them itself
 

@@ -90,7 +90,7 @@ class VideoPrompt:
         for number in range(len(request.visuals)):
             shown.append(self._shown(request, shown, number))
         inputs, order = chat_inputs(
-            self.model.config, self.tokenizer, request.conversation, [one.text for one in shown]
+            self.model.config, self.tokenizer, request.conversation, [one.text for one in shown], request.template
         )
         tokens = inputs.pop("input_ids")[0]
         items = tuple(
@@ -174,7 +174,7 @@ class VideoPrompt:
         """Refuse `count` frames if the context has no room for them; `clip` is the text of `shown` frames."""
         config, number = self.model.config, len(before)
         texts = [*(one.text for one in before), clip, *_placeholders(config, request.visuals[number + 1 :])]
-        inputs, order = chat_inputs(config, self.tokenizer, request.conversation, texts)
+        inputs, order = chat_inputs(config, self.tokenizer, request.conversation, texts, request.template)
         ids = inputs["input_ids"][0]
         shows = placeholder_ids(config)
         visual = [at for at, token in enumerate(ids.tolist()) if token in shows]
@@ -199,7 +199,8 @@ def text_of(
     Raises:
         CrossdraftError: as `VideoPrompt`.
     """
-    inputs, _ = chat_inputs(config, tokenizer, request.conversation, _placeholders(config, request.visuals))
+    texts = _placeholders(config, request.visuals)
+    inputs, _ = chat_inputs(config, tokenizer, request.conversation, texts, request.template)
     return text_ids(inputs["input_ids"][0], reserved)
 
 

@@ -145,16 +145,57 @@ NEUTRAL = {
     "skip_special_tokens": True,
     "add_generation_prompt": True,
     "continue_final_message": False,
-    "chat_template_kwargs": {},
+    "chat_template_kwargs": {"enable_thinking": False},  # which the reference pair's template does not read
 }
 
 
-def test_neutral_values_of_vllms_fields_are_taken_and_others_refused_by_name(server, plain):
+def test_neutral_values_of_vllms_fields_are_taken(server, plain):
     assert said(server, extra_body=NEUTRAL) == plain
-    for name, value in NEUTRAL.items():
-        other = {"enable_thinking": True} if value == {} else not value
-        found = server.post(body(**{name: other})).json()["error"]
-        assert (found["param"], found["code"]) == (name, "unsupported_value")
+    found = server.post(body(skip_special_tokens=False)).json()["error"]
+    assert (found["param"], found["code"]) == ("skip_special_tokens", "unsupported_value")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_has_begun_goes_on_as_it_would_have(server, stream):
+    whole = said(server, max_tokens=16)
+    begun, begins = whole[: whole.index(" ", 8)], {"continue_final_message": True, "add_generation_prompt": False}
+    turns = [*messages(), {"role": "assistant", "content": begun}]
+    asked = body(messages=turns, max_tokens=8, stream=stream, extra_body=begins)
+    found = server.client().chat.completions.create(**asked)
+    if stream:
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in found)
+    else:
+        text = found.choices[0].message.content
+    assert text.startswith(" ")
+    assert len(text) > 8
+    assert (begun + text).startswith(whole) or whole.startswith(begun + text)
+
+
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({"continue_final_message": True}, "end with a message of the assistant"),
+        ({"add_generation_prompt": False}, "and only there"),
+        ({"continue_final_message": True, "add_generation_prompt": True}, "and only there"),
+        ({"messages": [{"role": "assistant", "content": ""}], "continue_final_message": True}, "holds text"),
+        ({"messages": [{"role": "assistant", "content": "A"}]}, "end with the user's"),
+        ({"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs sets 'tokenize'"),
+        ({"chat_template_kwargs": {"messages": "x"}}, "'messages'"),
+        ({"chat_template_kwargs": {"tools": []}}, "'tools'"),
+        ({"chat_template_kwargs": {"bos_token": "x"}}, "'bos_token'"),
+        ({"chat_template_kwargs": {"add_generation_prompt": False}}, "'add_generation_prompt'"),
+        ({"chat_template_kwargs": {"a b": 1}}, "'a b'"),
+        ({"chat_template_kwargs": {"a": [1]}}, "chat_template_kwargs: a is [1]"),
+        ({"chat_template_kwargs": {"a": "x" * 1025}}, "at most 1,024 characters"),
+        ({"chat_template_kwargs": {f"a{number}": 1 for number in range(17)}}, "at most 16"),
+        ({"chat_template_kwargs": 3}, "chat_template_kwargs"),
+    ],
+)
+def test_what_a_template_must_not_be_told_is_refused(server, fields, part):
+    for stream in (False, True):
+        found = server.post(body(**{"stream": stream, **fields}))
+        assert found.status_code == 400
+        assert part in found.json()["error"]["message"]
 
 
 def test_a_prompt_may_hold_any_number_of_commas(server):

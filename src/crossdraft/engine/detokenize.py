@@ -163,10 +163,17 @@ class AnswerText:
         before: the prompt's tokens.
         spelt: look for stop strings as `transformers.StopStringCriteria` does: special tokens and leading spaces count
             by their spelling, and a string may begin in the prompt.
+        goes_on: the text goes on from the prompt's, so that spaces in front of it are shown.
     """
 
     def __init__(
-        self, text: TokenText, stops: Sequence[str] = (), before: Sequence[int] = (), *, spelt: bool = False
+        self,
+        text: TokenText,
+        stops: Sequence[str] = (),
+        before: Sequence[int] = (),
+        *,
+        spelt: bool = False,
+        goes_on: bool = False,
     ) -> None:
         self.stopped = False
         self._special, self._spelt_too = text.special, spelt
@@ -179,7 +186,7 @@ class AnswerText:
             end = _end_of_prompt(text, stops, before)
             for stop in self._stops:
                 stop.push(end)
-        self._begun = False
+        self._begun = goes_on
         self._broken = ""
 
     def push(self, tokens: Sequence[int]) -> str:

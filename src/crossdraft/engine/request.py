@@ -27,6 +27,16 @@ LETTERS_PER_TOKEN = 32  # most characters that a token may stand for: text has a
 MOST_PRIORITY = 1 << 31
 MOST_AXES = 8  # of pixels in nested lists: images, clips, frames, rows, columns, channels
 STOPS_IN = ("text", "tokens")
+MOST_KWARGS, MOST_VALUE = 16, 1024  # of a chat template's further values: their number, and characters of one
+# Names that `apply_chat_template` takes for itself, or that stand for a conversation in templates.
+OWN_KWARGS = frozenset(
+    (
+        *("self", "conversation", "messages", "chat", "tools", "tools_in_user_message", "documents", "chat_template"),
+        *("tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs"),
+        *("return_assistant_tokens_mask", "processor_kwargs", "kwargs", "raise_exception", "strftime_now"),
+        *("add_generation_prompt", "continue_final_message"),
+    )
+)
 MOST_TEXTS, MOST_TEXT = 8, 1 << 17  # predictions and hints of a request, and their characters in all
 MAX_NEW_TOKENS = 128  # where neither the request nor the checkpoint says how long an answer may be
 
@@ -66,6 +76,8 @@ class Request(NamedFields):
         system: what the model is told before the question.
         messages: a conversation, in place of prompt, system, image and video: `{"role": …, "content": …}` for each
             message, as `transformers` chat templates take them. The last one is the user's.
+        template_kwargs: further values for the checkpoint's chat template, such as `{"enable_thinking": False}`.
+        continue_final_message: the last one of `messages` is the assistant's, and the answer goes on from its text.
         structure: what the answer must look like, such as `Structure.json(schema)`; `None` = any text.
         predictions: texts that the answer may be, or nearly so, such as the file that is to be edited: it is drafted
             from them, and stays what it is without them.
@@ -92,6 +104,8 @@ class Request(NamedFields):
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     structure: "MaskSource | None" = None
+    template_kwargs: Mapping[str, str | float | bool | None] = field(default_factory=dict[str, Any])
+    continue_final_message: bool = False
     predictions: Sequence[str] = ()
     hints: "Sequence[str | Future[str]]" = ()
     # The target's [N, E] visual features, for a drafter that needs them (`Needs.visual`). The engine sets it: a
@@ -187,7 +201,9 @@ class Request(NamedFields):
                 raise CrossdraftError(
                     f"The request has messages, and {given_too[0]} too; put all of it into the messages."
                 )
-            object.__setattr__(self, "messages", read_messages(self.messages))
+            object.__setattr__(self, "messages", read_messages(self.messages, answer=self.continue_final_message))
+        elif self.continue_final_message:
+            raise CrossdraftError("continue_final_message is for messages, the last of which goes on; give messages.")
         elif not text("prompt", self.prompt, "What is ahead?").strip() and self.inputs is None:
             raise CrossdraftError("The prompt is empty; ask a question about the clip.")
         if self.image is not None:
@@ -197,6 +213,7 @@ class Request(NamedFields):
             _check_stored(name, getattr(self, name))
         if self.system is not None:
             text("system", self.system, "Answer in one word.")
+        _check_template(self.template_kwargs)
         for part in (part for message in self.conversation for part in message.parts if part.kind == "text"):
             _check_decoded("The prompt", part.value)
 
@@ -204,7 +221,7 @@ class Request(NamedFields):
     def conversation(self) -> tuple[Message, ...]:
         """All messages; a plain `prompt` gives one of the user, after one of the system if `system` is given."""
         if self.messages is not None:
-            return read_messages(self.messages)
+            return read_messages(self.messages, answer=self.continue_final_message)
         shown = (*several("image", self.image), *several("video", self.video))
         asked = Message("user", (*shown, Part("text", self.prompt)))
         return (asked,) if self.system is None else (Message("system", (Part("text", self.system),)), asked)
@@ -219,7 +236,18 @@ class Request(NamedFields):
     @property
     def question(self) -> str:
         """The text of the user's last message."""
-        return self.conversation[-1].text
+        return next((one.text for one in reversed(self.conversation) if one.role == "user"), "")
+
+    @property
+    def template(self) -> dict[str, Any]:
+        """Keywords for the chat template, besides the conversation."""
+        goes_on = self.continue_final_message
+        return {
+            **self.template_kwargs,
+            "tokenize": False,
+            "add_generation_prompt": not goes_on,
+            "continue_final_message": goes_on,
+        }
 
     @property
     def clip(self) -> object:
@@ -278,6 +306,20 @@ class Request(NamedFields):
     def token_limit(self) -> int:
         """Most tokens of the answer: `max_new_tokens`, or `MAX_NEW_TOKENS` while that is `None`."""
         return MAX_NEW_TOKENS if self.max_new_tokens is None else self.max_new_tokens
+
+
+def _check_template(given: Any) -> None:
+    """Refuse values for a chat template that are many, long, of another type, or the caller's own arguments."""
+    if not isinstance(given, Mapping) or len(given) > MOST_KWARGS:
+        raise CrossdraftError(f"template_kwargs is {given!r:.100}; give a mapping of at most {MOST_KWARGS} values.")
+    for name, value in given.items():
+        if not isinstance(name, str) or not name.isidentifier() or name in OWN_KWARGS or name.endswith("_token"):
+            raise CrossdraftError(f"template_kwargs sets {name!r:.60}, which is not for requests to set; leave it out.")
+        if not (value is None or isinstance(value, int | float | str)) or len(str(value)) > MOST_VALUE:
+            raise CrossdraftError(
+                f"template_kwargs: {name:.60} is {value!r:.60}; give a number, true, false or a text of at most "
+                f"{MOST_VALUE:,} characters."
+            )
 
 
 def nbytes_of(value: Any) -> int:

@@ -260,7 +260,8 @@ class RequestState:
         self.context = prompt.input_ids.tolist()
         self.prompt_ids.set_result(text_ids(prompt.input_ids, target.reserved))
         self.stats.prompt_tokens, self.stats.cached_tokens = length, len(known.prefix)
-        self.text = AnswerText(target.text, self.request.stops, self.context, spelt=self.request.stop_in == "tokens")
+        spelt, goes_on = self.request.stop_in == "tokens", self.request.continue_final_message
+        self.text = AnswerText(target.text, self.request.stops, self.context, spelt=spelt, goes_on=goes_on)
         if self.request.sampling.contextual:
             self.processors = TreeProcessors(
                 self.request.sampling, target.model, self.context, sorted(self.ends), wanted

@@ -19,10 +19,7 @@ TYPES = {
     503: "overloaded_error",
 }  # fmt: skip
 # Fields that only accept their neutral value.
-LACKING = frozenset(
-    {"tools", "tool_choice", "modalities"}
-    | {"skip_special_tokens", "add_generation_prompt", "continue_final_message", "chat_template_kwargs"}
-)
+LACKING = frozenset({"tools", "tool_choice", "modalities"} | {"skip_special_tokens"})
 GONE = 499  # nginx's status for a client that went away
 NO_METHOD = "The route does not take this method."
 # Features of OpenAI's and vLLM's APIs that are left out on purpose -> what to use instead.
@@ -39,7 +36,7 @@ LEFT_OUT = {
 # Names in the library's errors -> names in a client's request.
 FIELDS = {
     "start_us": "start_s", "end_us": "end_s", "clock=own": "clock own", "max_new_tokens": "max_tokens",
-    "min_new_tokens": "min_tokens",
+    "min_new_tokens": "min_tokens", "template_kwargs": "chat_template_kwargs",
 }  # fmt: skip
 FIELD = re.compile(rf"\b(?:{'|'.join(FIELDS)})\b")
 OPEN = re.compile(r"(?<=\w)=…")  # the end of a keyword whose value is left open

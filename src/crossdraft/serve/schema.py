@@ -313,6 +313,9 @@ class ChatRequest(Body):
     stop: str | Annotated[list[str], Field(fail_fast=True)] | None = Field(default=None)
     stop_token_ids: Annotated[list[Annotated[Whole, Field(ge=0)]], Field(max_length=MAX_STOP_IDS)] | None = None
     ignore_eos: bool = False
+    chat_template_kwargs: dict[str, Any] = {}
+    continue_final_message: bool = False
+    add_generation_prompt: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Whole | None = Field(default=None, ge=0, le=MAX_TOP)
     media_io_kwargs: MediaIo | None = None
@@ -327,9 +330,6 @@ class ChatRequest(Body):
     parallel_tool_calls: bool | None = None
     modalities: list[Literal["text"]] | None = None
     skip_special_tokens: Literal[True] | None = None
-    add_generation_prompt: Literal[True] | None = None
-    continue_final_message: Literal[False] | None = None
-    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=0)] | None = None
 
     # Accepted without effect:
     user: str | None = None
@@ -350,6 +350,8 @@ class ChatRequest(Body):
             raise ValueError("max_tokens and max_completion_tokens differ, and mean the same; send one of them")
         if self.min_tokens is not None and self.longest is not None and self.min_tokens > self.longest:
             raise ValueError(f"min_tokens is {self.min_tokens}, more than the longest answer, {self.longest}; lower it")
+        if self.add_generation_prompt is self.continue_final_message:
+            raise ValueError("add_generation_prompt is false where continue_final_message is true, and only there")
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs come with logprobs; say logprobs: true")
         if self.structured_outputs is not None and self.response_format not in (None, ResponseFormat(type="text")):

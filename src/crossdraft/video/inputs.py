@@ -22,6 +22,8 @@ from crossdraft.video.spelt import spelling_ids, stand_ins
 from crossdraft.video.stills import Features
 from crossdraft.video.tiles import cut
 
+TEMPLATE: Mapping[str, Any] = {"tokenize": False, "add_generation_prompt": True}
+
 __all__ = [
     "FAMILIES",
     "ClipText",
@@ -188,7 +190,11 @@ def question_inputs(
 
 
 def chat_inputs(
-    config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], items: Sequence[ClipText]
+    config: PretrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Message],
+    items: Sequence[ClipText],
+    template: Mapping[str, Any] = TEMPLATE,
 ) -> tuple[Features, list[int]]:
     """Make the inputs that depend on the conversation: `input_ids` [1, L], and token types if the model wants them.
 
@@ -198,6 +204,7 @@ def chat_inputs(
         config, tokenizer: as in `model_inputs`.
         messages: the conversation.
         items: text and visual tokens of its images and clips, in their order.
+        template: keywords for the chat template; see `Request.template`.
 
     Returns:
         These inputs, and the numbers of the items in the order of their placeholders: a template may put images first.
@@ -210,7 +217,7 @@ def chat_inputs(
     known = {spelling: token for token, spelling in spelling_of.items() if isinstance(spelling, str)}
     markers = (one for one in _markers(family).values() if not any(spelling in one for spelling in known))
     messages, stands = stand_ins(messages, {*known, *markers})
-    text, order = _written(tokenizer, family, messages, items)
+    text, order = _written(tokenizer, family, messages, items, template)
     own = {"video": placeholder_id(config), "image": getattr(config, "image_token_id", None)}
     tokens = {"video": family.placeholder, "image": family.still.placeholder}
     for kind in {item.kind for item in items} or {"video"}:
@@ -331,12 +338,16 @@ def _placeholder_in_text() -> CrossdraftError:
 
 
 def _written(
-    tokenizer: PreTrainedTokenizerBase, family: Family, messages: Sequence[Message], items: Sequence[ClipText]
+    tokenizer: PreTrainedTokenizerBase,
+    family: Family,
+    messages: Sequence[Message],
+    items: Sequence[ClipText],
+    template: Mapping[str, Any],
 ) -> tuple[str, list[int]]:
     """Write the conversation with its items' placeholders; return it and the items' numbers in placeholder order."""
     markers = _markers(family)
     tokens = "|".join(map(re.escape, dict.fromkeys(markers.values())))
-    pieces = re.split(f"({tokens})", _rendered(tokenizer, family, markers, messages))
+    pieces = re.split(f"({tokens})", _rendered(tokenizer, family, markers, messages, template))
     left = {
         marker: [number for number, item in enumerate(items) if markers[item.kind] == marker]
         for marker in markers.values()
@@ -358,19 +369,23 @@ def _markers(family: Family) -> dict[str, str]:
 
 
 def _rendered(
-    tokenizer: PreTrainedTokenizerBase, family: Family, markers: Mapping[str, str], messages: Sequence[Message]
+    tokenizer: PreTrainedTokenizerBase,
+    family: Family,
+    markers: Mapping[str, str],
+    messages: Sequence[Message],
+    template: Mapping[str, Any],
 ) -> str:
     """Render by the tokenizer's template, if its text contains all items and words; else by the family's own."""
     for plain in (False, True) if tokenizer.chat_template else ():
         given = [message.as_dict(plain=plain, video=family.part) for message in messages]
         try:
-            text = tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=True)
+            text = tokenizer.apply_chat_template(given, **template)
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError):
             # The template is for plain text only, or broken; its ranges may overflow.
             continue
         if isinstance(text, str) and _holds_all(text, markers, messages):
             return text
-    return _own_text(family.chat, messages)
+    return _own_text(family.chat, messages, goes_on=not template["add_generation_prompt"])
 
 
 def _holds_all(text: str, markers: Mapping[str, str], messages: Sequence[Message]) -> bool:
@@ -382,12 +397,15 @@ def _holds_all(text: str, markers: Mapping[str, str], messages: Sequence[Message
     return shown and all(one in text for one in said)
 
 
-def _own_text(chat: ChatFormat, messages: Sequence[Message]) -> str:
+def _own_text(chat: ChatFormat, messages: Sequence[Message], *, goes_on: bool = False) -> str:
+    """Write a conversation in a family's own format; the last message has no end if it is to go on."""
     shown = {"video": chat.video, "image": chat.image}
     texts = [chat.start] if messages[0].role == "system" else [chat.start, chat.no_system]
     for message in messages:
         content = "".join(part.value if part.kind == "text" else shown[part.kind] for part in message.parts)
         form: str = getattr(chat, message.role)
         # Models begin an answer with a space, which the message has, too.
-        texts.append(form.replace("{content}", content.strip() if message.role == "assistant" else content))
-    return "".join((*texts, chat.answer))
+        content = content.strip() if message.role == "assistant" else content
+        form = form.partition("{content}")[0] + "{content}" if goes_on and message is messages[-1] else form
+        texts.append(form.replace("{content}", content))
+    return "".join((*texts, "" if goes_on else chat.answer))

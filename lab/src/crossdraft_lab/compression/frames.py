@@ -77,7 +77,7 @@ class FewerFramesPrompt:
         sample = read_clip(request.visuals[0].value, whole.sampling)
         chosen = evenly(len(sample.frames), len(self.chosen))  # a clip may have fewer frames than the target reads
         text, pixels = clip_inputs(config, whole.spec, sample.frames[chosen], sample.times_s[chosen])
-        inputs, _ = chat_inputs(config, whole.tokenizer, request.conversation, [text])
+        inputs, _ = chat_inputs(config, whole.tokenizer, request.conversation, [text], request.template)
         return Prompt(inputs.pop("input_ids")[0], {**merged(config, [pixels]), **inputs})
 
 
