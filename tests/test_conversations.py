@@ -373,13 +373,13 @@ def test_a_template_that_leaves_out_an_answer_is_not_used(family, tokenizer):
 def test_values_of_a_request_reach_the_template_and_a_final_message_goes_on(family, tokenizer):
     """By a template, and by the family's own way of writing."""
     one, turns = family("video_llava"), [user(video(CLIP), text("What?")), {"role": "assistant", "content": "A car is"}]
-    told = VideoPrompt(one.model, with_template(tokenizer, OWN + "{% if short %} briefly{% endif %}"), None)
+    own = VideoPrompt(one.model, with_template(tokenizer, OWN + "{% if short %} briefly{% endif %}"), None)
     found = [
-        told(ask(prompt="What?", video=CLIP, template_kwargs={"short": short})).input_ids for short in (True, False)
+        own(ask(prompt="What?", video=CLIP, template_kwargs={"short": short})).input_ids for short in (True, False)
     ]
     assert [tokenizer.decode(ids).rpartition(" A:")[2] for ids in found] == [" briefly", ""]
     request = ask(messages=turns, continue_final_message=True)
-    for prepare in (told, VideoPrompt(one.model, tokenizer, None)):
+    for prepare in (own, VideoPrompt(one.model, tokenizer, None)):
         assert tokenizer.decode(prepare(request).input_ids).endswith("What? ASSISTANT: A car is")
     answer = one.answers([request])[0]
     assert answer.tokens == one.alone(request)

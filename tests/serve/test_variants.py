@@ -191,7 +191,7 @@ def test_an_answer_that_has_begun_goes_on_as_it_would_have(server, stream):
         ({"chat_template_kwargs": 3}, "chat_template_kwargs"),
     ],
 )
-def test_what_a_template_must_not_be_told_is_refused(server, fields, part):
+def test_values_that_are_not_for_a_template_are_refused(server, fields, part):
     for stream in (False, True):
         found = server.post(body(**{"stream": stream, **fields}))
         assert found.status_code == 400
