@@ -172,8 +172,9 @@ class Admission:
             return
         request = for_drafter(state.request, target.defaults.most(target.context), state.rule)
         # A known clip leaves hardly a prefill to hide behind, so the first round does not wait for a draft.
+        known = request.known or (state.shared is not None and state.shared.known is not None)
         first_in_rounds = bool(self.queue.rows) and not runner.remote
-        first_in_rounds |= request.known and (runner.remote or runner.hidden == "auto")
+        first_in_rounds |= known and (runner.remote or runner.hidden == "auto")
         rows = min(self.cache.max_rows, len({state, *self.queue.states}) + len(self.queue.waiting))
         mode = "off" if first_in_rounds else runner.hidden
         plan = policy.plan_request(request, mode, rows, learns=runner.needs.learns)
