@@ -62,7 +62,7 @@ def test_an_edge_that_reads_nothing_is_hung_up_on_whatever_it_sends(start, finge
 def test_an_error_of_ours_is_logged_and_sent_to_the_edge(start, fingerprint, monkeypatch, caplog):
     """Also one of a kind that a connection raises which is gone, and one in what writes the answer."""
 
-    def fails(*given):
+    def fails(*given, **more):
         raise RuntimeError("planted")
 
     running = start()
