@@ -50,6 +50,14 @@ def user(*parts):
     return {"role": "user", "content": list(parts)}
 
 
+def with_arguments(arguments, name="look"):
+    call = {"id": "a", "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+CALLED = with_arguments('{"side": "left"}')
+
+
 class Family:
     """A tiny model of a family behind the adapter, in double precision; it counts what it encodes."""
 
@@ -279,7 +287,17 @@ def test_who_cannot_tell_images_from_clips_says_so(kind, family):
     [
         ("What?", "messages is a str"),
         ([], "messages is empty"),
-        ([{"role": "tool", "content": "x"}], r"messages\[0\] has the role 'tool'"),
+        ([{"role": "ipython", "content": "x"}], r"messages\[0\] has the role 'ipython'"),
+        ([user(text("x")), {"role": "tool", "content": "y"}], r"messages\[1\] is of a tool; give the id of a call"),
+        (
+            [user(text("x")), CALLED, {"role": "tool", "tool_call_id": "b", "content": "y"}],
+            r"messages\[2\] is of a tool",
+        ),
+        ([user(text("x")), {**CALLED, "tool_calls": [{"id": "a"}]}, user(text("z"))], r"tool_calls\[0\] is no call"),
+        ([user(text("x")), with_arguments("[1]"), user(text("z"))], "no JSON object"),
+        ([user(text("x")), with_arguments("{"), user(text("z"))], "no JSON object"),
+        ([user(text("x")), with_arguments('{"a": "\\ud800"}'), user(text("z"))], "no JSON object"),
+        ([user(text("x")), with_arguments("{}", name=3), user(text("z"))], r"tool_calls\[0\] is no call"),
         ([{"role": "user"}], "a NoneType"),
         ([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}], "end with the user's"),
         ([{"role": "user", "content": "x"}, {"role": "system", "content": "y"}], "only the first ones"),
@@ -460,3 +478,53 @@ def test_a_placeholder_in_a_question_with_a_picture_is_refused(family):
     for messages in ([user(image(IMAGE), text("Why <image>?"))], [user(text("Why <video>?"), image(IMAGE))]):
         with pytest.raises(cd.CrossdraftError, match="leave it out"):
             family("video_llava").target.prepare(ask(messages=messages))
+
+
+HERMES = (
+    "{% if tools %}{{ tools | tojson }}\n{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
+    "{{ '<|vision_start|><|video_pad|><|vision_end|>' if p.type == 'video' else p.text }}{% endfor %}{% endif %}"
+    '{% for c in m.tool_calls %}<tool_call>\n{"name": "{{ c.function.name }}", "arguments": '
+    "{{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+)
+LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+
+
+@pytest.mark.parametrize("result", ["a tree", [text("a tree")]])
+def test_tools_calls_and_results_are_written_as_the_template_writes_them(tokenizer, result):
+    """Arguments, which clients send as text, reach the template as an object."""
+    family = Family("qwen2_5_vl", with_template(tokenizer, HERMES))
+    turns = [user(video(CLIP), text("What?")), CALLED, {"role": "tool", "tool_call_id": "a", "content": result}]
+    prompt = family.target.prepare(ask(messages=turns, tools=cd.Tools([LOOK])))
+    call = {"type": "function", "id": "a", "function": {"name": "look", "arguments": {"side": "left"}}}
+    written = with_template(tokenizer, HERMES).apply_chat_template(
+        [
+            user({"type": "video"}, text("What?")),
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "a", "content": "a tree"},
+        ],
+        tools=[LOOK], tokenize=False, add_generation_prompt=True,
+    )  # fmt: skip
+    ids = tokenizer(written)["input_ids"]
+    kept = [token for token, before in zip(prompt.input_ids.tolist(), [None, *prompt.input_ids.tolist()], strict=False)
+            if not (token == before and token in placeholder_ids(family.model.config))]  # fmt: skip
+    assert kept == ids
+    assert '{"side": "left"}' in written
+
+
+def test_a_template_without_tools_is_named(tokenizer):
+    plain = with_template(tokenizer, "{% for m in messages %}{{ m.content }}{% endfor %}")
+    plain.name_or_path = "/models/plain-7B"
+    target = Family("qwen2_5_vl", plain).target
+    turns = [user(text("x")), CALLED, {"role": "tool", "tool_call_id": "a", "content": "y"}]
+    for request in (ask(prompt="What?", tools=cd.Tools([LOOK])), ask(messages=turns)):
+        with pytest.raises(cd.CrossdraftError, match="chat template of plain-7B does not write tools"):
+            target.prepare(request)
+
+
+def test_the_question_of_a_conversation_is_the_users_last_one():
+    turns = [user(text("x")), CALLED, {"role": "tool", "tool_call_id": "a", "content": "y"}]
+    request = cd.Request(messages=turns)
+    assert request.question == "x"
+    assert cd.Request(messages=request.messages) == request
+    assert request.without_pixels().messages == request.messages

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from crossdraft.records import DrafterContext, Method
     from crossdraft.specs import Count, Spec
     from crossdraft.structure.structure import Structure
+    from crossdraft.structure.tools import Tools
 
 __version__ = "0.2.0"
 
@@ -49,6 +50,7 @@ __all__ = [
     "Stats",
     "Structure",
     "Timeline",
+    "Tools",
     "VerifyOutput",
     "__version__",
     "register",
@@ -77,6 +79,7 @@ _HOME = {
     "Stats": "crossdraft.engine.stats",
     "Structure": "crossdraft.structure.structure",
     "Timeline": "crossdraft.engine.timeline",
+    "Tools": "crossdraft.structure.tools",
     "VerifyOutput": "crossdraft.engine.drafter",
     "register": "crossdraft.methods",
 }

@@ -1,20 +1,23 @@
 """Conversations: who says what, and what they show, in the chat format of Hugging Face and OpenAI."""
 
+import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from crossdraft.data_url import data_url, scheme_of
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import parse_json
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
 VISUAL = ("image", "video")
 BAND = 256  # rows of a picture that are copied at once
 SHAPE = 'give {"role": "user", "content": [{"type": "video", "video": "clip.mp4"}, {"type": "text", "text": "…"}]}'
@@ -34,11 +37,25 @@ class Part:
 
 
 @dataclass(frozen=True)
+class ToolCall:
+    """A call of a tool: `arguments` is a JSON object as text; by `id` the message with the result names the call."""
+
+    name: str
+    arguments: str
+    id: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
 class Message:
-    """A message of the system, the user or the assistant."""
+    """A message of the system, the user, the assistant or a tool.
+
+    Args:
+        calls: what chat templates read of it besides its content: `tool_calls`, or `tool_call_id` and `name`.
+    """
 
     role: str
     parts: tuple[Part, ...]
+    calls: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def text(self) -> str:
@@ -47,8 +64,8 @@ class Message:
 
     def as_dict(self, *, plain: bool, video: str = "video") -> dict[str, Any]:
         """The form of chat templates, with a clip as `video`; with `plain`, text alone is a string."""
-        if plain and all(part.kind == "text" for part in self.parts):
-            return {"role": self.role, "content": self.text}
+        if (plain and all(part.kind == "text" for part in self.parts)) or self.calls or self.role == "tool":
+            return {"role": self.role, "content": self.text, **self.calls}
         parts = [
             {"type": "text", "text": one.value}
             if one.kind == "text"
@@ -82,27 +99,72 @@ def read_messages(given: object, *, answer: bool = False) -> tuple[Message, ...]
         raise CrossdraftError(
             "continue_final_message: end with a message of the assistant that holds text, or drop it."
         )
-    if found[-1].role != "user":
-        raise CrossdraftError(f"The last message is of the {found[-1].role}; end with the user's, which is answered.")
-    said = any(part.kind in VISUAL or part.value.strip() for part in found[-1].parts)
+    if found[-1].role not in ("user", "tool"):
+        raise CrossdraftError(
+            f"The last message is of the {found[-1].role}; end with the user's, or a tool's, which is answered."
+        )
+    said = any(part.kind in VISUAL or part.value.strip() for part in found[-1].parts) or found[-1].role == "tool"
     if not said and not isinstance(given[-1], Message):  # one that was read already may have lost its pixels
         raise CrossdraftError("The last message is empty; ask a question in it.")
     if not any(one.text.strip() for one in found):
         raise CrossdraftError("The messages hold no text; ask a question about what they show.")
+    ids = list[object]()
+    for number, one in enumerate(found):
+        if one.role == "tool" and one.calls.get("tool_call_id") not in ids:
+            raise CrossdraftError(f"messages[{number}] is of a tool; give the id of a call before it as tool_call_id.")
+        ids += [call["id"] for call in one.calls.get("tool_calls", ())]
     return found
 
 
 def _message(given: object, number: int) -> Message:
     if isinstance(given, Message):
         return given
-    role, content = (given.get("role"), given.get("content")) if isinstance(given, Mapping) else (None, None)
+    fields: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+    role, content = fields.get("role"), fields.get("content")
+    content = "" if content is None and role == "assistant" else content
     if role not in ROLES or not isinstance(content, str | Sequence):
         raise CrossdraftError(f"messages[{number}] has the role {role!r} and a {type(content).__name__}; {SHAPE}.")
     where = f"messages[{number}]"
     parts = (Part("text", content),) if isinstance(content, str) else tuple(_part(one, where) for one in content)
     if role != "user" and any(part.kind != "text" for part in parts):
         raise CrossdraftError(f"{where} is of the {role} and shows something; only the user's messages can.")
-    return Message(str(role), parts)
+    calls: dict[str, Any] = {}
+    if role == "assistant" and (made := fields.get("tool_calls")):
+        calls["tool_calls"] = [_call(one, f"{where}.tool_calls[{at}]") for at, one in enumerate(made)]
+    if role == "tool":
+        calls = {name: fields[name] for name in ("tool_call_id", "name") if fields.get(name) is not None}
+    return Message(str(role), parts, calls)
+
+
+def _call(given: Any, where: str) -> dict[str, Any]:
+    """A call as chat templates read it, with its arguments as an object; OpenAI's clients send them as text."""
+    try:
+        name, arguments = given["function"]["name"], given["function"].get("arguments") or {}
+        arguments = parse_json(arguments) if isinstance(arguments, str) else arguments
+        "".join((name, given["id"], json.dumps(arguments, ensure_ascii=False))).encode()
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
+        name = arguments = None
+    if not isinstance(arguments, Mapping):
+        shape = '{"id": …, "type": "function", "function": {"name": …, "arguments": "{…}"}}'
+        raise CrossdraftError(f"{where} is no call of a tool, or its arguments are no JSON object; give {shape}.")
+    return {"type": "function", "id": given["id"], "function": {"name": name, "arguments": arguments}}
+
+
+def holds_words(text: str, messages: Sequence[Message], template: Mapping[str, Any]) -> bool:
+    """True if what a chat template wrote holds all words and names of tools; a tool's result may be written as JSON."""
+    tools = (*template.get("tools", ()), *(call for one in messages for call in one.calls.get("tool_calls", ())))
+    words = [(one.role, part.value.strip()) for one in messages for part in one.parts if part.kind == "text"]
+    spelt = (
+        said in text or (role == "tool" and json.dumps(said, ensure_ascii=False)[1:-1] in text) for role, said in words
+    )
+    return all(spelt) and all(tool["function"]["name"] in text for tool in tools)
+
+
+def refuse_tools(model: str, messages: Sequence[Message], template: Mapping[str, Any]) -> None:
+    """Refuse tools, calls and results, if there are any: the model's chat template does not write them."""
+    if "tools" in template or any(one.calls for one in messages):
+        name = Path(model).name or "this model"
+        raise CrossdraftError(f"The chat template of {name} does not write tools and their results; leave them out.")
 
 
 def _part(given: object, where: str) -> Part:

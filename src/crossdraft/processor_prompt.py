@@ -15,6 +15,7 @@ from crossdraft.checkpoints.weights import LIBRARY_ERRORS, first_line, quiet
 from crossdraft.engine.prompt import Prompt, ready_made
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
+from crossdraft.messages import holds_words, refuse_tools
 from crossdraft.text_model import TextPrompt
 from crossdraft.video.clip import FrameSampling, read_clip
 from crossdraft.video.clip_frames import ClipFrames
@@ -121,15 +122,16 @@ class ProcessorPrompt:
         """The conversation by the chat template: in parts, or where it takes words alone, as plain text."""
         from jinja2 import TemplateError
 
-        messages = request.conversation
+        messages, template = request.conversation, request.template
         for plain in (False, True):
             given = [message.as_dict(plain=plain) for message in messages]
             try:
-                text = self.processor.apply_chat_template(given, **request.template)
+                text = self.processor.apply_chat_template(given, **template)
             except TemplateError as error:
                 raise ValueError(f"its chat template cannot be filled in: {error}") from error
-            if all(part.value.strip() in text for one in messages for part in one.parts if part.kind == "text"):
+            if holds_words(text, messages, template):
                 return text
+        refuse_tools(self.processor.tokenizer.name_or_path, messages, template)
         raise ValueError("its chat template leaves out a message's text")
 
 

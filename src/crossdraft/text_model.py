@@ -16,6 +16,7 @@ from crossdraft.engine.prompt import Prompt, ready_made
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
+from crossdraft.messages import holds_words, refuse_tools
 
 PLAIN = "USER: {prompt} ASSISTANT:"
 PASSED = ("position_ids", "attention_mask", "past_key_values", "logits_to_keep")
@@ -39,25 +40,30 @@ class TextPrompt:
         """Make the prompt of a request.
 
         Raises:
-            CrossdraftError: ready-made inputs are no prompt, the chat template fails, or the request shows something
-                and visuals are not skipped.
+            CrossdraftError: ready-made inputs are no prompt, the chat template fails, or the request shows something,
+                or has tools that the template does not write, and visuals are not skipped.
         """
         if request.inputs is not None:
             return Prompt(ready_made(request.inputs)[0])
         if request.visuals and not self.skips_visuals:
             raise CrossdraftError("The target is a text model, and the request shows an image or a clip; leave it out.")
+        messages, template, name = request.conversation, request.template, self.tokenizer.name_or_path
         if not self.tokenizer.chat_template:
             if request.continue_final_message:
                 raise CrossdraftError("The model has no chat template, so no message goes on; leave it out.")
+            if not self.skips_visuals:
+                refuse_tools(name, messages, template)
             return self._ids(PLAIN.format(prompt=request.question), special=True)
         from jinja2 import TemplateError  # transformers needs it for templates, and for nothing else
 
         try:
             text = self.tokenizer.apply_chat_template(
-                [{"role": one.role, "content": one.text} for one in request.conversation], **request.template
+                [{"role": one.role, "content": one.text, **one.calls} for one in messages], **template
             )
         except (TemplateError, ValueError) as error:
             raise CrossdraftError(f"The model's chat template cannot be filled in: {error}; correct it.") from error
+        if not self.skips_visuals and not holds_words(str(text), messages, template):
+            refuse_tools(name, messages, template)
         return self._ids(str(text), special=False)  # the template writes them itself
 
     def _ids(self, text: str, *, special: bool) -> Prompt:

@@ -48,7 +48,7 @@ def members(count: int) -> str:
     [
         hostile(f"[{repeated('{}', 80_000)}]"),  # as large as a frame of an edge
         hostile(f"[{repeated('{}', MOST_MEMBERS + 1)}]"),
-        hostile('"x","metadata":{"a":[' + repeated(f"[{repeated('1', 1000)}]", 5) + "]}"),
+        hostile('"x","metadata":{"a":[' + repeated(f"[{repeated('1', 1000)}]", 17) + "]}"),
         hostile(f'"x",{members(MOST_MEMBERS + 1)}'),
     ],
 )

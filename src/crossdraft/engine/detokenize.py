@@ -7,7 +7,7 @@ handed out once no later token can change it. Text that may be the beginning of 
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 BROKEN = "\ufffd"  # what decoders write for bytes that are no character (yet)
@@ -27,6 +27,7 @@ class TokenText:
         byte_fallback: ids that stand for one byte of a character that has no token of its own (`<0xE2>`).
         spell: the bytes that an id adds to a text; `None`: those of its decoded text, wrong for half a character.
         tokenizer: the tokenizer itself, which structures are compiled for; `None` = structured answers are refused.
+        marks: special tokens that the text does show -> how each is spelt.
     """
 
     decode: Callable[[Sequence[int]], str]
@@ -34,6 +35,13 @@ class TokenText:
     byte_fallback: frozenset[int] = frozenset()
     spell: Callable[[int], bytes] | None = None
     tokenizer: Any = field(default=None, repr=False, compare=False)
+    marks: Mapping[int, str] = field(default_factory=dict)
+
+    def showing(self, marks: str) -> "TokenText":
+        """Return a copy that shows special tokens whose spelling stands in `marks`."""
+        shown = {token: spelling for token, spelling in self.special.items() if spelling in marks}
+        hidden = {token: spelling for token, spelling in self.special.items() if token not in shown}
+        return replace(self, special=hidden, marks=shown)
 
     def bytes_of(self, token: int) -> bytes:
         """The bytes that a token adds to an answer; a special token adds none."""
@@ -67,6 +75,9 @@ class Detokenizer:
         Unless `eager`, a run of byte-fallback tokens is decoded when it is over, because one wrong byte changes the
         whole run; a run longer than `LONGEST_RUN` is handed out in parts.
         """
+        if (mark := next((at for at, token in enumerate(tokens) if token in self._text.marks), None)) is not None:
+            text = self.push(tokens[:mark]) + self.flush() + self._text.marks[tokens[mark]]
+            return text + self.push(tokens[mark + 1 :])
         self._window += [token for token in tokens if token not in self._text.special]
         run = self._run()
         if 0 < run < self._patience:

@@ -140,7 +140,7 @@ class Opening:
         with state.ledger.stage("prepare"):
             made = target.prepare(state.request) if known is None else known.prompt
             check_prompt(made.input_ids, embedded_ids(target.model.config), target.traits.visual_ids)
-            if (structure := state.request.structure) is not None:
+            if (structure := state.request.constraint) is not None:
                 state.masks = structure.begin(target.text, target.vocab_size, target.defaults.eos)
             ends = {*state.ends, *(() if state.request.ignore_eos else target.eos)}
             state.texts = drafts_from_texts(state.request, target.text, ends)

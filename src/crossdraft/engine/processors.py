@@ -276,7 +276,7 @@ def for_drafter(request: Request, most: int, rule: Rule) -> Request:
     counted = ("presence_penalty", "frequency_penalty")
     off = dict.fromkeys(("bad_words_ids", "sequence_bias", "suppress_tokens", *counted, *CONTEXTUAL, *WARPERS))
     shown = replace(sampling, **off, logit_bias=tuple(biases.items()))
-    if sampling.contextual or sampling.counted or request.structure is not None:
+    if sampling.contextual or sampling.counted or request.constraint is not None:
         shown = replace(shown, processors=(LogitsProcessor(),))
     length = request.max_new_tokens or most
     return replace(request, sampling=shown, structure=None, predictions=(), hints=(), max_new_tokens=length)

@@ -14,7 +14,7 @@ from crossdraft.checks import NamedFields, choice, positive, text, whole
 from crossdraft.engine.noise import seed_of
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import ContextLengthError, CrossdraftError
-from crossdraft.messages import VISUAL, Message, Part, is_path, read_messages, several
+from crossdraft.messages import VISUAL, Message, Part, ToolCall, is_path, read_messages, several
 
 if TYPE_CHECKING:
     from crossdraft.engine.stats import Stats
@@ -75,7 +75,7 @@ class Request(NamedFields):
             images; they come before the clips.
         system: what the model is told before the question.
         messages: a conversation, in place of prompt, system, image and video: `{"role": …, "content": …}` for each
-            message, as `transformers` chat templates take them. The last one is the user's.
+            message, as `transformers` chat templates take them. The last one is the user's, or a tool's.
         template_kwargs: further values for the checkpoint's chat template, such as `{"enable_thinking": False}`.
         continue_final_message: the last one of `messages` is the assistant's, and the answer goes on from its text.
         structure: what the answer must look like, such as `Structure.json(schema)`; `None` = any text.
@@ -83,6 +83,7 @@ class Request(NamedFields):
             from them, and stays what it is without them.
         hints: texts that the answer may quote, such as subtitles or what an OCR program reads; or futures of such
             texts, which nobody waits for.
+        tools: a `Tools`, which the answer may call, or must.
     """
 
     prompt: str = ""
@@ -108,6 +109,7 @@ class Request(NamedFields):
     continue_final_message: bool = False
     predictions: Sequence[str] = ()
     hints: "Sequence[str | Future[str]]" = ()
+    tools: Any = None
     # The target's [N, E] visual features, for a drafter that needs them (`Needs.visual`). The engine sets it: a
     # `VisualFuture` in the target's process; in the drafter's own a function that waits for them.
     visual_features: Any = field(default=None, repr=False, compare=False)
@@ -156,10 +158,19 @@ class Request(NamedFields):
         if self.namespace is not None:
             text("namespace", self.namespace, "anna")
 
+    @property
+    def constraint(self) -> "MaskSource | None":
+        """The constraint on the answer: its structure, or calls of its tools."""
+        return self.structure if self.tools is None else self.tools.structure
+
     def _check_structure(self) -> None:
-        if self.structure is None:
+        if not (self.tools is None or callable(getattr(self.tools, "reader", None))):
+            raise CrossdraftError(f"tools is a {type(self.tools).__name__}; give crossdraft.Tools([…]).")
+        if None not in (self.tools, self.structure):
+            raise CrossdraftError("The request has tools, and a structure, which no call would have; give one of them.")
+        if self.constraint is None:
             return
-        if not callable(getattr(self.structure, "begin", None)):
+        if not callable(getattr(self.constraint, "begin", None)):
             raise CrossdraftError(
                 f"structure is {self.structure!r:.100}; give a crossdraft.Structure, such as Structure.json(schema)."
             )
@@ -244,6 +255,7 @@ class Request(NamedFields):
         goes_on = self.continue_final_message
         return {
             **self.template_kwargs,
+            **({} if self.tools is None else {"tools": [*self.tools.definitions]}),
             "tokenize": False,
             "add_generation_prompt": not goes_on,
             "continue_final_message": goes_on,
@@ -278,7 +290,7 @@ class Request(NamedFields):
             asked = None if self.prompt.strip() else dict[str, object]()  # a request without a prompt must have inputs
             return replace(self, inputs=asked, image=_one(image), video=_one(video))
         messages = tuple(
-            Message(one.role, tuple(part for part in one.parts if part.kind == "text" or is_path(part.value)))
+            replace(one, parts=tuple(part for part in one.parts if part.kind == "text" or is_path(part.value)))
             for one in self.conversation
         )
         return replace(self, messages=messages)
@@ -289,7 +301,7 @@ class Request(NamedFields):
         Raises:
             ContextLengthError: the prompt is longer.
         """
-        letters = sum(len(message.text) for message in self.conversation)
+        letters = sum(len(message.text) + len(str(message.calls)) for message in self.conversation)
         if letters > LETTERS_PER_TOKEN * context:
             raise ContextLengthError(
                 f"The prompt has {letters:,} characters, and the model's context holds {context:,} tokens; "
@@ -453,7 +465,7 @@ class Piece:
     """Consecutive tokens of an answer with one origin. `request` is the id that the request was queued under.
 
     `logprobs` and `top_logprobs` are set if the request asked for them; provisional pieces have none, and no number of
-    the prompt's tokens.
+    the prompt's tokens. `calls` are those that the piece completes; their text is not part of its text.
     """
 
     tokens: tuple[int, ...]
@@ -463,6 +475,7 @@ class Piece:
     logprobs: tuple[float, ...] | None = None
     top_logprobs: tuple[TopTokens, ...] | None = None
     prompt_tokens: int = field(default=0, compare=False, repr=False)
+    calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -486,6 +499,11 @@ class Answer:
     notes: tuple[str, ...] = ()
     drafter_error: str | None = None
     top_logprobs: tuple[TopTokens, ...] | None = None
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls of the request's tools, in their order."""
+        return tuple(call for piece in self.pieces for call in piece.calls)
 
     @property
     def other_notes(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from typing import Any
 
 from torch import Tensor
 
@@ -82,6 +83,7 @@ class RequestState:
         self.pieces: list[Piece] = []
         self.logprobs, self.top_logprobs = list[float](), list[TopTokens]()
         self.text = AnswerText(TokenText(lambda tokens: ""))  # the answer's text, set once the prompt is known
+        self.reader: Any = None  # takes calls of its tools out of its text
         self.ends = frozenset(self.request.stop_token_ids)  # ids that end it, with the checkpoint's once it is known
         self.processors: TreeProcessors | None = None  # where the fast warpers do not suffice
         self.masks: Masks | None = None  # of the request's structure
@@ -209,7 +211,7 @@ class RequestState:
 
     def provisional(self, target: Target) -> OnToken | None:
         """Return a callback that shows the drafter's tokens as provisional text; `None` if nobody wants them."""
-        if self.job.on_piece is None or not self.job.provisional:
+        if self.job.on_piece is None or not self.job.provisional or self.request.tools is not None:
             return None
         text = AnswerText(target.text)
 
@@ -261,7 +263,10 @@ class RequestState:
         self.prompt_ids.set_result(text_ids(prompt.input_ids, target.reserved))
         self.stats.prompt_tokens, self.stats.cached_tokens = length, len(known.prefix)
         spelt, goes_on = self.request.stop_in == "tokens", self.request.continue_final_message
-        self.text = AnswerText(target.text, self.request.stops, self.context, spelt=spelt, goes_on=goes_on)
+        text = target.text
+        if self.request.tools is not None:
+            self.reader, text = self.request.tools.reader(text)
+        self.text = AnswerText(text, self.request.stops, self.context, spelt=spelt, goes_on=goes_on)
         if self.request.sampling.contextual:
             self.processors = TreeProcessors(
                 self.request.sampling, target.model, self.context, sorted(self.ends), wanted
@@ -400,18 +405,24 @@ class RequestState:
         return taken, texts
 
     def _tell(self, tokens: Sequence[int], text: str, origin: Origin, first: int) -> None:
-        """Hand out a piece whose tokens are those of the answer from `first` on."""
+        """Hand out a piece whose tokens are those of the answer from `first` on; without any, the last one."""
+        if self.reader is not None:
+            text = self.reader.push(text, last=not tokens)
+        calls = () if self.reader is None else self.reader.taken()
+        if not (tokens or text or calls):
+            return
         part = slice(first, first + len(tokens))
         logprobs = tuple(self.logprobs[part]) or None
         tops = tuple(self.top_logprobs[part]) or None
         length = self.stats.prompt_tokens
-        self.pieces.append(Piece(tuple(tokens), text, origin, self.request_id, logprobs, tops, length))
+        self.pieces.append(Piece(tuple(tokens), text, origin, self.request_id, logprobs, tops, length, calls))
         self.tell(self.pieces[-1])
 
     def end(self) -> None:
         """Hand out the text that was held back, if the answer has ended, so that the stream is the whole answer."""
-        if self.finish is not None and self.error is None and (text := self.text.flush()):
-            self._tell((), text, self.pieces[-1].origin if self.pieces else Origin.TARGET, len(self.tokens))
+        if self.finish is not None and self.error is None:
+            origin = self.pieces[-1].origin if self.pieces else Origin.TARGET
+            self._tell((), self.text.flush(), origin, len(self.tokens))
 
     def answer(self) -> Answer:
         """Build the answer as the user receives it."""

@@ -17,7 +17,7 @@ from crossdraft.serve.schema import ChatRequest
 
 T = TypeVar("T")
 
-MOST_VALUES = 1 << 12  # values in a body: members of objects, elements of arrays; 64 MiB could hold 32 million
+MOST_VALUES = 1 << 14  # values in a body: members of objects, elements of arrays; 64 MiB could hold 32 million
 FEW_COMMAS = 1 << 10  # values are not counted where there are fewer
 MOST_QUOTES = 4 * MOST_VALUES + 2  # quotes of MOST_VALUES members whose names and values are strings
 MOST_MEMBERS = 1 << 10  # members of one object; `logit_bias` may have as many

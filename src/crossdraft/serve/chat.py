@@ -1,6 +1,7 @@
 """`/v1/chat/completions`: answers, whole or as a stream."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -93,7 +94,7 @@ class ChatForm:
     def __init__(self, service: Service, chat: ChatRequest, asked: RequestInfo) -> None:
         self._service, self._chat, self._asked = service, chat, asked
         self._target = service.engine.target
-        self._sent = 0  # tokens
+        self._sent, self._calls = 0, Counter[int]()  # tokens; calls of each answer
         self._usage = dict[str, object]()  # of each further chunk
         self._id, self._created = f"chatcmpl-{asked.request_id}", int(time.time())
 
@@ -102,9 +103,9 @@ class ChatForm:
         choices = [
             {
                 "index": number,
-                "message": {"role": "assistant", "content": answer.text, "refusal": None},
+                "message": convert.message(answer),
                 "logprobs": convert.logprobs(answer, self._target),
-                "finish_reason": convert.FINISH_REASONS[answer.finish],
+                "finish_reason": convert.finish_reason(answer),
             }
             for number, answer in enumerate(answers)
         ]
@@ -117,7 +118,7 @@ class ChatForm:
         return b"".join(self._delta(number, role) for number in range(self._chat.n))
 
     def piece(self, number: int, piece: Piece) -> bytes:
-        """A chunk of text; provisional pieces are comments."""
+        """A chunk of text, and chunks of calls; provisional pieces are comments."""
         ms = round((time.perf_counter() - self._asked.since) * 1e3, 3)
         if piece.origin is Origin.PROVISIONAL:
             return sse.comment({"provisional": piece.text, "ms": ms} | ({"index": number} if number else {}))
@@ -127,11 +128,13 @@ class ChatForm:
         if (options := self._chat.stream_options) is not None and options.continuous_usage_stats:
             self._usage = {"usage": convert.usage_so_far(piece.prompt_tokens, self._sent)}
         shown = more if self._chat.crossdraft.origins else {}
-        return self._delta(number, {"content": piece.text}, logprobs=logprobs, more=shown)
+        calls = [self._delta(number, one) for one in convert.call_deltas(piece.calls, self._calls[number])]
+        self._calls[number] += len(piece.calls)
+        return self._delta(number, {"content": piece.text}, logprobs=logprobs, more=shown) + b"".join(calls)
 
     def end(self, number: int, answer: Answer) -> bytes:
         """The chunk with the reason of an answer's end."""
-        return self._delta(number, {}, convert.FINISH_REASONS[answer.finish])
+        return self._delta(number, {}, convert.finish_reason(answer))
 
     def last(self, answers: Sequence[Answer]) -> bytes:
         """The usage and the timeline, if they are asked for, and the end of the stream."""

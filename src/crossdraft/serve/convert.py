@@ -1,17 +1,19 @@
 """Conversion between OpenAI's shapes and the engine's: a chat request to `crossdraft.Request`, an answer to JSON."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from crossdraft.engine.request import Answer, Finish, Piece, Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.target import Target
+from crossdraft.messages import ToolCall
 from crossdraft.serve.errors import bad_request
 from crossdraft.serve.media import LoadedMedia
-from crossdraft.serve.schema import ChatRequest, StructuredOutputs
+from crossdraft.serve.schema import ChatRequest, StructuredOutputs, ToolChoice
 from crossdraft.structure.structure import Structure
+from crossdraft.structure.tools import Tools
 
 FINISH_REASONS = {
     Finish.EOS: "stop", Finish.STOP: "stop", Finish.LENGTH: "length", Finish.TIME: "length", Finish.CANCELLED: "stop",
@@ -64,7 +66,43 @@ def to_request(chat: ChatRequest, media: LoadedMedia, owner: str, longest: int, 
         structure=structure_of(chat),
         predictions=() if chat.prediction is None else chat.prediction.texts,
         hints=chat.crossdraft.hints,
+        tools=tools_of(chat),
     )
+
+
+def tools_of(chat: ChatRequest) -> Tools | None:
+    """The tools that a chat request's answer may call; none for the choice `none`, as in vLLM.
+
+    Raises:
+        CrossdraftError: as `Tools`.
+    """
+    choice = chat.tool_choice
+    if not chat.tools or choice == "none":
+        return None
+    only = choice.function["name"] if isinstance(choice, ToolChoice) else None
+    return Tools(chat.tools, "required" if choice == "required" else "auto", only, chat.parallel_tool_calls)
+
+
+def message(answer: Answer) -> dict[str, object]:
+    """OpenAI's message of an answer; one of calls alone has no content."""
+    made = {"role": "assistant", "content": answer.text if answer.text or not answer.tool_calls else None}
+    functions = [(one.id, {"name": one.name, "arguments": one.arguments}) for one in answer.tool_calls]
+    calls = [{"id": id_, "type": "function", "function": function} for id_, function in functions]
+    return {**made, "refusal": None, **({"tool_calls": calls} if calls else {})}
+
+
+def finish_reason(answer: Answer) -> str:
+    """OpenAI's `finish_reason` of an answer."""
+    reason = FINISH_REASONS[answer.finish]
+    return "tool_calls" if reason == "stop" and answer.tool_calls else reason
+
+
+def call_deltas(calls: Sequence[ToolCall], first: int) -> Iterator[dict[str, object]]:
+    """The deltas of a stream for whole calls, the first of which has the number `first`: each name, then arguments."""
+    for index, one in enumerate(calls, first):
+        named = {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": ""}}
+        yield {"tool_calls": [{"index": index, **named}]}
+        yield {"tool_calls": [{"index": index, "function": {"arguments": one.arguments}}]}
 
 
 def structure_of(chat: ChatRequest) -> Structure | None:

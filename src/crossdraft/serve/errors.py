@@ -19,7 +19,7 @@ TYPES = {
     503: "overloaded_error",
 }  # fmt: skip
 # Fields that only accept their neutral value.
-LACKING = frozenset({"tools", "tool_choice", "modalities"} | {"skip_special_tokens"})
+LACKING = frozenset({"modalities", "skip_special_tokens"})
 GONE = 499  # nginx's status for a client that went away
 NO_METHOD = "The route does not take this method."
 # Features of OpenAI's and vLLM's APIs that are left out on purpose -> what to use instead.

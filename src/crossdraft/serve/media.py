@@ -195,7 +195,9 @@ class MediaLoader:
             if not isinstance(content, str):
                 found = [loaded.get((number, index), part) for index, part in enumerate(content)]
                 content = [_shown(one) for one in found if isinstance(one, TextPart | _ShownPart)]
-            messages.append({"role": "system" if message.role == "developer" else message.role, "content": content})
+            role = "system" if message.role == "developer" else message.role
+            calls = message.model_dump(include={"tool_calls", "tool_call_id", "name"}, exclude_none=True)
+            messages.append({"role": role, "content": content, **calls})
         recorded = [one for one in loaded.values() if isinstance(one, LoadedRecording)]
         if len(recorded) > 1:
             raise bad_request("The request has two event recordings; send one, of the last clip's moment.", "messages")

@@ -17,6 +17,7 @@ MAX_STOP = 1024  # characters of a stop string
 MAX_TOP = 20  # OpenAI's limit
 MAX_MESSAGES = 256
 MAX_ANSWERS = 8  # to one request
+MAX_TOOLS = 128  # of a request, and calls of one message; OpenAI's limit
 MAX_FRAMES = 768  # equal to `video.clip.MAX_FRAMES`
 MAX_QUESTIONS = 8  # questions of a stream
 
@@ -187,15 +188,16 @@ ContentPart = Annotated[TextPart | ImagePart | VideoPart | EventPart | FilePart,
 class ChatMessage(Body):
     """One message. `developer` is OpenAI's newer word for `system`; an answer's content may be `null`."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[ContentPart], Field(fail_fast=True)]
     name: str | None = None
+    tool_calls: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tool_call_id: str | None = None
     # Fields of an answer that OpenAI's clients send back if it is appended as it came:
     reasoning: str | None = None
     reasoning_content: str | None = None
     refusal: None = None
     annotations: Empty | None = None
-    tool_calls: Empty | None = None
     function_call: None = None
     audio: None = None
 
@@ -272,6 +274,13 @@ class Prediction(Body):
         return tuple(filter(None, ["".join(parts)]))
 
 
+class ToolChoice(Body):
+    """OpenAI's `tool_choice` that names the tool which the answer must call."""
+
+    type: Literal["function"]
+    function: Annotated[dict[Literal["name"], str], Field(min_length=1)]
+
+
 class Extras(Body):
     """Extra fields for our own clients, in `extra_body={"crossdraft": …}`.
 
@@ -322,12 +331,12 @@ class ChatRequest(Body):
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     prediction: Prediction | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool = True
     crossdraft: Extras = Extras()
 
     # Accepted with their neutral values only:
-    tools: Empty | None = None
-    tool_choice: Literal["none", "auto"] | None = None
-    parallel_tool_calls: bool | None = None
     modalities: list[Literal["text"]] | None = None
     skip_special_tokens: Literal[True] | None = None
 
@@ -356,6 +365,8 @@ class ChatRequest(Body):
             raise ValueError("top_logprobs come with logprobs; say logprobs: true")
         if self.structured_outputs is not None and self.response_format not in (None, ResponseFormat(type="text")):
             raise ValueError("response_format and structured_outputs both constrain the answer; send one of them")
+        if self.tool_choice not in (None, "none", "auto") and not self.tools:
+            raise ValueError("tool_choice asks for a call, and there are no tools; send some, or leave it out")
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options are for streams; say stream: true, or leave them out")
         if (self.crossdraft.provisional or self.crossdraft.origins) and not self.stream:

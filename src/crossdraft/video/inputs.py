@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.messages import Message, Part
+from crossdraft.messages import Message, Part, holds_words, refuse_tools
 from crossdraft.video.classes import model_class
 from crossdraft.video.families import FAMILIES, VIDEO_TYPES, ChatFormat, Family
 from crossdraft.video.preprocess import preprocess
@@ -217,7 +217,7 @@ def chat_inputs(
     known = {spelling: token for token, spelling in spelling_of.items() if isinstance(spelling, str)}
     markers = (one for one in _markers(family).values() if not any(spelling in one for spelling in known))
     messages, stands = stand_ins(messages, {*known, *markers})
-    text, order = _written(tokenizer, family, messages, items, template)
+    text, order = _written(family, items, _rendered(tokenizer, family, messages, template))
     own = {"video": placeholder_id(config), "image": getattr(config, "image_token_id", None)}
     tokens = {"video": family.placeholder, "image": family.still.placeholder}
     for kind in {item.kind for item in items} or {"video"}:
@@ -337,17 +337,11 @@ def _placeholder_in_text() -> CrossdraftError:
     return CrossdraftError("The question contains an image or video placeholder of the model; leave it out.")
 
 
-def _written(
-    tokenizer: PreTrainedTokenizerBase,
-    family: Family,
-    messages: Sequence[Message],
-    items: Sequence[ClipText],
-    template: Mapping[str, Any],
-) -> tuple[str, list[int]]:
-    """Write the conversation with its items' placeholders; return it and the items' numbers in placeholder order."""
+def _written(family: Family, items: Sequence[ClipText], rendered: str) -> tuple[str, list[int]]:
+    """Fill in the items' placeholders; return the conversation, and the items' numbers in placeholder order."""
     markers = _markers(family)
     tokens = "|".join(map(re.escape, dict.fromkeys(markers.values())))
-    pieces = re.split(f"({tokens})", _rendered(tokenizer, family, markers, messages, template))
+    pieces = re.split(f"({tokens})", rendered)
     left = {
         marker: [number for number, item in enumerate(items) if markers[item.kind] == marker]
         for marker in markers.values()
@@ -369,11 +363,7 @@ def _markers(family: Family) -> dict[str, str]:
 
 
 def _rendered(
-    tokenizer: PreTrainedTokenizerBase,
-    family: Family,
-    markers: Mapping[str, str],
-    messages: Sequence[Message],
-    template: Mapping[str, Any],
+    tokenizer: PreTrainedTokenizerBase, family: Family, messages: Sequence[Message], template: Mapping[str, Any]
 ) -> str:
     """Render by the tokenizer's template, if its text contains all items and words; else by the family's own."""
     for plain in (False, True) if tokenizer.chat_template else ():
@@ -383,18 +373,21 @@ def _rendered(
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError):
             # The template is for plain text only, or broken; its ranges may overflow.
             continue
-        if isinstance(text, str) and _holds_all(text, markers, messages):
+        if (
+            isinstance(text, str)
+            and _holds_markers(text, _markers(family), messages)
+            and holds_words(text, messages, template)
+        ):
             return text
+    refuse_tools(tokenizer.name_or_path, messages, template)
     return _own_text(family.chat, messages, goes_on=not template["add_generation_prompt"])
 
 
-def _holds_all(text: str, markers: Mapping[str, str], messages: Sequence[Message]) -> bool:
-    """True if a rendered text contains all markers and all words."""
-    parts = [part for message in messages for part in message.parts]
-    said = (part.value.strip() for part in parts if part.kind == "text")
+def _holds_markers(text: str, markers: Mapping[str, str], messages: Sequence[Message]) -> bool:
+    """True if a rendered text contains all markers."""
+    parts = (part for message in messages for part in message.parts)
     wanted = Counter(markers[part.kind] for part in parts if part.kind in markers)
-    shown = all(text.count(marker) >= count for marker, count in wanted.items())
-    return shown and all(one in text for one in said)
+    return all(text.count(marker) >= count for marker, count in wanted.items())
 
 
 def _own_text(chat: ChatFormat, messages: Sequence[Message], *, goes_on: bool = False) -> str:
