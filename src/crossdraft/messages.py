@@ -93,19 +93,7 @@ def read_messages(given: object, *, answer: bool = False) -> tuple[Message, ...]
         raise CrossdraftError(f"messages[{late}] is of the system, after others; only the first ones can be.")
     if len(front) > 1:
         found = (Message("system", (Part("text", "\n\n".join(one.text for one in front)),)), *found[len(front) :])
-    if answer and found[-1].role == "assistant" and found[-1].text.strip():
-        return found
-    if answer:
-        raise CrossdraftError(
-            "continue_final_message: end with a message of the assistant that holds text, or drop it."
-        )
-    if found[-1].role not in ("user", "tool"):
-        raise CrossdraftError(
-            f"The last message is of the {found[-1].role}; end with the user's, or a tool's, which is answered."
-        )
-    said = any(part.kind in VISUAL or part.value.strip() for part in found[-1].parts) or found[-1].role == "tool"
-    if not said and not isinstance(given[-1], Message):  # one that was read already may have lost its pixels
-        raise CrossdraftError("The last message is empty; ask a question in it.")
+    _check_last(found[-1], answer=answer, read=isinstance(given[-1], Message))
     if not any(one.text.strip() for one in found):
         raise CrossdraftError("The messages hold no text; ask a question about what they show.")
     ids = list[object]()
@@ -114,6 +102,21 @@ def read_messages(given: object, *, answer: bool = False) -> tuple[Message, ...]
             raise CrossdraftError(f"messages[{number}] is of a tool; give the id of a call before it as tool_call_id.")
         ids += [call["id"] for call in one.calls.get("tool_calls", ())]
     return found
+
+
+def _check_last(last: Message, *, answer: bool, read: bool) -> None:
+    """Check that the last message can be answered, or with `answer` can go on; one `read` before may lack its pixels."""
+    if answer and not (last.role == "assistant" and last.text.strip()):
+        raise CrossdraftError(
+            "continue_final_message: end with a message of the assistant that holds text, or drop it."
+        )
+    if not answer and last.role not in ("user", "tool"):
+        raise CrossdraftError(
+            f"The last message is of the {last.role}; end with the user's, or a tool's, which is answered."
+        )
+    said = any(part.kind in VISUAL or part.value.strip() for part in last.parts) or last.role == "tool"
+    if not said and not read:
+        raise CrossdraftError("The last message is empty; ask a question in it.")
 
 
 def _message(given: object, number: int) -> Message:

@@ -363,14 +363,18 @@ class ChatRequest(Body):
             raise ValueError("add_generation_prompt is false where continue_final_message is true, and only there")
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs come with logprobs; say logprobs: true")
-        if self.structured_outputs is not None and self.response_format not in (None, ResponseFormat(type="text")):
-            raise ValueError("response_format and structured_outputs both constrain the answer; send one of them")
-        if self.tool_choice not in (None, "none", "auto") and not self.tools:
-            raise ValueError("tool_choice asks for a call, and there are no tools; send some, or leave it out")
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options are for streams; say stream: true, or leave them out")
         if (self.crossdraft.provisional or self.crossdraft.origins) and not self.stream:
             raise ValueError("crossdraft.provisional and crossdraft.origins are for streams; say stream: true")
+        return self
+
+    @model_validator(mode="after")
+    def _constrained_once(self) -> "ChatRequest":
+        if self.structured_outputs is not None and self.response_format not in (None, ResponseFormat(type="text")):
+            raise ValueError("response_format and structured_outputs both constrain the answer; send one of them")
+        if self.tool_choice not in (None, "none", "auto") and not self.tools:
+            raise ValueError("tool_choice asks for a call, and there are no tools; send some, or leave it out")
         return self
 
     @property
