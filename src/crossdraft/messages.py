@@ -105,7 +105,7 @@ def read_messages(given: object, *, answer: bool = False) -> tuple[Message, ...]
 
 
 def _check_last(last: Message, *, answer: bool, read: bool) -> None:
-    """Check that the last message can be answered, or with `answer` can go on; one `read` before may lack its pixels."""
+    """Check that the last message can be answered, or with `answer` go on; one `read` before may lack pixels."""
     if answer and not (last.role == "assistant" and last.text.strip()):
         raise CrossdraftError(
             "continue_final_message: end with a message of the assistant that holds text, or drop it."
