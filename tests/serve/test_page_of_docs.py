@@ -15,6 +15,7 @@ from tests.serve.conftest import body
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "serve.md").read_text(encoding="utf-8")
+ENDPOINTS = (DOCS / "endpoints.md").read_text(encoding="utf-8")
 
 
 def names(server) -> set[str]:
@@ -77,7 +78,7 @@ def test_its_routes_are_those_of_the_server():
     for router in ROUTERS:
         for route in router.routes:
             shown = re.sub(r"{name:path}", "NAME", route.path).replace("{found}", "ID")
-            assert shown in PAGE or shown.startswith("/page/"), route.path  # those are the page's own files
+            assert shown in PAGE + ENDPOINTS or shown.startswith("/page/"), route.path  # those are the page's own files
 
 
 def test_the_dashboard_asks_for_metrics_that_there_are(server):

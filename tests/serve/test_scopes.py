@@ -27,6 +27,9 @@ OPENED_BY = {
     "/v1/files": UPLOADS,
     "/v1/files/{found}": UPLOADS,
     "/v1/files/{found}/content": UPLOADS,
+    "/v1/completions": {"chat"},
+    "/v1/responses": {"chat"},
+    "/v1/responses/{found}": {"chat"},
     "/v1/media": {"media"},
     "/v1/media/content": {"media"},  # of a file of the media folder
     "/page/events.png": {"media"},  # likewise
@@ -84,7 +87,7 @@ def test_public_routes_models_and_what_is_no_route_are_as_before(scoped, scope):
     for path in PUBLIC:
         assert httpx.get(scoped.url + path, headers=bearer(scope)).status_code == 200
     assert httpx.get(f"{scoped.url}/v1/models", headers=bearer(scope)).json()["data"][0]["id"] == "reference"
-    for path in ("/nothing", "/v1/chat", "/v1/filesx", "/page/other", "/v1/completions"):
+    for path in ("/nothing", "/v1/chat", "/v1/filesx", "/page/other", "/v1/embeddings"):
         assert httpx.get(scoped.url + path, headers=bearer(scope)).status_code == 404, path
 
 

@@ -162,3 +162,37 @@ def test_a_target_without_tools_says_so(server):
     fields = {"model": server.service.settings.model, "max_tokens": 4, "tools": BOUNDED, "messages": ASKED}
     with pytest.raises(openai.BadRequestError, match="chat template of target does not write tools"):
         server.client().chat.completions.create(**fields)
+
+
+FLAT = [{"type": "function", **one["function"]} for one in BOUNDED]
+
+
+def test_a_responses_calls_are_items_and_their_results_go_on(tools_server):
+    """By `/v1/responses`: the call is the chat's, whole and by OpenAI's stream, and the next response knows it."""
+    client, given = tools_server.client(), {"model": "target", "input": "what?", "max_output_tokens": 160}
+    must = {"tools": FLAT, "tool_choice": {"type": "function", "name": "stop"}, "parallel_tool_calls": False}
+    first = client.responses.create(**given, **must)
+    (call,) = first.output
+    wanted = create(tools_server, tool_choice=NAMED, parallel_tool_calls=False).choices[0].message.tool_calls[0]
+    assert (call.type, call.name, call.arguments) == ("function_call", "stop", wanted.function.arguments)
+    assert first.status == "completed"
+    assert first.tool_choice.name == "stop"
+    with client.responses.stream(**given, **must) as events:
+        kinds = [event.type.removeprefix("response.") for event in events]
+        (again,) = events.get_final_response().output
+    assert again.arguments == call.arguments
+    assert kinds == [
+        "created", "in_progress", "output_item.added", "function_call_arguments.delta", "function_call_arguments.done",
+        "output_item.done", "completed",
+    ]  # fmt: skip
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "it stands"}
+    then = client.responses.create(
+        model="target", input=[result], previous_response_id=first.id, tools=FLAT, max_output_tokens=9
+    )
+    function = {"name": call.name, "arguments": call.arguments}
+    said = {"role": "assistant", "tool_calls": [{"id": call.call_id, "type": "function", "function": function}]}
+    turns = [*ASKED, said, {"role": "tool", "tool_call_id": call.call_id, "content": "it stands"}]
+    same = create(tools_server, messages=turns, max_tokens=9).choices[0].message.content
+    assert then.output_text == same
+    inline = [{"role": "user", "content": "what?"}, call.model_dump(exclude_none=True), result]
+    assert client.responses.create(model="target", input=inline, tools=FLAT, max_output_tokens=9).output_text == same

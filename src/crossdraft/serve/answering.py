@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
@@ -17,7 +17,7 @@ from crossdraft.engine.request import Request as Question
 from crossdraft.engine.request_state import OnPiece
 from crossdraft.serve import convert, sse
 from crossdraft.serve.errors import ApiError, as_api_error, gone, overloaded
-from crossdraft.serve.gate import RequestInfo
+from crossdraft.serve.gate import RequestInfo, asked_by, service_of
 from crossdraft.serve.metrics import FinishedReason
 from crossdraft.serve.schema import ChatRequest
 from crossdraft.serve.service import Service
@@ -228,6 +228,23 @@ class Answering:
         self._over = True
         self._asked.refused(found)
         return found
+
+
+Begin = Callable[[Service, bytes, RequestInfo], Awaitable[tuple[Answering, Form]]]
+"""Reads the body of a request to an endpoint."""
+
+
+def endpoint(begin: Begin) -> Callable[[Request], Awaitable[Response]]:
+    """Make the route of an endpoint: a plain one, as FastAPI's own machinery would cost a fifth of the time."""
+
+    async def respond(request: Request) -> Response:
+        service, body = service_of(request), await request.body()
+        if not service.ready:
+            raise overloaded("The server is shutting down; ask another one.", "shutting_down")
+        answering, form = await begin(service, body, asked_by(request))
+        return await answering.respond(request, form)
+
+    return respond
 
 
 async def _ended(task: "asyncio.Task[None]") -> None:

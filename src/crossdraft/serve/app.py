@@ -11,13 +11,22 @@ from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.serve import chat, edge, files, status, watch
+from crossdraft.serve import chat, completions, edge, files, responses, status, watch
 from crossdraft.serve.errors import NO_METHOD, ApiError, as_api_error, bad_request, gone, no_route
 from crossdraft.serve.gate import Gate, Guarded, asked_by
 from crossdraft.serve.page import routes as page
 from crossdraft.serve.service import Service
 
-ROUTERS = (chat.router, edge.router, files.router, status.router, watch.router, page.router)
+ROUTERS = (
+    chat.router,
+    completions.router,
+    edge.router,
+    files.router,
+    responses.router,
+    status.router,
+    watch.router,
+    page.router,
+)
 
 
 def create_app(service: Service) -> ASGIApp:

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 from typing import Annotated, Any, BinaryIO, Literal
 
@@ -11,16 +11,19 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import from_json, to_json
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.serve import chat
-from crossdraft.serve.bodies import checked_json
+from crossdraft.serve import chat, completions, responses
+from crossdraft.serve.answering import Begin
+from crossdraft.serve.bodies import validated
 from crossdraft.serve.errors import ApiError, as_api_error, bad_request, short
 from crossdraft.serve.gate import RequestInfo
 from crossdraft.serve.keys import Client
 from crossdraft.serve.schema import Body
 from crossdraft.serve.service import Service
 
-ENDPOINTS: dict[str, Callable[[Service, bytes, RequestInfo], Awaitable[dict[str, object]]]] = {
-    "/v1/chat/completions": chat.answered
+ENDPOINTS: dict[str, Begin] = {
+    "/v1/chat/completions": chat.begin,
+    "/v1/completions": completions.begin,
+    "/v1/responses": responses.begin,
 }
 BUSY = frozenset({"rate_limit_exceeded", "queue_full", "media_full"})  # errors after which a line is asked again
 HELD = 4  # lines that are begun or wait to be written, for each one that may be answered at a time
@@ -75,10 +78,7 @@ def read_line(line: bytes, known: set[str | None], most: int) -> BatchLine | Api
     try:
         if len(line) > most:
             raise bad_request(f"The line has more than {most:,} bytes, the limit; send less.", code="line_too_large")
-        try:
-            found = BatchLine.model_validate(checked_json(line))
-        except ValueError:
-            found = BatchLine.model_validate_json(line)  # its errors use words of JSON, not of Python
+        found = validated(BatchLine, line)
         if found.custom_id in known:
             raise bad_request("An earlier line has this custom_id; give each its own.", "custom_id", "duplicate_id")
     except (ApiError, ValueError) as error:
@@ -136,7 +136,9 @@ async def _asked(service: Service, line: BatchLine, asked: RequestInfo) -> tuple
     """Ask the endpoint of a line until it is not busy; return the status and the body of its response."""
     while True:
         try:
-            return 200, await ENDPOINTS[line.url](service, to_json(line.body, inf_nan_mode="constants"), asked)
+            body = to_json(line.body, inf_nan_mode="constants")
+            answering, form = await ENDPOINTS[line.url](service, body, asked)
+            return 200, await answering.whole(form)
         except Exception as error:  # noqa: BLE001 - it becomes the response
             refused = as_api_error(error)
         if service.engine.closed:

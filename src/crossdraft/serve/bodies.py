@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from pydantic import BaseModel
 from pydantic_core import from_json
 
 from crossdraft.serve.errors import ApiError, bad_request, overloaded, too_many
@@ -16,6 +17,7 @@ from crossdraft.serve.keys import Client
 from crossdraft.serve.schema import ChatRequest
 
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 
 MOST_VALUES = 1 << 14  # values in a body: members of objects, elements of arrays; 64 MiB could hold 32 million
 FEW_COMMAS = 1 << 10  # values are not counted where there are fewer
@@ -105,20 +107,25 @@ def _inner(value: object) -> list[Any]:
 
 
 def chat_of(body: bytes) -> ChatRequest:
-    """Parse a chat request.
+    """Parse a chat request; errors as `validated`."""
+    return validated(ChatRequest, body)
+
+
+def validated(kind: type[M], body: bytes) -> M:
+    """Parse a body as a model of `kind`.
 
     Holding the interpreter's lock for long delays all answers. For a body with a long text `model_validate_json` holds
     it twice as long as the two steps here: it copies the values that the validators of parts are to see.
 
     Raises:
         ApiError: the body has too many values, or is in an encoding other than UTF-8.
-        ValidationError: the body is no chat request.
+        ValidationError: the body is none.
     """
     try:
-        return ChatRequest.model_validate(checked_json(body))
+        return kind.model_validate(checked_json(body))
     except ValueError:
         check_encoding(body)
-        return ChatRequest.model_validate_json(body)  # its errors use words of JSON, not of Python
+        return kind.model_validate_json(body)  # its errors use words of JSON, not of Python
 
 
 def check_encoding(body: bytes) -> None:

@@ -2,21 +2,19 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from fastapi import APIRouter
 from pydantic import ValidationError
-from starlette.requests import Request
-from starlette.responses import Response
 
 from crossdraft.engine.request import Answer, Origin, Piece
 from crossdraft.serve import convert, sse
-from crossdraft.serve.answering import Answering
+from crossdraft.serve.answering import Answering, endpoint
 from crossdraft.serve.bodies import chat_of, parsed
-from crossdraft.serve.errors import ApiError, bad_request, overloaded, short
-from crossdraft.serve.gate import RequestInfo, asked_by, service_of
+from crossdraft.serve.errors import ApiError, bad_request, short
+from crossdraft.serve.gate import RequestInfo
 from crossdraft.serve.keys import Client
 from crossdraft.serve.schema import ChatRequest
 from crossdraft.serve.service import Service
@@ -24,79 +22,79 @@ from crossdraft.serve.service import Service
 router = APIRouter()
 
 
-async def read_chat(
-    service: Service, body: bytes, client: Client | None = None, *, several: bool = True
-) -> ChatRequest:
+class ModelRequest(Protocol):
+    """The body of a request to an endpoint."""
+
+    @property
+    def model(self) -> str:
+        """Name of the model that is asked."""
+        ...
+
+
+A = TypeVar("A", bound=ModelRequest)
+
+
+async def read_body(service: Service, body: bytes, parse: Callable[[bytes], A], client: Client | None = None) -> A:
     """Read a request's body.
 
     Args:
         service: the service that is asked.
         body: JSON of any length; the cost of reading it is bounded.
+        parse: parses it.
         client: client that sent it. A refused body counts as one of its requests, a valid one once it is admitted.
-        several: whether it may ask for several answers.
 
     Raises:
-        ValidationError: the body is no chat request.
+        ValidationError: the body is no request.
         ApiError: it has too many values, or names another model; 429, the client asks too often.
     """
     if client is not None:
         service.rates.check(client)
     try:
-        chat = _of_model(service, await parsed(body, chat_of))
-        if chat.n > 1 and not several:
-            raise bad_request("n: there is one answer here; leave it out.", "n", "unsupported_value")
+        return _of_model(service, await parsed(body, parse))
     except (ApiError, ValidationError):
         if client is not None:
             service.rates.count(client)
         raise
-    return chat
 
 
-def _of_model(service: Service, chat: ChatRequest) -> ChatRequest:
+def _of_model(service: Service, found: A) -> A:
     """Return the request if it names the model that is served; otherwise raise the error 404."""
-    if chat.model == service.settings.model:
+    if found.model == (named := service.settings.model):
+        return found
+    raise ApiError(404, f"There is no model {short(found.model)!r} here, but {named!r}.", "model_not_found", "model")
+
+
+async def read_chat(service: Service, body: bytes, client: Client | None = None) -> ChatRequest:
+    """Read the body of a chat request for one answer; see `read_body`."""
+
+    def one(body: bytes) -> ChatRequest:
+        if (chat := chat_of(body)).n > 1:
+            raise bad_request("n: there is one answer here; leave it out.", "n", "unsupported_value")
         return chat
-    raise ApiError(
-        404,
-        f"There is no model {short(chat.model)!r} here, but {service.settings.model!r}.",
-        "model_not_found",
-        "model",
-    )
+
+    return await read_body(service, body, one, client)
 
 
-async def complete(request: Request) -> Response:
-    """Answer a chat request."""
-    service, asked = service_of(request), asked_by(request)
-    body = await request.body()
-    if not service.ready:
-        raise overloaded("The server is shutting down; ask another one.", "shutting_down")
-    chat = await read_chat(service, body, asked.client)
-    return await Answering(service, chat, asked).respond(request, ChatForm(service, chat, asked))
+async def begin(service: Service, body: bytes, asked: RequestInfo) -> "tuple[Answering, ChatForm]":
+    """Read the body of a chat request; errors as `read_body`."""
+    chat = await read_body(service, body, chat_of, asked.client)
+    return Answering(service, chat, asked), ChatForm(service, chat, asked)
 
 
-async def answered(service: Service, body: bytes, asked: RequestInfo) -> dict[str, object]:
-    """Answer a chat request that came otherwise than over HTTP.
-
-    Raises:
-        ApiError: why it is refused, or failed.
-    """
-    chat = await read_chat(service, body, asked.client)
-    return await Answering(service, chat, asked).whole(ChatForm(service, chat, asked))
-
-
-# A plain route: the body is read and checked above, and FastAPI's own machinery would cost a fifth of the time.
-router.add_route("/v1/chat/completions", complete, methods=["POST"])
+router.add_route("/v1/chat/completions", endpoint(begin), methods=["POST"])
 
 
 class ChatForm:
     """OpenAI's chat completions; see `Form`."""
+
+    ids, kind, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
     def __init__(self, service: Service, chat: ChatRequest, asked: RequestInfo) -> None:
         self._service, self._chat, self._asked = service, chat, asked
         self._target = service.engine.target
         self._sent, self._calls = 0, Counter[int]()  # tokens; calls of each answer
         self._usage = dict[str, object]()  # of each further chunk
-        self._id, self._created = f"chatcmpl-{asked.request_id}", int(time.time())
+        self._id, self._created = f"{self.ids}{asked.request_id}", int(time.time())
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, object]:
         """The body, with a choice for each answer."""
@@ -109,7 +107,7 @@ class ChatForm:
             }
             for number, answer in enumerate(answers)
         ]
-        found = {**self._head("chat.completion"), "choices": choices, "usage": _usage(answers)}
+        found = {**self._head(self.kind), "choices": choices, "usage": self._used(answers)}
         return found | self._metrics(answers[0]) | self._extras(answers[0])
 
     def begin(self) -> bytes:
@@ -140,8 +138,8 @@ class ChatForm:
         """The usage and the timeline, if they are asked for, and the end of the stream."""
         found, options = b"", self._chat.stream_options
         if options is not None and options.include_usage:
-            usage = {"choices": [], "usage": _usage(answers)}
-            found = sse.data(self._head("chat.completion.chunk") | usage | self._metrics(answers[0]))
+            usage = {"choices": [], "usage": self._used(answers)}
+            found = sse.data(self._head(self.chunk) | usage | self._metrics(answers[0]))
         if extras := self._extras(answers[0]):
             found += sse.comment(extras["crossdraft"])
         return found + sse.DONE
@@ -159,7 +157,7 @@ class ChatForm:
         more: Mapping[str, Any] = MappingProxyType({}),
     ) -> bytes:
         choice = {"index": number, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-        return sse.data({**self._head("chat.completion.chunk"), "choices": [choice], **self._usage, **more})
+        return sse.data({**self._head(self.chunk), "choices": [choice], **self._usage, **more})
 
     def _head(self, kind: str) -> dict[str, object]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._service.settings.model}
@@ -172,6 +170,5 @@ class ChatForm:
     def _extras(self, answer: Answer) -> dict[str, Any]:
         return {"crossdraft": {"timeline": convert.timeline(answer)}} if self._chat.crossdraft.timeline else {}
 
-
-def _usage(answers: Sequence[Answer]) -> dict[str, object]:
-    return convert.usage(*(answer.stats for answer in answers))
+    def _used(self, answers: Sequence[Answer]) -> dict[str, object]:
+        return convert.usage(*(answer.stats for answer in answers))

@@ -171,7 +171,7 @@ class EdgeConnection:
             raise ApiError(429, "Too many questions were refused; mend them, and connect anew.", "too_many_refused")
         asked = replace(self._asked, since=time.perf_counter(), facts={**self._asked.facts})
         try:
-            chat = await read_chat(service, frame.chat, client, several=False)
+            chat = await read_chat(service, frame.chat, client)
         except (ApiError, ValidationError, CrossdraftError) as error:
             failed = as_api_error(error)
             asked.refused(failed)

@@ -19,13 +19,11 @@ TYPES = {
     503: "overloaded_error",
 }  # fmt: skip
 # Fields that only accept their neutral value.
-LACKING = frozenset({"modalities", "skip_special_tokens"})
+LACKING = frozenset({"modalities", "best_of", "echo", "suffix", "background", "truncation", "skip_special_tokens"})
 GONE = 499  # nginx's status for a client that went away
 NO_METHOD = "The route does not take this method."
 # Features of OpenAI's and vLLM's APIs that are left out on purpose -> what to use instead.
 LEFT_OUT = {
-    "/v1/completions": "send the prompt as a user's message to /v1/chat/completions",
-    "/v1/responses": "send the conversation as messages to /v1/chat/completions",
     "/v1/embeddings": "the target writes answers and makes no embeddings, so use a server of an embedding model",
     "/v1/batches": "send the requests to /v1/chat/completions side by side, which the engine answers in shared passes",
     "/v1/audio": "the target hears nothing, so send clips and images to /v1/chat/completions",
@@ -206,7 +204,7 @@ def _param(where: Sequence[int | str]) -> str:
         # Where a field may be of several kinds, pydantic adds the kind's name behind the field: `content.str`,
         # `content.list[…]`; for a list's element, behind its number.
         kind = isinstance(part, str) and before and isinstance(before, str) and (part == "str" or "[" in part)
-        tag = isinstance(before, int) and parts[-2:-1] == ["content"]
+        tag = isinstance(before, int) and parts[-2:-1] in (["content"], ["input"])
         if not (kind or tag):
             parts.append(part)
     return "".join(f"[{part}]" if isinstance(part, int) else f".{short(part)}" for part in parts).lstrip(".")

@@ -13,6 +13,8 @@ ALL: frozenset[Scope] = frozenset(get_args(Scope))
 # A route takes keys with one of these scopes; () = any key. Uploads are each client's own; an edge uploads its clips.
 ROUTES: dict[str, tuple[Scope, ...]] = {
     "/v1/chat/completions": ("chat",),
+    "/v1/completions": ("chat",),
+    "/v1/responses": ("chat",),
     "/page/alone": ("chat",),
     "/v1/edge": ("edge",),
     "/v1/watch": ("watch",),

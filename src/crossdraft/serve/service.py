@@ -22,6 +22,7 @@ from crossdraft.serve.local_files import LocalFiles
 from crossdraft.serve.media import MediaLoader
 from crossdraft.serve.media_files import MediaFiles
 from crossdraft.serve.metrics import Metrics, ServerState
+from crossdraft.serve.response_store import ResponseStore
 from crossdraft.serve.settings import ServerSettings
 from crossdraft.serve.tracing import SpanRecorder
 from crossdraft.serve.uploads import Uploads
@@ -138,6 +139,7 @@ class Service:
         most, self.rates = settings.engine.max_batch + (settings.engine.max_queue or 0), RequestRates()
         self.limits = RequestLimits(most, self.rates)  # of answers
         self.others = RequestLimits(most, self.rates)  # of uploads and pictures
+        self.responses = ResponseStore()
         self.streams = 0  # of `/v1/watch`
         if settings.media_root is not None and not settings.media_root.is_dir():
             raise CrossdraftError(f"There is no media folder at {settings.media_root}; make it, or check the path.")

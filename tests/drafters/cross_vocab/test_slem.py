@@ -1,6 +1,7 @@
 """What a text becomes in the target's tokens, at every kind of edge."""
 
 import pytest
+import torch
 
 from crossdraft.drafters.cross_vocab.assistant import complete_text
 from crossdraft.drafters.cross_vocab.slem import StringLevelMatch, TargetToken, continuation
@@ -98,6 +99,12 @@ def test_the_whole_answer_is_drafted_in_the_targets_tokens():
     state = made.begin([Request("What?")])[0]
     assert propose(made, state) == [*ids(" is", " turning", " left", "."), END]
     assert propose(made, state, 2) == ids(" is", " turning")
+
+
+def test_ready_made_ids_are_the_targets_so_the_prompt_is_read():
+    made = drafter()
+    state = made.begin([Request("What?", inputs={"input_ids": torch.tensor([[len(OWN) + 7]])})])[0]
+    assert propose(made, state) == [*ids(" is", " turning", " left", "."), END]
 
 
 def test_what_the_target_confirms_is_kept_and_nothing_is_written_twice():

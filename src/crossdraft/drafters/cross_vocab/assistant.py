@@ -135,13 +135,13 @@ class CrossVocabDrafter(PerRequestDrafter[AssistantState]):
         self.readable = self.allow_only(i for i, text in enumerate(own.token_bytes) if text is not None or i in own.eos)
 
     def _begin(self, request: Request) -> AssistantState:
-        """Prefill.
+        """Prefill; ready-made inputs hold ids of the target's, so the text beside them is read.
 
         Raises:
             CrossdraftError: the request does not fit into the model's context.
         """
         model = self.model
-        prompt = own_prompt(model, request)
+        prompt = own_prompt(model, replace(request, inputs=None) if request.prompt else request)
         capacity = min(model.context, len(prompt) + SPLIT * (request.token_limit + 1))
         cache, out = read_encoded(model, prompt, model.encode(prompt), capacity - len(prompt))
         logits, ids, draws = out.logits[0][-1], prompt.input_ids.tolist(), Draws(request.sampling, model.device)

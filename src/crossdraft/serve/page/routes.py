@@ -84,7 +84,7 @@ async def alone(request: Request) -> Response:
     the same error as soon as another request comes.
     """
     service, asked = service_of(request), asked_by(request)
-    chat = await read_chat(service, await request.body(), asked.client, several=False)
+    chat = await read_chat(service, await request.body(), asked.client)
     answering, stop = Answering(service, chat, asked), threading.Event()
 
     async def answer() -> dict[str, object]:
