@@ -9,6 +9,7 @@
 # make interop-vllm  the reference pair inside the real vLLM (CPU), in an environment of its own: minutes, 4 GB
 # make interop-processors  every class of docs/models.md from its folder, with its real processor: minutes, 4 GB
 # make interop-ray   replicas on a Ray cluster, a node of which is killed; INTEROP_JSON=FILE writes what was counted
+# make interop-clients  OpenAI's clients and what is built on them, in Python and Node, against the server: a minute
 # make gpu      on a machine with a CUDA device: its tests and the shapes of 7B models, in one JSON; needs no `make setup`
 # make kernels  the Triton kernel of recurrent layers in Triton's interpreter, without a GPU: minutes
 # make dist     source and wheel of each distribution, in dist
@@ -26,7 +27,7 @@ TESTS := $(ONE_THREAD) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(SIDE_B
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve test test-all check dist format docs site interop interop-vllm interop-ray gpu bench
-.PHONY: interop-processors kernels report-quick clean
+.PHONY: interop-processors interop-clients kernels report-quick clean
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -158,6 +159,21 @@ $(INTEROP_PROCESSORS)/.ready: constraints.txt Makefile
 	$(INTEROP_PROCESSORS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
+# The newest versions that run here: what is built on openai for Python asks for an older one, Node 20 for older ones, too.
+INTEROP_CLIENTS := .venv-clients
+interop-clients: setup $(INTEROP_CLIENTS)/.ready
+	$(ONE_THREAD) $(BIN)/python tests/interop/clients.py
+	$(BIN)/python tools/tables.py
+
+$(INTEROP_CLIENTS)/.ready: Makefile
+	for env in openai others; do test -x $(INTEROP_CLIENTS)/$$env/bin/python || $(PYTHON) -m venv $(INTEROP_CLIENTS)/$$env; done
+	$(INTEROP_CLIENTS)/openai/bin/python -m pip install --quiet --disable-pip-version-check openai==3.57.0 pydantic
+	$(INTEROP_CLIENTS)/others/bin/python -m pip install --quiet --disable-pip-version-check openai==2.54.0 litellm==1.106.12 mcp \
+	  instructor==1.17.0 langchain-openai==1.7.4 llama-index-llms-openai-like==0.8.1
+	! command -v npm >/dev/null || npm install --silent --prefix $(INTEROP_CLIENTS)/node openai@6.49.0 ai@6.0.326 \
+	  @ai-sdk/openai-compatible@2 zod@4
+	@touch $@
+
 INTEROP_RAY := .venv-ray
 interop-ray: $(INTEROP_RAY)/.ready
 	PYTHONPATH=$(SOURCES):. $(ONE_THREAD) $(INTEROP_RAY)/bin/python -m pytest -m slow -s tests/interop/test_ray.py $(ARGS)
@@ -170,4 +186,4 @@ $(INTEROP_RAY)/.ready: pyproject.toml constraints.txt Makefile
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-interop .venv-vllm .venv-processors .venv-ray .venv-docs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-interop .venv-vllm .venv-processors .venv-clients .venv-ray .venv-docs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

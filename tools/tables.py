@@ -79,6 +79,14 @@ def models() -> Iterator[Entry]:
         yield name, _joined(*said, f"from its folder: {_folder(folder)}")
 
 
+def clients() -> Iterator[Entry]:
+    """Every client that was run against the server: its version, and what it did."""
+    for name, one in json.loads((PAGES / "results" / "clients.json").read_text(encoding="utf-8")).items():
+        failed = [f"**{way}**: {result}" for way, result in one["ways"].items() if result != "ok"]
+        done = ", ".join(way for way, result in one["ways"].items() if result == "ok")
+        yield f"{name} {one['version']}", _joined(done, *failed)
+
+
 def _folder(found: Mapping[str, Mapping[str, str]]) -> str:
     """The inputs that a class reads from its folder as Hugging Face does, and the reasons for those it does not."""
     same = ", ".join(what for what, one in found.items() if one["status"] == "same")
@@ -103,6 +111,7 @@ TABLES: Mapping[str, Callable[[], Iterator[Entry]]] = {
     "settings": settings,
     "datasets": datasets,
     "models": models,
+    "clients": clients,
 }
 
 

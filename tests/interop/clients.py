@@ -1,0 +1,501 @@
+"""OpenAI's clients and what is built on them, unchanged, against our server: `make interop-clients`.
+
+Each way is a client's usual code. The server is the reference target, whose folder gets a chat template that writes
+tools. What was run goes into docs/results/clients.json, from which docs/clients.md is written (`python tools/tables.py`).
+"""
+
+import asyncio
+import base64
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "docs" / "results" / "clients.json"
+OURS = ROOT / ".venv" / "bin"
+CLIENTS = ROOT / ".venv-clients"
+NODE = CLIENTS / "node"
+ALONE = os.environ | {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # litellm reads prices from the net otherwise
+QUESTION, TOKENS, LONG = "What is ahead?", 24, 400
+LOOK = {
+    "name": "look",
+    "description": "Look to a side.",
+    "parameters": {"type": "object", "properties": {"side": {"enum": ["left", "right"]}}, "required": ["side"]},
+}
+SIDES = ("left", "right")
+TEMPLATE = """{% for message in messages %}{% if message.role == 'user' %}USER: {% if message.content is string %}\
+{{ message.content }}{% else %}{% for part in message.content %}{% if part.type == 'video' %}<video>
+{% elif part.type == 'image' %}<image>
+{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %} {% elif message.role == 'assistant' %}ASSISTANT: \
+{{ message.content }}{% for call in message.tool_calls or [] %}<tool_call>
+{{ call.function | tojson }}
+</tool_call>{% endfor %}</s>{% elif message.role == 'tool' %}<tool_response>{{ message.content }}</tool_response>\
+{% else %}{{ message.content }} {% endif %}{% endfor %}{% if tools %}Tools: {{ tools | tojson }} To call one, write \
+<tool_call>{"name": <function-name>, "arguments": <args-json-object>}</tool_call> {% endif %}\
+{% if add_generation_prompt %}ASSISTANT:{% endif %}"""
+
+
+class Sight(BaseModel):
+    """What a structured answer must be."""
+
+    side: Literal["left", "right"]
+    clear: bool
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[dict[str, str]]:
+    """Start the server on a free port; yields its address, and a clip and an image that it may be asked about."""
+    target = folder / "target"
+    shutil.copytree(ROOT / "src/crossdraft/reference/target", target)
+    (target / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    media = folder / "media"
+    subprocess.run([OURS / "crossdraft", "scenes", "make", "--count", "1", "--out", media], check=True, timeout=300)
+    clip = next(path for path in media.rglob("*") if path.suffix in (".mp4", ".avi", ".mkv"))
+    command = [OURS / "crossdraft", "serve", "--target", target, "--drafter", "union:memory,ngram", "--port", "0"]
+    with subprocess.Popen([*command, "--media-root", media], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            line = next(line for line in server.stdout or () if "http://" in line)
+            address = "http://" + line.partition("http://")[2].split()[0].rstrip("/")
+            yield {"url": f"{address}/v1", "clip": clip.as_uri(), "image": image(clip), "key": "none"}
+        finally:
+            server.terminate()
+            server.wait(60)
+
+
+def image(clip: Path) -> str:
+    """The first frame of a clip, as a `data:` address."""
+    script = "import av, sys; next(av.open(sys.argv[1]).decode(video=0)).to_image().save(sys.stdout.buffer, 'png')"
+    done = subprocess.run([OURS / "python", "-c", script, clip], capture_output=True, check=True, timeout=120)
+    return "data:image/png;base64," + base64.b64encode(done.stdout).decode()
+
+
+# -- openai ---------------------------------------------------------------------------------------------------------
+
+
+def openai_ways(at: dict[str, str], model: str) -> dict[str, Callable[[], object]]:
+    """OpenAI's own client."""
+    from openai import APIStatusError, AsyncOpenAI, NotFoundError, OpenAI
+
+    client = OpenAI(base_url=at["url"], api_key=at["key"])
+    asked: list[Any] = [
+        {
+            "role": "user",
+            "content": [
+                {"type": "video_url", "video_url": {"url": at["clip"]}},
+                {"type": "text", "text": QUESTION},
+            ],
+        }
+    ]
+    given: dict[str, Any] = {"model": model, "messages": asked, "max_tokens": TOKENS}
+    tools: list[Any] = [{"type": "function", "function": LOOK}]
+
+    def ask() -> object:
+        answer = client.chat.completions.create(**given)
+        assert answer.usage.completion_tokens > 0
+        assert answer.choices[0].message.content.strip()
+        return answer
+
+    def stream() -> None:
+        whole = ask().choices[0].message.content
+        chunks = client.chat.completions.create(**given, stream=True, stream_options={"include_usage": True})
+        texts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+        assert "".join(texts) == whole
+        assert len(texts) > 2
+
+    def several() -> None:
+        answers = client.chat.completions.create(**given, n=3, temperature=2.0, seed=5).choices
+        assert [one.index for one in answers] == [0, 1, 2]
+        assert len({one.message.content for one in answers}) > 1
+
+    def call_tools() -> None:
+        first = client.chat.completions.create(**given, tools=tools, tool_choice="required").choices[0]
+        assert first.finish_reason == "tool_calls"
+        call = first.message.tool_calls[0]
+        assert json.loads(call.function.arguments)["side"] in SIDES
+        result = {"role": "tool", "tool_call_id": call.id, "content": "A van is near."}
+        turns = [*asked, first.message, result]
+        second = client.chat.completions.create(model=model, messages=turns, tools=tools, max_tokens=TOKENS)
+        assert second.choices[0].finish_reason in ("stop", "length")
+        with client.chat.completions.stream(**given, tools=tools, tool_choice="required") as events:
+            again = events.get_final_completion().choices[0].message.tool_calls[0]
+        assert again.function.arguments == call.function.arguments
+
+    def structured() -> None:
+        found = client.chat.completions.parse(**given | {"max_tokens": LONG}, response_format=Sight)
+        assert found.choices[0].message.parsed.side in SIDES
+
+    def predicted() -> None:
+        text = ask().choices[0].message.content
+        found = client.chat.completions.create(**given, prediction={"type": "content", "content": text})
+        assert found.choices[0].message.content == text
+        assert found.usage.completion_tokens_details.accepted_prediction_tokens > 0
+
+    def cancel() -> None:
+        async def leave() -> None:
+            async with AsyncOpenAI(base_url=at["url"], api_key=at["key"]) as waiting:
+                task = asyncio.create_task(waiting.chat.completions.create(**given))
+                await asyncio.sleep(0.02)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                assert task.cancelled()
+
+        asyncio.run(leave())
+        chunks = client.chat.completions.create(**given, stream=True)
+        next(iter(chunks))
+        chunks.close()
+        ask()
+
+    def error() -> None:
+        for wrong, kind, code in (
+            ({"model": "other"}, NotFoundError, "model_not_found"),
+            ({"max_tokens": -1}, APIStatusError, "invalid_value"),
+        ):
+            try:
+                client.chat.completions.create(**given | wrong)
+            except kind as refused:
+                assert refused.code == code, refused
+            else:
+                raise AssertionError(f"{wrong} was not refused")
+
+    def responses() -> None:
+        shown = [{"type": "input_image", "image_url": at["image"]}, {"type": "input_text", "text": QUESTION}]
+        first = client.responses.create(model=model, input=[{"role": "user", "content": shown}], max_output_tokens=9)
+        assert first.output_text
+        then = client.responses.create(
+            model=model, input="And then?", previous_response_id=first.id, max_output_tokens=9
+        )
+        assert then.usage.input_tokens > first.usage.input_tokens
+        with client.responses.stream(model=model, input=QUESTION, max_output_tokens=9) as events:
+            kinds = [event.type for event in events]
+            text = events.get_final_response().output_text
+        assert kinds[0] == "response.created"
+        assert kinds[-1] in ("response.completed", "response.incomplete")
+        assert text == client.responses.create(model=model, input=QUESTION, max_output_tokens=9).output_text
+        parsed = client.responses.parse(model=model, input=QUESTION, text_format=Sight, max_output_tokens=LONG)
+        assert parsed.output_parsed.side in SIDES
+        called = client.responses.create(
+            model=model, input=QUESTION, tools=[{"type": "function", **LOOK}], tool_choice="required"
+        )
+        call = next(item for item in called.output if item.type == "function_call")
+        assert json.loads(call.arguments)["side"] in SIDES
+
+    def completions() -> None:
+        found = client.completions.create(model=model, prompt="USER: What is ahead? ASSISTANT:", max_tokens=TOKENS)
+        assert found.choices[0].text.strip()
+        chunks = client.completions.create(
+            model=model, prompt="USER: What is ahead? ASSISTANT:", max_tokens=TOKENS, stream=True
+        )
+        assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == found.choices[0].text
+
+    def batch() -> None:
+        lines = [
+            {"custom_id": str(i), "method": "POST", "url": "/v1/chat/completions", "body": given} for i in range(2)
+        ]
+        content = "\n".join(map(json.dumps, lines)).encode()
+        sent = client.files.create(file=("asked.jsonl", io.BytesIO(content)), purpose="batch")
+        made = client.batches.create(
+            input_file_id=sent.id, endpoint="/v1/chat/completions", completion_window="24h"
+        )
+        until = time.monotonic() + 60
+        while made.status not in ("completed", "failed") and time.monotonic() < until:
+            time.sleep(0.2)
+            made = client.batches.retrieve(made.id)
+        assert made.status == "completed", made
+        answers = [json.loads(line) for line in client.files.content(made.output_file_id).text.splitlines()]
+        assert [one["custom_id"] for one in answers] == ["0", "1"]
+
+    return {
+        "ask": ask, "stream": stream, "tools": call_tools, "structured": structured, "cancel": cancel, "error": error,
+        "several answers": several, "prediction": predicted, "responses": responses, "completions": completions,
+        "batch": batch,
+    }  # fmt: skip
+
+
+# -- litellm, instructor --------------------------------------------------------------------------------------------
+
+
+def litellm_ways(at: dict[str, str], model: str) -> dict[str, Callable[[], object]]:
+    """LiteLLM with an OpenAI-compatible server."""
+    import litellm
+
+    shown = [{"type": "video_url", "video_url": {"url": at["clip"]}}, {"type": "text", "text": QUESTION}]
+    asked: list[Any] = [{"role": "user", "content": shown}]
+    given: dict[str, Any] = {
+        "model": f"openai/{model}", "api_base": at["url"], "api_key": at["key"], "max_tokens": TOKENS,
+        "messages": asked, "num_retries": 0,
+    }  # fmt: skip
+    tools: list[Any] = [{"type": "function", "function": LOOK}]
+
+    def ask() -> str:
+        text = litellm.completion(**given).choices[0].message.content
+        assert text.strip()
+        return text
+
+    def stream() -> None:
+        texts = [chunk.choices[0].delta.content or "" for chunk in litellm.completion(**given, stream=True)]
+        assert "".join(texts) == ask()
+
+    def call_tools() -> None:
+        first = litellm.completion(**given, tools=tools, tool_choice="required").choices[0].message
+        assert json.loads(first.tool_calls[0].function.arguments)["side"] in SIDES
+        result = {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "A van is near."}
+        litellm.completion(**given | {"messages": [*asked, first.model_dump(), result]}, tools=tools)
+
+    def structured() -> None:
+        text = litellm.completion(**given | {"max_tokens": LONG}, response_format=Sight).choices[0].message.content
+        assert Sight.model_validate_json(text)
+
+    def cancel() -> None:
+        async def leave() -> None:
+            chunks = await litellm.acompletion(**given, stream=True)
+            await anext(aiter(chunks))
+            task = asyncio.create_task(litellm.acompletion(**given))
+            await asyncio.sleep(0.02)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        asyncio.run(leave())
+        ask()
+
+    def error() -> None:
+        try:
+            litellm.completion(**given | {"model": "openai/other"})
+        except litellm.NotFoundError as refused:
+            assert "other" in str(refused)
+        else:
+            raise AssertionError("an unknown model was not refused")
+
+    return {
+        "ask": ask, "stream": stream, "tools": call_tools, "structured": structured, "cancel": cancel, "error": error,
+    }  # fmt: skip
+
+
+def instructor_ways(at: dict[str, str], model: str) -> dict[str, Callable[[], object]]:
+    """Instructor: objects out of answers, by its three modes."""
+    import instructor
+    from openai import NotFoundError, OpenAI
+
+    asked: list[Any] = [{"role": "user", "content": "Where is the van?"}]
+
+    def made(mode: Any) -> Sight:
+        client = instructor.from_openai(OpenAI(base_url=at["url"], api_key=at["key"]), mode=mode)
+        found = client.chat.completions.create(
+            model=model, messages=asked, response_model=Sight, max_tokens=LONG, max_retries=0
+        )
+        assert found.side in SIDES
+        return found
+
+    def structured() -> None:
+        made(instructor.Mode.JSON_SCHEMA)
+
+    def call_tools() -> None:
+        made(instructor.Mode.TOOLS)
+
+    def stream() -> None:
+        client = instructor.from_openai(
+            OpenAI(base_url=at["url"], api_key=at["key"]), mode=instructor.Mode.JSON_SCHEMA
+        )
+        partial = client.chat.completions.create_partial(
+            model=model, messages=asked, response_model=Sight, max_tokens=LONG, max_retries=0
+        )
+        *_, last = partial
+        assert last.side in SIDES
+
+    def error() -> None:
+        client = instructor.from_openai(OpenAI(base_url=at["url"], api_key=at["key"]))
+        try:
+            client.chat.completions.create(model="other", messages=asked, response_model=Sight, max_retries=0)
+        except Exception as refused:  # noqa: BLE001 - the client wraps it
+            causes = [refused, refused.__cause__, *getattr(refused, "args", ())]
+            assert any(isinstance(one, NotFoundError) or "model_not_found" in str(one) for one in causes), refused
+        else:
+            raise AssertionError("an unknown model was not refused")
+
+    return {"stream": stream, "tools": call_tools, "structured": structured, "error": error}
+
+
+# -- LangChain, LlamaIndex --------------------------------------------------------------------------------------------
+
+
+def langchain_ways(at: dict[str, str], model: str) -> dict[str, Callable[[], object]]:
+    """LangChain's ChatOpenAI."""
+    from langchain_core.messages import HumanMessage, ToolMessage
+    from langchain_core.tools import tool
+    from langchain_openai import ChatOpenAI
+    from openai import NotFoundError
+
+    chat = ChatOpenAI(model=model, base_url=at["url"], api_key=at["key"], max_tokens=TOKENS, temperature=0)
+    clip = HumanMessage(
+        [{"type": "video_url", "video_url": {"url": at["clip"]}}, {"type": "text", "text": QUESTION}]
+    )
+
+    @tool
+    def look(side: Literal["left", "right"]) -> str:
+        """Look to a side."""
+        return f"A van is {side}."
+
+    def ask() -> str:
+        text = chat.invoke([clip]).content
+        assert text.strip()
+        return text
+
+    def stream() -> None:
+        assert "".join(chunk.content for chunk in chat.stream([clip])) == ask()
+
+    def call_tools() -> None:
+        bound = chat.bind_tools([look], tool_choice="required")
+        first = bound.invoke([clip])
+        call = first.tool_calls[0]
+        result = look.invoke(call["args"])
+        chat.bind_tools([look]).invoke([clip, first, ToolMessage(result, tool_call_id=call["id"])])
+
+    def structured() -> None:
+        long = ChatOpenAI(model=model, base_url=at["url"], api_key=at["key"], max_tokens=LONG, temperature=0)
+        for method in ("json_schema", "function_calling"):
+            assert long.with_structured_output(Sight, method=method).invoke("Where is the van?").side in SIDES
+
+    def cancel() -> None:
+        async def leave() -> None:
+            task = asyncio.create_task(chat.ainvoke([clip]))
+            await asyncio.sleep(0.02)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert task.cancelled()
+
+        asyncio.run(leave())
+        ask()
+
+    def error() -> None:
+        try:
+            ChatOpenAI(model="other", base_url=at["url"], api_key=at["key"]).invoke("?")
+        except NotFoundError:
+            return
+        raise AssertionError("an unknown model was not refused")
+
+    return {
+        "ask": ask, "stream": stream, "tools": call_tools, "structured": structured, "cancel": cancel, "error": error,
+    }  # fmt: skip
+
+
+def llamaindex_ways(at: dict[str, str], model: str) -> dict[str, Callable[[], object]]:
+    """LlamaIndex's class for OpenAI-compatible servers."""
+    from llama_index.core.llms import ChatMessage, ImageBlock, TextBlock
+    from llama_index.core.tools import FunctionTool
+    from llama_index.llms.openai_like import OpenAILike
+    from openai import NotFoundError
+
+    settings: dict[str, Any] = {
+        "api_base": at["url"], "api_key": at["key"], "is_chat_model": True, "is_function_calling_model": True,
+        "max_tokens": LONG, "temperature": 0, "max_retries": 0, "context_window": 1024,
+    }  # fmt: skip
+    chat = OpenAILike(model=model, **settings)
+    shown = ChatMessage(blocks=[ImageBlock(url=at["image"]), TextBlock(text=QUESTION)])
+
+    def look(side: Literal["left", "right"]) -> str:
+        """Look to a side."""
+        return f"A van is {side}."
+
+    def ask() -> str:
+        text = chat.chat([shown]).message.content
+        assert text.strip()
+        return text
+
+    def stream() -> None:
+        assert "".join(chunk.delta or "" for chunk in chat.stream_chat([shown])) == ask()
+
+    def call_tools() -> None:
+        made = FunctionTool.from_defaults(look)
+        found = chat.chat_with_tools([made], user_msg="Where is the van?", tool_required=True)
+        calls = chat.get_tool_calls_from_response(found)
+        assert calls[0].tool_kwargs["side"] in SIDES
+        result = ChatMessage(role="tool", content=look(**calls[0].tool_kwargs))
+        result.additional_kwargs["tool_call_id"] = calls[0].tool_id
+        asked = ChatMessage(role="user", content="Where is the van?")
+        chat.chat_with_tools([made], chat_history=[asked, found.message, result])
+
+    def structured() -> None:
+        found = chat.as_structured_llm(Sight).complete("Where is the van?")
+        assert found.raw.side in SIDES
+
+    def error() -> None:
+        try:
+            OpenAILike(model="other", **settings).complete("?")
+        except NotFoundError:
+            return
+        raise AssertionError("an unknown model was not refused")
+
+    return {"ask": ask, "stream": stream, "tools": call_tools, "structured": structured, "error": error}
+
+
+Ways = Callable[[dict[str, str], str], dict[str, Callable[[], object]]]
+# By environment: the newest `openai`, and an older one, which the others ask for.
+PYTHON: dict[str, dict[str, tuple[str, Ways]]] = {
+    "openai": {"openai (Python)": ("openai", openai_ways)},
+    "others": {
+        "litellm": ("litellm", litellm_ways),
+        "instructor": ("instructor", instructor_ways),
+        "LangChain": ("langchain-openai", langchain_ways),
+        "LlamaIndex": ("llama-index-llms-openai-like", llamaindex_ways),
+    },
+}
+
+
+def tried(way: Callable[[], object]) -> str:
+    """`ok`, or how a way failed."""
+    try:
+        way()
+    except Exception as error:  # noqa: BLE001 - the table says it
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300]
+    return "ok"
+
+
+def in_python(environment: str, at: dict[str, str], model: str) -> None:
+    """Run the ways of the clients of this process's environment, and print what came of each."""
+    found = {
+        name: {"version": version(package), "ways": {one: tried(way) for one, way in ways(at, model).items()}}
+        for name, (package, ways) in PYTHON[environment].items()
+    }
+    print(json.dumps(found))
+
+
+def main() -> int:
+    """Run every way of every client; returns 1 if one failed."""
+    found: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as at:
+        with urllib.request.urlopen(f"{at['url']}/models") as answer:
+            model = json.loads(answer.read())["data"][0]["id"]
+        commands: list[list[Any]] = [
+            [CLIENTS / name / "bin" / "python", "-W", "ignore", __file__, name, json.dumps(at), model] for name in PYTHON
+        ]
+        if shutil.which("node") is not None and (NODE / "node_modules").exists():
+            shutil.copy(Path(__file__).with_name("clients.mjs"), NODE)
+            commands.append(["node", NODE / "clients.mjs", json.dumps({**at, "model": model, "question": QUESTION})])
+        for command in commands:
+            done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=600, env=ALONE)
+            found |= json.loads(done.stdout.splitlines()[-1])
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    for name, client in found.items():
+        print(f"{name} {client['version']}")
+        for way, result in client["ways"].items():
+            print(f"  {way}: {result}")
+    return int(any(result != "ok" for client in found.values() for result in client["ways"].values()))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        in_python(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3])
+    else:
+        sys.exit(main())
