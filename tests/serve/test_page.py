@@ -150,6 +150,43 @@ def test_it_asks_and_shows_whose_the_words_are(server, opened):
     assert page.text_content("#status") == "The target alone says the same."
 
 
+SIDES = ["left, {right}", 'a "b": c']
+SCHEMA = {
+    "type": "object",
+    "properties": {"sides": {"type": "array", "items": {"enum": SIDES}, "minItems": 2, "maxItems": 2}},
+    "required": ["sides"],
+    "additionalProperties": False,
+}
+
+
+def test_a_structured_answer_is_laid_out_and_shows_whose_its_parts_are(server, opened):
+    """This model writes many blanks, so that the answer may be cut at its longest; it is laid out as far as it goes."""
+    page = ready(opened(server))
+    page.click("summary")
+    page.fill("#schema", json.dumps(SCHEMA))
+    page.click("#ask")
+    shown, whole = answer_of(page), page.text_content("#whole")
+    laid_out = [json.dumps({"sides": [one, other]}, indent=2) for one in SIDES for other in SIDES]
+    assert len(shown) > len('{\n  "sides": [')
+    assert any(text.startswith(shown) for text in laid_out)
+    assert "".join(shown.split()) == "".join(whole.split())
+    classes = page.eval_on_selector_all("#answer span", "all => all.map(one => one.className)")
+    assert {"target"} < set(classes) <= {"hidden", "drafted", "target"}  # what is forced is drafted
+    page.click("#compare")
+    until(page, COMPARED)
+    assert page.text_content("#status") == "The target alone says the same."
+
+
+@pytest.mark.parametrize(("schema", "reason"), [("{", "cannot be read"), ('{"type": "cat"}', "cannot be used")])
+def test_a_wrong_schema_is_one_sentence(server, opened, schema, reason):
+    page = ready(opened(server))
+    page.click("summary")
+    page.fill("#schema", schema)
+    page.click("#ask")
+    until(page, "() => !document.querySelector('#problem').hidden")
+    assert reason in page.text_content("#problem")
+
+
 def test_before_a_question_no_figure_says_anything(server, opened):
     page = opened(server)
     ready(page)

@@ -192,11 +192,28 @@ function messages() {
   return [{ role: "user", content }];
 }
 
+// The structure that the answer must have, as a field of the request; nothing for any text.
+function structure() {
+  const text = $("schema").value.trim();
+  if (!text) return {};
+  try {
+    return { response_format: { type: "json_schema", json_schema: { name: "answer", schema: JSON.parse(text) } } };
+  } catch (error) {
+    throw new Refused(`The JSON schema cannot be read: ${error.message}.`);
+  }
+}
+
 async function ask() {
   if (running || !$("question").value.trim()) return;
   if (!shown.clip) return complain(new Refused("There is no clip to ask about; open or drop one."));
+  let asked;
+  try {
+    asked = { model, messages: messages(), ...structure() };
+  } catch (error) {
+    return complain(error);
+  }
   forget();
-  const body = { model, messages: messages(), stream: true, crossdraft: { provisional: true, origins: true, timeline: true } };
+  const body = { ...asked, stream: true, crossdraft: { provisional: true, origins: true, timeline: true } };
   const live = new Live();
   await run("Answering…", async (signal) => {
     try {
@@ -206,7 +223,8 @@ async function ask() {
     } finally {
       live.stop();
     }
-    answered = { asked: { model, messages: body.messages }, text: live.text, stats: live.stats };
+    if (asked.response_format) live.laidOut();
+    answered = { asked, text: live.text, stats: live.stats };
     $("compare").disabled = false;
     $("whole").textContent = live.text; // which screen readers say once; word by word they would stumble
     say([`Answered: ${counted(live.stats.new_tokens, "token", "tokens")}.`, ...live.notes].join(" "));
@@ -263,6 +281,7 @@ class Live {
     this.done = false;
     this.since = performance.now();
     this.bars = [];
+    this.words = []; // {text, kind, title} of the final pieces
     this.drafted = this.final = 0; // ms of the last piece
     this.tick();
   }
@@ -303,7 +322,35 @@ class Live {
     } else this.bars.push({ lane: "target", kind: "verify", start: this.final, end: ms });
     this.final = ms;
     this.text += text;
-    word(text, origin, `${origin}, ${counted(tokens, "token", "tokens")}, ${Math.round(ms)} ms`);
+    this.words.push({ text, kind: origin, title: `${origin}, ${counted(tokens, "token", "tokens")}, ${Math.round(ms)} ms` });
+    word(...Object.values(this.words.at(-1)));
+  }
+
+  // Show JSON with a line for each member; every character stays in the colour of who wrote it.
+  laidOut() {
+    $("answer").classList.add("json");
+    $("answer").replaceChildren();
+    let [depth, quoted, escaped, empty, gap] = [0, false, false, false, ""];
+    for (const { text, kind, title } of this.words) {
+      let run = "";
+      for (const letter of text) {
+        if (!quoted && /\s/.test(letter)) continue;
+        if (!quoted && "}]".includes(letter)) {
+          depth -= 1;
+          gap = empty ? "" : `\n${"  ".repeat(depth)}`;
+        }
+        run += gap + letter;
+        [gap, empty] = ["", !quoted && "{[".includes(letter)];
+        if (quoted) {
+          quoted = escaped || letter !== '"';
+          escaped = letter === "\\" && !escaped;
+        } else if (letter === '"') quoted = true;
+        else if ("{[".includes(letter)) gap = `\n${"  ".repeat(++depth)}`;
+        else if (letter === ",") gap = `\n${"  ".repeat(depth)}`;
+        else if (letter === ":") gap = " ";
+      }
+      if (run) word(run, kind, title);
+    }
   }
 
   // The measured spans take the place of what was seen of them.
@@ -361,6 +408,7 @@ function forget() {
   running?.abort();
   answered = null;
   $("answer").replaceChildren();
+  $("answer").classList.remove("json");
   $("whole").textContent = "";
   $("compare").disabled = true;
   say("");
@@ -441,7 +489,10 @@ $("question").addEventListener("keydown", (event) => {
   event.preventDefault();
   ask();
 });
-$("question").addEventListener("input", () => sessionStorage.setItem("question", $("question").value));
+for (const name of ["question", "schema"]) {
+  $(name).addEventListener("input", () => sessionStorage.setItem(name, $(name).value));
+  $(name).value = sessionStorage.getItem(name) ?? $(name).value;
+}
 $("cancel").addEventListener("click", () => running?.abort());
 $("compare").addEventListener("click", compare);
 $("clips").addEventListener("change", () => choose($("clips").selectedOptions[0].pair));
@@ -462,7 +513,6 @@ document.addEventListener("drop", (event) => {
   opened(event.dataTransfer.files);
 });
 
-$("question").value = sessionStorage.getItem("question") ?? $("question").value;
 lanes([], 0);
 drawOn();
 start();
