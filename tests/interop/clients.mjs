@@ -28,7 +28,8 @@ function openaiWays() {
       check(text === (await ask()), `the stream gave ${text}`);
     },
     tools: async () => {
-      const { message } = (await client.chat.completions.create({ ...given, tools, tool_choice: "required" })).choices[0];
+      const must = { ...given, max_tokens: 400, tools, tool_choice: "required" };
+      const { message } = (await client.chat.completions.create(must)).choices[0];
       const call = message.tool_calls[0];
       check(sides.includes(JSON.parse(call.function.arguments).side), call.function.arguments);
       const result = { role: "tool", tool_call_id: call.id, content: "A van is near." };

@@ -93,10 +93,7 @@ def openai_ways(at: dict[str, str], model: str) -> dict[str, Callable[[], object
     asked: list[Any] = [
         {
             "role": "user",
-            "content": [
-                {"type": "video_url", "video_url": {"url": at["clip"]}},
-                {"type": "text", "text": QUESTION},
-            ],
+            "content": [{"type": "video_url", "video_url": {"url": at["clip"]}}, {"type": "text", "text": QUESTION}],
         }
     ]
     given: dict[str, Any] = {"model": model, "messages": asked, "max_tokens": TOKENS}
@@ -121,7 +118,8 @@ def openai_ways(at: dict[str, str], model: str) -> dict[str, Callable[[], object
         assert len({one.message.content for one in answers}) > 1
 
     def call_tools() -> None:
-        first = client.chat.completions.create(**given, tools=tools, tool_choice="required").choices[0]
+        must = {**given, "max_tokens": LONG, "tools": tools, "tool_choice": "required"}
+        first = client.chat.completions.create(**must).choices[0]
         assert first.finish_reason == "tool_calls"
         call = first.message.tool_calls[0]
         assert json.loads(call.function.arguments)["side"] in SIDES
@@ -129,7 +127,7 @@ def openai_ways(at: dict[str, str], model: str) -> dict[str, Callable[[], object
         turns = [*asked, first.message, result]
         second = client.chat.completions.create(model=model, messages=turns, tools=tools, max_tokens=TOKENS)
         assert second.choices[0].finish_reason in ("stop", "length")
-        with client.chat.completions.stream(**given, tools=tools, tool_choice="required") as events:
+        with client.chat.completions.stream(**must) as events:
             again = events.get_final_completion().choices[0].message.tool_calls[0]
         assert again.function.arguments == call.function.arguments
 
@@ -206,9 +204,7 @@ def openai_ways(at: dict[str, str], model: str) -> dict[str, Callable[[], object
         ]
         content = "\n".join(map(json.dumps, lines)).encode()
         sent = client.files.create(file=("asked.jsonl", io.BytesIO(content)), purpose="batch")
-        made = client.batches.create(
-            input_file_id=sent.id, endpoint="/v1/chat/completions", completion_window="24h"
-        )
+        made = client.batches.create(input_file_id=sent.id, endpoint="/v1/chat/completions", completion_window="24h")
         until = time.monotonic() + 60
         while made.status not in ("completed", "failed") and time.monotonic() < until:
             time.sleep(0.2)
@@ -249,7 +245,8 @@ def litellm_ways(at: dict[str, str], model: str) -> dict[str, Callable[[], objec
         assert "".join(texts) == ask()
 
     def call_tools() -> None:
-        first = litellm.completion(**given, tools=tools, tool_choice="required").choices[0].message
+        must = {**given, "max_tokens": LONG, "tools": tools, "tool_choice": "required"}
+        first = litellm.completion(**must).choices[0].message
         assert json.loads(first.tool_calls[0].function.arguments)["side"] in SIDES
         result = {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "A van is near."}
         litellm.completion(**given | {"messages": [*asked, first.model_dump(), result]}, tools=tools)
@@ -305,9 +302,7 @@ def instructor_ways(at: dict[str, str], model: str) -> dict[str, Callable[[], ob
         made(instructor.Mode.TOOLS)
 
     def stream() -> None:
-        client = instructor.from_openai(
-            OpenAI(base_url=at["url"], api_key=at["key"]), mode=instructor.Mode.JSON_SCHEMA
-        )
+        client = instructor.from_openai(OpenAI(base_url=at["url"], api_key=at["key"]), mode=instructor.Mode.JSON_SCHEMA)
         partial = client.chat.completions.create_partial(
             model=model, messages=asked, response_model=Sight, max_tokens=LONG, max_retries=0
         )
@@ -337,10 +332,11 @@ def langchain_ways(at: dict[str, str], model: str) -> dict[str, Callable[[], obj
     from langchain_openai import ChatOpenAI
     from openai import NotFoundError
 
-    chat = ChatOpenAI(model=model, base_url=at["url"], api_key=at["key"], max_tokens=TOKENS, temperature=0)
-    clip = HumanMessage(
-        [{"type": "video_url", "video_url": {"url": at["clip"]}}, {"type": "text", "text": QUESTION}]
-    )
+    def limited(tokens: int) -> ChatOpenAI:
+        return ChatOpenAI(model=model, base_url=at["url"], api_key=at["key"], max_tokens=tokens, temperature=0)
+
+    chat, long = limited(TOKENS), limited(LONG)
+    clip = HumanMessage([{"type": "video_url", "video_url": {"url": at["clip"]}}, {"type": "text", "text": QUESTION}])
 
     @tool
     def look(side: Literal["left", "right"]) -> str:
@@ -356,14 +352,12 @@ def langchain_ways(at: dict[str, str], model: str) -> dict[str, Callable[[], obj
         assert "".join(chunk.content for chunk in chat.stream([clip])) == ask()
 
     def call_tools() -> None:
-        bound = chat.bind_tools([look], tool_choice="required")
-        first = bound.invoke([clip])
+        first = long.bind_tools([look], tool_choice="required").invoke([clip])
         call = first.tool_calls[0]
         result = look.invoke(call["args"])
         chat.bind_tools([look]).invoke([clip, first, ToolMessage(result, tool_call_id=call["id"])])
 
     def structured() -> None:
-        long = ChatOpenAI(model=model, base_url=at["url"], api_key=at["key"], max_tokens=LONG, temperature=0)
         for method in ("json_schema", "function_calling"):
             assert long.with_structured_output(Sight, method=method).invoke("Where is the van?").side in SIDES
 
@@ -478,7 +472,8 @@ def main() -> int:
         with urllib.request.urlopen(f"{at['url']}/models") as answer:
             model = json.loads(answer.read())["data"][0]["id"]
         commands: list[list[Any]] = [
-            [CLIENTS / name / "bin" / "python", "-W", "ignore", __file__, name, json.dumps(at), model] for name in PYTHON
+            [CLIENTS / name / "bin" / "python", "-W", "ignore", __file__, name, json.dumps(at), model]
+            for name in PYTHON
         ]
         if shutil.which("node") is not None and (NODE / "node_modules").exists():
             shutil.copy(Path(__file__).with_name("clients.mjs"), NODE)
