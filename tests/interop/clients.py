@@ -134,11 +134,6 @@ def openai_ways(at: dict[str, str], model: str) -> dict[str, Callable[[], object
         assert "".join(texts) == whole
         assert len(texts) > 2
 
-    def several() -> None:
-        answers = client.chat.completions.create(**given, n=3, temperature=2.0, seed=5).choices
-        assert [one.index for one in answers] == [0, 1, 2]
-        assert len({one.message.content for one in answers}) > 1
-
     def call_tools() -> None:
         must = {**given, "max_tokens": LONG, "tools": tools, "tool_choice": "required"}
         first = client.chat.completions.create(**must).choices[0]
@@ -181,7 +176,7 @@ def openai_ways(at: dict[str, str], model: str) -> dict[str, Callable[[], object
 
     return {
         "ask": ask, "stream": stream, "tools": call_tools, "structured": structured, "cancel": cancel, "error": error,
-        "several answers": several, "prediction": predicted,
+        "prediction": predicted,
     }  # fmt: skip
 
 
@@ -235,7 +230,13 @@ def openai_routes(at: dict[str, str], model: str) -> dict[str, Callable[[], obje
         answers = [json.loads(line) for line in client.files.content(made.output_file_id).text.splitlines()]
         assert [one["custom_id"] for one in answers] == ["0", "1"]
 
-    return {"responses": responses, "completions": completions, "batch": batch}
+    def several() -> None:
+        asked: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": QUESTION}]}
+        answers = client.chat.completions.create(**asked, n=3, temperature=2.0, seed=5).choices
+        assert [one.index for one in answers] == [0, 1, 2]
+        assert len({one.message.content for one in answers}) > 1
+
+    return {"several answers": several, "responses": responses, "completions": completions, "batch": batch}
 
 
 # -- litellm, instructor --------------------------------------------------------------------------------------------
