@@ -28,7 +28,7 @@ function openaiWays() {
       check(text === (await ask()), `the stream gave ${text}`);
     },
     tools: async () => {
-      const must = { ...given, max_tokens: 400, tools, tool_choice: "required" };
+      const must = { ...given, max_tokens: 300, tools, tool_choice: "required" };
       const { message } = (await client.chat.completions.create(must)).choices[0];
       const call = message.tool_calls[0];
       check(sides.includes(JSON.parse(call.function.arguments).side), call.function.arguments);
@@ -38,7 +38,7 @@ function openaiWays() {
     structured: async () => {
       const schema = { ...parameters, additionalProperties: false };
       const response_format = { type: "json_schema", json_schema: { name: "sight", strict: true, schema } };
-      const found = await client.chat.completions.parse({ ...given, max_tokens: 400, response_format });
+      const found = await client.chat.completions.parse({ ...given, max_tokens: 300, response_format });
       check(sides.includes(found.choices[0].message.parsed.side), "the object is another");
     },
     responses: async () => {
@@ -66,7 +66,7 @@ function openaiWays() {
 
 function vercelWays() {
   const provider = createOpenAICompatible({ name: "crossdraft", baseURL: url, apiKey: key, supportsStructuredOutputs: true });
-  const given = { model: provider(model), maxRetries: 0, maxOutputTokens: 400 };
+  const given = { model: provider(model), maxRetries: 0, maxOutputTokens: 300 };
   const content = [{ type: "image", image: new URL(image) }, { type: "text", text: question }];
   const messages = [{ role: "user", content }];
   const look = tool({

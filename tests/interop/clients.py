@@ -29,7 +29,7 @@ OURS = ROOT / ".venv" / "bin"
 CLIENTS = ROOT / ".venv-clients"
 NODE = CLIENTS / "node"
 ALONE = os.environ | {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # litellm reads prices from the net otherwise
-QUESTION, TOKENS, LONG = "What is ahead?", 24, 400
+QUESTION, TOKENS, LONG = "What is ahead?", 24, 300
 LOOK = {
     "name": "look",
     "description": "Look to a side.",
