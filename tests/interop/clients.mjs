@@ -5,7 +5,7 @@ import { generateObject, generateText, stepCountIs, streamText, tool } from "ai"
 import OpenAI from "openai";
 import { z } from "zod";
 
-const { url, key, clip, image, model, question } = JSON.parse(process.argv[2]);
+const { url, key, clip, image, model, question } = JSON.parse(readFileSync(0));
 const version = (name) => JSON.parse(readFileSync(`${import.meta.dirname}/node_modules/${name}/package.json`)).version;
 const sides = ["left", "right"];
 const parameters = { type: "object", properties: { side: { enum: sides } }, required: ["side"] };

@@ -6,14 +6,12 @@ tools. What was run goes into docs/results/clients.json, and from there into doc
 
 import asyncio
 import base64
-import io
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -194,12 +192,10 @@ def openai_routes(at: dict[str, str], model: str) -> dict[str, Callable[[], obje
             model=model, input="And then?", previous_response_id=first.id, max_output_tokens=9
         )
         assert then.usage.input_tokens > first.usage.input_tokens
-        with client.responses.stream(model=model, input=QUESTION, max_output_tokens=9) as events:
-            kinds = [event.type for event in events]
-            text = events.get_final_response().output_text
-        assert kinds[0] == "response.created"
-        assert kinds[-1] in ("response.completed", "response.incomplete")
-        assert text == client.responses.create(model=model, input=QUESTION, max_output_tokens=9).output_text
+        given: dict[str, Any] = {"model": model, "input": QUESTION, "max_output_tokens": 9}
+        events = list(client.responses.create(**given, stream=True))
+        assert events[0].type == "response.created"
+        assert events[-1].response.output_text == client.responses.create(**given).output_text
         parsed = client.responses.parse(model=model, input=QUESTION, text_format=Sight, max_output_tokens=LONG)
         assert parsed.output_parsed.side in SIDES
         called = client.responses.create(
@@ -216,27 +212,13 @@ def openai_routes(at: dict[str, str], model: str) -> dict[str, Callable[[], obje
         )
         assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == found.choices[0].text
 
-    def batch() -> None:
-        body = {"model": model, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": TOKENS}
-        lines = [{"custom_id": str(i), "method": "POST", "url": "/v1/chat/completions", "body": body} for i in range(2)]
-        content = "\n".join(map(json.dumps, lines)).encode()
-        sent = client.files.create(file=("asked.jsonl", io.BytesIO(content)), purpose="batch")
-        made = client.batches.create(input_file_id=sent.id, endpoint="/v1/chat/completions", completion_window="24h")
-        until = time.monotonic() + 60
-        while made.status not in ("completed", "failed") and time.monotonic() < until:
-            time.sleep(0.2)
-            made = client.batches.retrieve(made.id)
-        assert made.status == "completed", made
-        answers = [json.loads(line) for line in client.files.content(made.output_file_id).text.splitlines()]
-        assert [one["custom_id"] for one in answers] == ["0", "1"]
-
     def several() -> None:
         asked: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": QUESTION}]}
         answers = client.chat.completions.create(**asked, n=3, temperature=2.0, seed=5).choices
         assert [one.index for one in answers] == [0, 1, 2]
         assert len({one.message.content for one in answers}) > 1
 
-    return {"several answers": several, "responses": responses, "completions": completions, "batch": batch}
+    return {"several answers": several, "responses": responses, "completions": completions}
 
 
 # -- litellm, instructor --------------------------------------------------------------------------------------------
@@ -445,10 +427,11 @@ def tried(way: Callable[[], object]) -> str:
     return "ok"
 
 
-def in_python(environment: str, at: dict[str, str], model: str) -> None:
-    """Run the ways of the clients of this process's environment, and print what came of each."""
+def in_python(environment: str) -> None:
+    """Run the ways of the clients of this process's environment, and write what came of each to standard output."""
+    at = json.load(sys.stdin)
     found = {
-        name: {"version": version(package), "ways": {one: tried(way) for one, way in ways(at, model).items()}}
+        name: {"version": version(package), "ways": {one: tried(way) for one, way in ways(at, at["model"]).items()}}
         for name, (package, ways) in PYTHON[environment].items()
     }
     sys.stdout.write(json.dumps(found))
@@ -461,14 +444,14 @@ def main(say: Callable[[str], object] = print) -> int:
         with urllib.request.urlopen(f"{at['url']}/models") as answer:
             model = json.loads(answer.read())["data"][0]["id"]
         commands: list[list[Any]] = [
-            [CLIENTS / name / "bin" / "python", "-W", "ignore", __file__, name, json.dumps(at), model]
-            for name in PYTHON
+            [CLIENTS / name / "bin" / "python", "-W", "ignore", __file__, name] for name in PYTHON
         ]
         if shutil.which("node") is not None and (NODE / "node_modules").exists():
             shutil.copy(Path(__file__).with_name("clients.mjs"), NODE)
-            commands.append(["node", NODE / "clients.mjs", json.dumps({**at, "model": model, "question": QUESTION})])
+            commands.append(["node", NODE / "clients.mjs"])
+        asked = json.dumps({**at, "model": model, "question": QUESTION}).encode()
         for command in commands:
-            done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=600, env=ALONE)
+            done = subprocess.run(command, input=asked, stdout=subprocess.PIPE, check=True, timeout=600, env=ALONE)
             found |= json.loads(done.stdout.splitlines()[-1])
     RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     for name, client in found.items():
@@ -480,6 +463,6 @@ def main(say: Callable[[str], object] = print) -> int:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        in_python(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3])
+        in_python(sys.argv[1])
     else:
         sys.exit(main())

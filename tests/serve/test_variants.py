@@ -48,7 +48,7 @@ def test_an_answer_without_content_and_with_its_reasoning_is_an_empty_turn(serve
             {"content": ""},
             {"content": None},
             {"content": None, "reasoning_content": "A car is seen.", "reasoning": "A car."},
-            {"content": "", "reasoning_content": None},
+            {"content": "", "reasoning_content": None, "provider_specific_fields": {"refusal": None}},
         )
     ]
     assert len(set(found)) == 1

@@ -200,6 +200,7 @@ class ChatMessage(Body):
     annotations: Empty | None = None
     function_call: None = None
     audio: None = None
+    provider_specific_fields: dict[str, Any] | None = None  # LiteLLM's
 
     @model_validator(mode="before")
     @classmethod
