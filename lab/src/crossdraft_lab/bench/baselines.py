@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import (
     GenerationConfig,
     LlamaForCausalLM,
+    LogitsProcessor,
     LogitsProcessorList,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -33,9 +34,8 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.models.eventgpt import EventGPTConfig
-from crossdraft.structure.structure import Structure
+from crossdraft.structure.structure import Structure, compiled_for
 from crossdraft_lab.bench.measure import Run
-from crossdraft_lab.bench.structures import LibraryMask
 from crossdraft_lab.bench.workload import Item
 
 LOOKUP_TOKENS = 10
@@ -92,6 +92,25 @@ class TokenTimes(BaseStreamer):
 
     def end(self) -> None:
         """Do nothing at the end; called by `generate`."""
+
+
+class LibraryMask(LogitsProcessor):
+    """The library's own mask for Hugging Face's `generate`, one matcher for the one answer; nothing of the engine's."""
+
+    def __init__(self, target: Target, structure: Structure, prompt: int) -> None:
+        compiled = compiled_for(target.text.tokenizer, target.vocab_size, tuple(target.defaults.eos))
+        self._matcher, _ = compiled.matchers(structure)
+        self._read, self._ends = prompt, [*target.defaults.eos]
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """Scores [1, V] after a context [1, length]."""
+        self._matcher.consume_tokens(input_ids[0, self._read :].tolist())
+        self._read = input_ids.shape[1]
+        bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8), bitorder="little")
+        allowed = torch.from_numpy(bits.view(bool)[: scores.shape[-1]].copy())
+        allowed = torch.nn.functional.pad(allowed, (0, scores.shape[-1] - len(allowed)))
+        allowed[self._ends] = self._matcher.is_accepting()
+        return scores.masked_fill(~allowed.to(scores.device), -torch.inf)
 
 
 class HFBaseline:

@@ -1,22 +1,18 @@
-"""Structured answers in benches: structures for questions about scenes, masks that are timed, and the library's own."""
+"""Structured answers in benches: structures for questions about scenes, and masks that are timed."""
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
-from transformers import LogitsProcessor
 
 from crossdraft.checks import text
 from crossdraft.engine.detokenize import TokenText
 from crossdraft.engine.structure import Masks, MaskSource
-from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
-from crossdraft.structure.structure import Structure, compiled_for
+from crossdraft.structure.structure import Structure
 
 COLOUR, SIDE = {"enum": ["red", "green", "blue", "white", "grey"]}, {"enum": ["left", "right", "ahead"]}
 THING = {
@@ -118,22 +114,3 @@ class TimedStructure:
     def nodes(self) -> int:
         """Places in draft trees that they were made for."""
         return sum(one.nodes for one in self.answers)
-
-
-class LibraryMask(LogitsProcessor):
-    """The library's own mask for Hugging Face's `generate`, one matcher for the one answer; nothing of the engine's."""
-
-    def __init__(self, target: Target, structure: Structure, prompt: int) -> None:
-        compiled = compiled_for(target.text.tokenizer, target.vocab_size, tuple(target.defaults.eos))
-        self._matcher, _ = compiled.matchers(structure)
-        self._read, self._ends = prompt, [*target.defaults.eos]
-
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """Scores [1, V] after a context [1, length]."""
-        self._matcher.consume_tokens(input_ids[0, self._read :].tolist())
-        self._read = input_ids.shape[1]
-        bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8), bitorder="little")
-        allowed = torch.from_numpy(bits.view(bool)[: scores.shape[-1]].copy())
-        allowed = torch.nn.functional.pad(allowed, (0, scores.shape[-1] - len(allowed)))
-        allowed[self._ends] = self._matcher.is_accepting()
-        return scores.masked_fill(~allowed.to(scores.device), -torch.inf)
