@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import threading
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import httpx
 import openai
@@ -143,7 +143,8 @@ class Proxy(threading.Thread):
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
 
     def run(self) -> None:
-        asyncio.run(self._serve())
+        with suppress(TimeoutError):  # its time is over
+            asyncio.run(self._serve())
 
     async def _serve(self) -> None:
         server = await asyncio.start_server(self._pass_on, sock=self._socket)

@@ -301,7 +301,7 @@ class Request(NamedFields):
         Raises:
             ContextLengthError: the prompt is longer.
         """
-        letters = sum(len(message.text) + len(str(message.calls)) for message in self.conversation)
+        letters = sum(len(message.text) + len(str(message.calls or "")) for message in self.conversation)
         if letters > LETTERS_PER_TOKEN * context:
             raise ContextLengthError(
                 f"The prompt has {letters:,} characters, and the model's context holds {context:,} tokens; "
