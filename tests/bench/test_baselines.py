@@ -12,19 +12,9 @@ from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.load import load_target, tokenizer_of
-from crossdraft_lab.bench.assembly import EngineMethod, Models
+from crossdraft_lab.bench.assembly import EngineMethod
 from crossdraft_lab.bench.baselines import Assistant, HFBaseline, blank_window
 from crossdraft_lab.bench.workload import Workload, items
-
-
-@pytest.fixture(scope="module")
-def models(pair):
-    return Models(str(pair.target), str(pair.event), str(pair.blind), device="cpu", dtype="float32")
-
-
-@pytest.fixture(scope="module")
-def target(models):
-    return models.load_target()
 
 
 @pytest.fixture(scope="module")

@@ -36,16 +36,6 @@ from crossdraft_lab.bench.workload import Workload, items
 
 
 @pytest.fixture(scope="module")
-def models(pair):
-    return Models(str(pair.target), str(pair.event), str(pair.blind), device="cpu", dtype="float32")
-
-
-@pytest.fixture(scope="module")
-def target(models):
-    return models.load_target()
-
-
-@pytest.fixture(scope="module")
 def pairs():
     return list(items(Workload(pairs=8, answers="any", max_new_tokens=16)))
 

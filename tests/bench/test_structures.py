@@ -12,23 +12,12 @@ from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.structure.masks import GrammarMasks
 from crossdraft.structure.structure import Structure
-from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.baselines import LibraryMask
 from crossdraft_lab.bench.identity import FORCED_CONFIGS, GENERATE, choose_configs, run_identity
 from crossdraft_lab.bench.structures import STRUCTURES, TimedStructure, structure_of
 from crossdraft_lab.bench.workload import Workload, items, read_prompts
 
 CHOICE = Structure.choice(["two cars", "two cats", "no"])
-
-
-@pytest.fixture(scope="module")
-def models(pair):
-    return Models(str(pair.target), str(pair.event), str(pair.blind), device="cpu", dtype="float32")
-
-
-@pytest.fixture(scope="module")
-def target(models):
-    return models.load_target()
 
 
 @pytest.fixture(scope="module")

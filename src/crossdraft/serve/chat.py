@@ -98,15 +98,7 @@ class ChatForm:
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, object]:
         """The body, with a choice for each answer."""
-        choices = [
-            {
-                "index": number,
-                "message": convert.message(answer),
-                "logprobs": convert.logprobs(answer, self._target),
-                "finish_reason": convert.finish_reason(answer),
-            }
-            for number, answer in enumerate(answers)
-        ]
+        choices = [self._answered(number, answer) for number, answer in enumerate(answers)]
         found = {**self._head(self.kind), "choices": choices, "usage": self._used(answers)}
         return found | self._metrics(answers[0]) | self._extras(answers[0])
 
@@ -156,8 +148,23 @@ class ChatForm:
         logprobs: dict[str, object] | None = None,
         more: Mapping[str, Any] = MappingProxyType({}),
     ) -> bytes:
-        choice = {"index": number, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+        choice = self._choice(number, delta, reason, logprobs)
         return sse.data({**self._head(self.chunk), "choices": [choice], **self._usage, **more})
+
+    def _answered(self, number: int, answer: Answer) -> dict[str, object]:
+        """The choice of a whole answer."""
+        return {
+            "index": number,
+            "message": convert.message(answer),
+            "logprobs": convert.logprobs(answer, self._target),
+            "finish_reason": convert.finish_reason(answer),
+        }
+
+    def _choice(
+        self, number: int, delta: Mapping[str, object], reason: str | None, logprobs: dict[str, object] | None
+    ) -> dict[str, object]:
+        """The choice of a chunk."""
+        return {"index": number, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
 
     def _head(self, kind: str) -> dict[str, object]:
         return {"id": self._id, "object": kind, "created": self._created, "model": self._service.settings.model}

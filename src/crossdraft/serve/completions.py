@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
@@ -14,13 +13,13 @@ from pydantic import Field, model_validator
 from crossdraft.engine.request import Answer, Piece
 from crossdraft.engine.request import Request as Question
 from crossdraft.engine.target import Target
-from crossdraft.serve import convert, sse
+from crossdraft.serve import convert
 from crossdraft.serve.answering import Answering, endpoint
 from crossdraft.serve.bodies import validated
 from crossdraft.serve.chat import ChatForm, read_body
-from crossdraft.serve.errors import bad_request
+from crossdraft.serve.errors import bad_request, refuse_names
 from crossdraft.serve.gate import RequestInfo
-from crossdraft.serve.schema import MAX_TOP, ChatRequest
+from crossdraft.serve.schema import MAX_TOP, NO_MESSAGES, ChatRequest
 from crossdraft.serve.service import Service
 
 router = APIRouter()
@@ -46,15 +45,14 @@ class CompletionRequest(ChatRequest):
     def _as_chat(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        if wrong := next((name for name in values if name in OF_CHATS), None):
-            raise bad_request(f"Unrecognized request argument: {wrong}; leave it out.", wrong, "unknown_parameter")
+        refuse_names(values, OF_CHATS)
         prompt, count = values.get("prompt"), values.get("logprobs")
         if isinstance(prompt, list) and any(isinstance(one, int | list) for one in prompt):
             raise bad_request("prompt: it is made of token ids; send the text.", "prompt", "invalid_value")
         if count is not None and (not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MAX_TOP):
             raise bad_request(f"logprobs: give a number from 0 to {MAX_TOP}.", "logprobs", "invalid_value")
         prompt = [prompt] if isinstance(prompt, str) else prompt
-        more = {"messages": [{"role": "user", "content": "-"}], "logprobs": count is not None, "top_logprobs": count}
+        more = {"messages": NO_MESSAGES, "logprobs": count is not None, "top_logprobs": count}
         return {"max_tokens": USUAL_TOKENS, **values, "prompt": prompt, **more}
 
 
@@ -108,32 +106,15 @@ class CompletionForm(ChatForm):
         self._each = chat.n // len(chat.prompt)
         self._sent_text: dict[int, str] = {}  # of each completion
 
-    def whole(self, answers: Sequence[Answer]) -> dict[str, object]:
-        found = super().whole(answers)
-        choices = [
-            self._choice(
-                at, self._spaced(at, one), convert.FINISH_REASONS[one.finish], convert.logprobs(one, self._target)
-            )
-            for at, one in enumerate(answers)
-        ]
-        return found | {"choices": choices}
-
     def begin(self) -> bytes:
         return b""
 
     def piece(self, number: int, piece: Piece) -> bytes:
         return super().piece(number, replace(piece, text=self._spaced(number, piece)))
 
-    def _delta(
-        self,
-        number: int,
-        delta: Mapping[str, object],
-        reason: str | None = None,
-        logprobs: dict[str, object] | None = None,
-        more: Mapping[str, Any] = MappingProxyType({}),
-    ) -> bytes:
-        choice = self._choice(number, str(delta.get("content", "")), reason, logprobs)
-        return sse.data({**self._head(self.chunk), "choices": [choice], **self._usage, **more})
+    def _answered(self, number: int, answer: Answer) -> dict[str, object]:
+        said = {"content": self._spaced(number, answer)}
+        return self._choice(number, said, convert.FINISH_REASONS[answer.finish], convert.logprobs(answer, self._target))
 
     def _spaced(self, number: int, said: Answer | Piece) -> str:
         """The text with the spaces in front of a completion, which an answer leaves out."""
@@ -143,9 +124,10 @@ class CompletionForm(ChatForm):
         return " " * (len(spelt) - len(spelt.lstrip(b" "))) + said.text
 
     def _choice(
-        self, number: int, text: str, reason: str | None, logprobs: dict[str, object] | None
+        self, number: int, delta: Mapping[str, object], reason: str | None, logprobs: dict[str, object] | None
     ) -> dict[str, object]:
         """A completion, or the next piece of it, with log-probabilities in the older form."""
+        text = str(delta.get("content", ""))
         tokens: Any = logprobs["content"] if logprobs else ()
         at, offsets = len(before := self._sent_text.get(number, "")), list[int]()
         self._sent_text[number] = before + text

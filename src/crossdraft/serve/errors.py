@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from pydantic import ValidationError
@@ -128,6 +128,16 @@ def too_many(message: str, seconds: int) -> ApiError:
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """Error 400 for a wrong request."""
     return ApiError(400, message, code, param)
+
+
+def refuse_names(values: Iterable[str], names: Container[str]) -> None:
+    """Refuse fields of a request that an endpoint leaves out, though its schema has them.
+
+    Raises:
+        ApiError: 400, the first of them.
+    """
+    if wrong := next((name for name in values if name in names), None):
+        raise bad_request(f"Unrecognized request argument: {wrong}; leave it out.", wrong, "unknown_parameter")
 
 
 def as_api_error(error: BaseException) -> ApiError:

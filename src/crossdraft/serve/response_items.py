@@ -5,9 +5,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, model_validator
 
-from crossdraft.serve.errors import bad_request
+from crossdraft.serve.errors import bad_request, refuse_names
 from crossdraft.serve.schema import (
     MAX_MESSAGES,
+    NO_MESSAGES,
     Body,
     ChatMessage,
     ChatRequest,
@@ -121,10 +122,9 @@ class ResponseRequest(ChatRequest):
     def _as_chat(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        if wrong := next((name for name in values if name in OF_CHATS), None):
-            raise bad_request(f"Unrecognized request argument: {wrong}; leave it out.", wrong, "unknown_parameter")
+        refuse_names(values, OF_CHATS)
         tokens, items = values.get("max_output_tokens"), values.get("input")
-        found = {**values, "messages": [{"role": "user", "content": "-"}]}
+        found = {**values, "messages": NO_MESSAGES}
         if isinstance(tokens, int) and tokens > 0:
             found["max_tokens"] = tokens
         items = [{"role": "user", "content": items}] if isinstance(items, str) else items

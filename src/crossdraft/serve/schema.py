@@ -18,6 +18,7 @@ MAX_TOP = 20  # OpenAI's limit
 MAX_MESSAGES = 256
 MAX_ANSWERS = 8  # to one request
 MAX_TOOLS = 128  # of a request, and calls of one message; OpenAI's limit
+NO_MESSAGES = [{"role": "user", "content": "-"}]  # stand for what other endpoints have in place of messages
 MAX_FRAMES = 768  # equal to `video.clip.MAX_FRAMES`
 MAX_QUESTIONS = 8  # questions of a stream
 

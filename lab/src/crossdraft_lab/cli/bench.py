@@ -136,8 +136,8 @@ def bench(
     from crossdraft_lab.bench.workload import Workload, read_prompts
 
     frames_shown, files = frames or DEFAULT_FRAMES, files and prompts is None
-    if prompts is not None:
-        pairs = min(pairs, len(read_prompts(prompts, listed(kinds))))
+    lines = [] if prompts is None else read_prompts(prompts, listed(kinds))
+    pairs = min(pairs, len(lines) or pairs)
     work = Workload(pairs, answers, listed(kinds), max_new_tokens, temperature, frames=frames_shown, prompts=prompts)
     # Imported after the checks that need no import: these imports take seconds.
     from crossdraft_lab.bench.plot import draw
@@ -151,7 +151,7 @@ def bench(
             shipped=(models.target, models.event) == ("reference", "event"),
             more_cores=chosen is not None and chosen.pair != chosen.target,
             in_words=prompts is not None,
-            structured=prompts is not None and any(one.structure for one in read_prompts(prompts, listed(kinds))),
+            structured=any(one.structure for one in lines),
         )
         suite = Suite(
             models=models.models(blind, draft_device, frames, quantize, shows=prompts is None),
@@ -239,13 +239,13 @@ def identity(
     from crossdraft_lab.bench.workload import Workload, describe, items, read_prompts
 
     check_asked(models, prompts, [name for name in drafters or () if name != "all"])
-    if prompts is not None:
-        pairs = min(pairs, len(read_prompts(prompts, listed(kinds))))
+    lines = [] if prompts is None else read_prompts(prompts, listed(kinds))
+    pairs = min(pairs, len(lines) or pairs)
     if structured and (prompts is not None or each > 1):
         raise CrossdraftError("--structured is for questions about one clip each; leave out --prompts or --questions.")
     work = Workload(pairs, "any", listed(kinds), max_new_tokens, questions=each, prompts=prompts, structured=structured)
     in_words = prompts is not None
-    structured |= in_words and any(one.structure for one in read_prompts(prompts, listed(kinds)))
+    structured |= any(one.structure for one in lines)
     groups = choose_configs(drafters or (), models.target, cached=each > 1, in_words=in_words, structured=structured)
     chosen, pair = cores.cores(models.device), models.models(blind, quantize=quantize, shows=prompts is None)
     if pair.quantize is not None:

@@ -322,8 +322,9 @@ class Live {
     } else this.bars.push({ lane: "target", kind: "verify", start: this.final, end: ms });
     this.final = ms;
     this.text += text;
-    this.words.push({ text, kind: origin, title: `${origin}, ${counted(tokens, "token", "tokens")}, ${Math.round(ms)} ms` });
-    word(...Object.values(this.words.at(-1)));
+    const title = `${origin}, ${counted(tokens, "token", "tokens")}, ${Math.round(ms)} ms`;
+    this.words.push({ text, kind: origin, title });
+    word(text, origin, title);
   }
 
   // Show JSON with a line for each member; every character stays in the colour of who wrote it.
