@@ -82,6 +82,31 @@ def test_answers_are_those_of_generate(llava):
             engine.generate(cd.Request("what is <image>?", image=PIXELS))
 
 
+@pytest.mark.parametrize("kind", ["llava", "aya_vision", "paddleocr_vl"])
+def test_placeholders_in_words_are_words(kind, tmp_path):
+    """In a turn that shows nothing; they decode to what was written, and the image keeps its run."""
+    target = load_target(str(save_kind(kind, tmp_path)), "cpu", tried=False)
+    spelt = target.prepare.processor.image_token
+    said = {"role": "assistant", "content": f"{spelt} or{spelt}"}
+    shown = [{"type": "image", "image": FRAMES[4]}, {"type": "text", "text": "Why?"}]
+    before = {"role": "user", "content": f"What is {spelt}?"}
+
+    def read(*messages):
+        prompt = target.prepare(cd.Request(messages=[*messages, {"role": "user", "content": shown}]))
+        said = [one for one in prompt.input_ids.tolist() if one not in target.traits.visual_ids]
+        return prompt, len(prompt) - len(said), target.text.decode(said)
+
+    (prompt, marks, text), (_, alone, _) = read(before, said), read()
+    assert marks == alone > 1
+    assert text.count(spelt) == 3
+    assert f"{spelt} or{spelt}" in text
+    assert all(len(prompt) == value.shape[1] for name, value in prompt.features.items() if "type_ids" in name)
+    words = target.prepare(cd.Request(f"What is {spelt}?"))
+    assert spelt in target.text.decode(words.input_ids.tolist())
+    with pytest.raises(cd.CrossdraftError, match=r"fails on this request"):
+        target.prepare(cd.Request(f"What is {spelt}?", image=FRAMES[4]))
+
+
 @pytest.mark.parametrize(
     "kind",
     [

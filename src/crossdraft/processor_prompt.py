@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.video_utils import VideoMetadata
@@ -15,11 +16,12 @@ from crossdraft.checkpoints.weights import LIBRARY_ERRORS, first_line, quiet
 from crossdraft.engine.prompt import Prompt, ready_made
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
-from crossdraft.messages import holds_words, refuse_tools
+from crossdraft.messages import Message, holds_words, refuse_tools
 from crossdraft.text_model import TextPrompt
 from crossdraft.video.clip import FrameSampling, read_clip
 from crossdraft.video.clip_frames import ClipFrames
 from crossdraft.video.image import image_frames
+from crossdraft.video.spelt import spelling_ids, stand_ins
 
 MILLI = 1000  # a clip's frames are numbered in milliseconds, so that their times are exact
 
@@ -76,7 +78,7 @@ class ProcessorPrompt:
         clips = [read_clip(part.value, self.sampling) for part in request.visuals if part.kind == "video"]
         try:
             with quiet():
-                found = self._processed(request, images, clips)
+                found, stands = self._processed(request, images, clips)
         except LIBRARY_ERRORS as error:
             raise CrossdraftError(
                 f"The model's own processor, a {type(self.processor).__name__}, fails on this request: "
@@ -84,17 +86,22 @@ class ProcessorPrompt:
             ) from error
         known = inspect.signature(inspect.unwrap(self.model.forward)).parameters
         features = {name: value for name, value in found.items() if name in known and isinstance(value, Tensor)}
-        ids = features.pop("input_ids")[0]
         features.pop("attention_mask", None)
+        features = _spelt_out(features, self.processor.tokenizer, stands)
+        ids = features.pop("input_ids")[0]
         return Prompt(
             ids, features if request.visuals else {}, tuple(n for one in (*images, *clips) for n in one.notes)
         )
 
-    def _processed(self, request: Request, images: Sequence[ClipFrames], clips: Sequence[ClipFrames]) -> dict[str, Any]:
-        """Run the processor over the conversation, a batch of one."""
+    def _processed(
+        self, request: Request, images: Sequence[ClipFrames], clips: Sequence[ClipFrames]
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Run the processor over the conversation, a batch of one; what stands there for placeholders in words."""
         from PIL import Image
 
-        text, tokenizer = self._rendered(request), self.processor.tokenizer
+        own = [value for name, value in vars(self.processor).items() if name.endswith("_token")]
+        messages, stands = stand_ins(request.conversation, {one for one in own if isinstance(one, str) and one})
+        text, tokenizer = self._rendered(messages, request.template), self.processor.tokenizer
         given: dict[str, Any] = {"text": [text], "return_tensors": "pt"}
         if images:
             given["images"] = [[Image.fromarray(one.frames[0].numpy()) for one in images]]
@@ -106,23 +113,22 @@ class ProcessorPrompt:
             given["add_special_tokens"] = False  # the template has written it
         if not images and not clips:
             with suppress(*LIBRARY_ERRORS):  # some want an image
-                return dict(self.processor(**given))
-            return dict(tokenizer(**given))
+                return dict(self.processor(**given)), stands
+            return dict(tokenizer(**given)), stands
         if "mm_token_type_ids" in inspect.signature(inspect.unwrap(self.model.forward)).parameters:
             given["return_mm_token_type_ids"] = True
         try:
-            return dict(self.processor(**given))
+            return dict(self.processor(**given)), stands
         except ValueError:
             if images:
                 with suppress(Exception):  # GOT-OCR takes no list of lists, and fails by a StopIteration
-                    return dict(self.processor(**given | {"images": given["images"][0]}))
+                    return dict(self.processor(**given | {"images": given["images"][0]})), stands
             raise
 
-    def _rendered(self, request: Request) -> str:
+    def _rendered(self, messages: Sequence[Message], template: Mapping[str, Any]) -> str:
         """The conversation by the chat template: in parts, or where it takes words alone, as plain text."""
         from jinja2 import TemplateError
 
-        messages, template = request.conversation, request.template
         for plain in (False, True):
             given = [message.as_dict(plain=plain) for message in messages]
             try:
@@ -133,6 +139,25 @@ class ProcessorPrompt:
                 return text
         refuse_tools(self.processor.tokenizer.name_or_path, messages, template)
         raise ValueError("its chat template leaves out a message's text")
+
+
+def _spelt_out(features: dict[str, Tensor], tokenizer: Any, stands: Mapping[str, str]) -> dict[str, Tensor]:
+    """Put the spellings of placeholders that are words back into `input_ids` [1, L], and into what is as long."""
+    for character, spelling in stands.items():
+        ids: list[int] = features["input_ids"][0].tolist()
+        before, both = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("a", f"a{character}"))
+        stand, spelt = both[len(before) :], spelling_ids(tokenizer, spelling)
+        starts = [at for at in range(len(ids)) if ids[at : at + len(stand)] == stand]
+        if not starts or not spelt:
+            raise CrossdraftError(f"The prompt spells {spelling}, which stands for an image or a clip; leave it out.")
+        length, at = len(ids), list(range(len(ids)))
+        for start in reversed(starts):
+            at[start : start + len(stand)] = [start] * len(spelt)
+            ids[start : start + len(stand)] = spelt
+        features = {
+            name: value[:, at] if value.shape[:2] == (1, length) else value for name, value in features.items()
+        } | {"input_ids": torch.tensor([ids])}
+    return features
 
 
 def pixel_inputs(prompt: Prompt) -> list[str]:
