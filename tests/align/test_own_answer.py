@@ -11,7 +11,7 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import SharedWeights
-from crossdraft.heads.networks.objective import Objective, score
+from crossdraft_lab.objective import Objective, score
 from crossdraft.heads.registry import NETWORKS
 from crossdraft_lab.align.load import aligned_drafter
 from crossdraft_lab.align.networks.own_answer import FLOOR, IndexedBatch, OwnAnswer

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.train_batch import pad_batch
 from crossdraft_lab.drafters.online.training import FEWEST, SAVED, ReplayBuffer, Sample, TimeBudget
+from crossdraft_lab.objective import pad_batch
 
 LAYER, WIDTH = 3, 2
 

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import target_to_draft
-from crossdraft.heads.networks.objective import Objective, score, teacher
+from crossdraft_lab.objective import Objective, score, teacher
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft_lab.train.core.dist import SINGLE, Distributed, MicroBatch
 from crossdraft_lab.train.core.recipe import Optim

@@ -13,7 +13,7 @@ from crossdraft.cli.main import main
 from crossdraft.drafters.event.load import load_drafter
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import read_config
-from crossdraft.heads.networks.objective import Objective
+from crossdraft_lab.objective import Objective
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft_lab.networks import task_of
 from crossdraft_lab.train.capture.store import CaptureStore

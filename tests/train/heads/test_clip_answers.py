@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from crossdraft.heads.networks.objective import OUTSIDE, Objective
+from crossdraft_lab.objective import OUTSIDE, Objective
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.models.eventgpt import EventGPTProcessor
 from crossdraft_lab.align.networks.base import TARGET

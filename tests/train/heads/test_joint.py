@@ -11,7 +11,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
 from crossdraft.heads.files import config_of, load_head, make
 from crossdraft.heads.networks.base import SharedWeights
-from crossdraft.heads.networks.objective import Objective
+from crossdraft_lab.objective import Objective
 from crossdraft_lab.train.capture.check import full_pass
 from crossdraft_lab.train.core.dist import MicroBatch
 from crossdraft_lab.train.heads.joint import JointModel, add_low_rank, low_rank_of, save_joint

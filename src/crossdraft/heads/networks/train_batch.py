@@ -10,12 +10,11 @@ The target's feature at position t gives its distribution of token t + 1. A head
 token t + 1 (the root of the draft), and predicts the target at t + 1, t + 2, …: the first draft token, the second, ….
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 
 @dataclass(frozen=True)
@@ -76,13 +75,3 @@ class DraftLogits:
     logits: Tensor
     features: Tensor | None = None
     valid: Tensor | None = None
-
-
-def pad_batch(tokens: Sequence[Tensor], starts: Sequence[int], hidden: Mapping[int, Sequence[Tensor]]) -> TrainBatch:
-    """Pad answers to one batch, given [T] ids of each, where it starts, and layer -> [T - 1, H] features of each."""
-    padded = {
-        layer: pad_sequence([torch.cat((row, row.new_zeros(1, row.shape[1]))) for row in rows], batch_first=True)
-        for layer, rows in hidden.items()
-    }
-    lengths = torch.tensor([len(ids) for ids in tokens])
-    return TrainBatch(pad_sequence(list(tokens), batch_first=True), padded, torch.tensor(starts), lengths)

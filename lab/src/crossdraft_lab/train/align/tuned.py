@@ -33,7 +33,7 @@ from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder
-from crossdraft.heads.networks.objective import LOSSES, Objective
+from crossdraft_lab.objective import LOSSES, Objective
 from crossdraft.load import (
     event_fingerprint,
     event_folder,

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from crossdraft.cli.bars import progress_bar
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.train_batch import TrainBatch, pad_batch
+from crossdraft.heads.networks.train_batch import TrainBatch
+from crossdraft_lab.objective import pad_batch
 from crossdraft_lab.train.capture.plan import CaptureIndex, canonical, read_index
 from crossdraft_lab.train.capture.shard import MEND, CapturedAnswer, Shard
 from crossdraft_lab.train.core.provenance import sha256

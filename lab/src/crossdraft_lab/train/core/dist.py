@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from crossdraft.engine.devices import usable_device
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.objective import LOSS_POSITIONS, PREFIX, PREFIXES
+from crossdraft_lab.objective import LOSS_POSITIONS, PREFIX, PREFIXES
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")

@@ -15,7 +15,7 @@ from torch import Tensor
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.glance.frame_encoder import frame_features
 from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
-from crossdraft.heads.networks.objective import OUTSIDE, PREFIX, PREFIXES, Objective, score, teacher
+from crossdraft_lab.objective import OUTSIDE, PREFIX, PREFIXES, Objective, score, teacher
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.load import event_fingerprint
 from crossdraft_lab.align.drafter import AlignedOptions

@@ -23,12 +23,13 @@ from torch.nn.utils.rnn import pad_sequence
 from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.train_batch import TrainBatch, pad_batch
+from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.load import event_fingerprint
 from crossdraft.models.eventgpt import EventGPTProcessor
 from crossdraft_lab.align.networks.base import TARGET
 from crossdraft_lab.align.networks.own_answer import IndexedBatch, OwnAnswer
 from crossdraft_lab.align.token_drafter import own_answer_of
+from crossdraft_lab.objective import pad_batch
 from crossdraft_lab.train.capture.sources import ClipSource
 from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.dist import MicroBatch

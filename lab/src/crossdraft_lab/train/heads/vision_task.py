@@ -23,7 +23,7 @@ from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
-from crossdraft.heads.networks.objective import LOSS_POSITIONS, LOSSES, OUTSIDE, Objective, score, teacher
+from crossdraft_lab.objective import LOSS_POSITIONS, LOSSES, OUTSIDE, Objective, score, teacher
 from crossdraft.heads.networks.train_batch import DraftLogits
 from crossdraft.load import event_fingerprint, tokenizer_of
 from crossdraft_lab.align.gate import PrefillGate

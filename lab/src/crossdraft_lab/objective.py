@@ -1,4 +1,4 @@
-"""Training losses of heads, a weighted objective over them, and the acceptance of teacher-forced chains.
+"""Training losses of heads, a weighted objective over them, the acceptance of teacher-forced chains, and padding.
 
 Losses are pure functions with a value for each of n positions; means are the caller's. p is the target's distribution
 and q the head's, both over the draft vocabulary: where that is a part of the whole, p is the target's conditional
@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from crossdraft.checks import suggestion
 from crossdraft.errors import CrossdraftError
@@ -278,6 +279,16 @@ def teacher(batch: TrainBatch, head: Tensor, layer: int, lookup: Tensor | None =
     labels[:, :-1] = following
     positions = torch.arange(labels.shape[1], device=labels.device)
     return logits, labels.masked_fill(positions >= batch.lengths[:, None] - 1, OUTSIDE)
+
+
+def pad_batch(tokens: Sequence[Tensor], starts: Sequence[int], hidden: Mapping[int, Sequence[Tensor]]) -> TrainBatch:
+    """Pad answers to one batch, given [T] ids of each, where it starts, and layer -> [T - 1, H] features of each."""
+    padded = {
+        layer: pad_sequence([torch.cat((row, row.new_zeros(1, row.shape[1]))) for row in rows], batch_first=True)
+        for layer, rows in hidden.items()
+    }
+    lengths = torch.tensor([len(ids) for ids in tokens])
+    return TrainBatch(pad_sequence(list(tokens), batch_first=True), padded, torch.tensor(starts), lengths)
 
 
 def _compared_at(batch: TrainBatch, prediction: DraftLogits) -> Tensor:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from crossdraft.heads.networks.objective import LOSSES, RANKED
+from crossdraft_lab.objective import LOSSES, RANKED
 
 EQUAL_DISTRIBUTIONS = ("kl", "distillation", "reverse_kl", "total_variation", "lk", "lk_lambda")
 ALL = sorted(LOSSES)
