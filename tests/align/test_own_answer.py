@@ -11,12 +11,12 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import SharedWeights
-from crossdraft_lab.objective import Objective, score
 from crossdraft.heads.registry import NETWORKS
 from crossdraft_lab.align.load import aligned_drafter
 from crossdraft_lab.align.networks.own_answer import FLOOR, IndexedBatch, OwnAnswer
 from crossdraft_lab.align.token_drafter import OwnAnswerDrafter
 from crossdraft_lab.networks import ANSWER_ADAPTERS, task_of
+from crossdraft_lab.objective import Objective, score
 from tests.align.small import IDS, some_adapter
 
 MORE = {"own": 12, "top": 20}

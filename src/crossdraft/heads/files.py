@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import torch
 from safetensors import SafetensorError
@@ -147,7 +147,7 @@ def stored_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def fits(value: object, hint: Any) -> bool:
-    """True if a value is of a field's type: a plain one, a `Literal`, a tuple of any length, or a union of these.
+    """True if a value is of a field's type: a plain one, a tuple of any length, or a union of these.
 
     >>> fits(3, float), fits(True, int), fits((1, 2), tuple[int, ...] | None), fits("3", int)
     (True, False, True, False)
@@ -155,8 +155,6 @@ def fits(value: object, hint: Any) -> bool:
     origin, args = get_origin(hint), get_args(hint)
     if origin in (UnionType, Union):
         return any(fits(value, one) for one in args)
-    if origin is Literal:
-        return value in args
     if origin is tuple:
         return isinstance(value, tuple) and all(fits(one, args[0]) for one in value)
     if isinstance(value, bool):  # in Python, bool is a subclass of int
@@ -173,8 +171,6 @@ def described(hint: Any) -> str:
     origin, args = get_origin(hint), get_args(hint)
     if origin in (UnionType, Union):
         return ", or ".join(described(one) for one in args)
-    if origin is Literal:
-        return f"one of {', '.join(args)}"
     if origin is tuple:
         return f"a list, each {described(args[0])}"
     return WORDS[hint]

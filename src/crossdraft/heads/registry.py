@@ -97,22 +97,13 @@ HEADS: Mapping[str, HeadRecord] = {
         sees=True,
     ),
     "eaglevlm": HeadRecord(
-        "eaglevlm", "networks.specvlm.EagleVLM", AUTOREGRESSIVE,
+        "eaglevlm", "networks.eaglevlm.EagleVLM", AUTOREGRESSIVE,
         "EAGLE-2 that reads every visual token", "SpecVLM: Huang 2025", "dynamic", sees=True,
-    ),
-    "specvlm": HeadRecord(
-        "specvlm", "networks.specvlm.SpecVLM", AUTOREGRESSIVE,
-        "the same, after a compressor chosen for each question", "SpecVLM: Huang 2025", "dynamic", sees=True,
     ),
     "massv": HeadRecord(
         "massv", "networks.massv.MASSV", AUTOREGRESSIVE,
         "a small language model that sees through the target's vision encoder", "MASSV: Ganesan 2025", "chain",
         sees=True,
-    ),
-    "specllava": HeadRecord(
-        "massv", "networks.massv.MASSV", AUTOREGRESSIVE,
-        "the same small model with dynamic trees by its own probabilities", "Spec-LLaVA: Huo 2025", "dynamic",
-        weights="massv", sees=True,
     ),
     "medusa": HeadRecord(
         "medusa", "networks.medusa.Medusa", RECURRENT,

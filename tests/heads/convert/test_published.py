@@ -250,7 +250,7 @@ def test_eagle3_of_a_padded_vocabulary_drafts_the_ids_that_both_have(tmp_path, s
     assert head.config.draft_ids == tuple(one for one in drafts if one < 60)
     batch = random_batch(head)
     kept = len(head.config.draft_ids)
-    assert torch.equal(head(batch)[0].logits, plain(batch)[0].logits[..., :kept])
+    assert torch.allclose(head(batch)[0].logits, plain(batch)[0].logits[..., :kept], atol=1e-5)  # sums of another width
 
 
 @torch.inference_mode()

@@ -65,7 +65,7 @@ def test_a_head_whose_ids_are_all_banned_is_refused():
         some("eagle3", banned=IDS)
 
 
-READING = ("eagle1", "eagle3", "hydra++", "dflash", "hivis", "vispec", "eaglevlm", "specvlm", "massv")
+READING = ("eagle1", "eagle3", "hydra++", "dflash", "hivis", "vispec", "eaglevlm", "massv")
 
 
 @pytest.mark.parametrize("method", READING)

@@ -1,17 +1,18 @@
-"""Networks of HiViS, ViSpec, EagleVLM and SpecVLM: what they add to EAGLE."""
+"""Networks of HiViS, ViSpec and EagleVLM: what they add to EAGLE."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
+from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import make
 from crossdraft.heads.networks.layers import TTTAttention
-from crossdraft.heads.networks.specvlm import CHOICES
+from crossdraft.heads.networks.vispec import Resampler
 from crossdraft.heads.registry import NETWORKS
 from tests.heads.consistency import HIDDEN, LAYERS, START, VISUAL, shared, some_batch, some_head
 
-SMALL = {"pool": 2, "prune": 2, "conv": 3}  # of five visual positions
+SMALL = {"pool": 2}  # of five visual positions
 
 
 @torch.inference_mode()
@@ -25,57 +26,6 @@ def test_a_prefix_is_keys_and_values_only():
     features = torch.cat((batch.visual[LAYERS], batch.hidden[LAYERS][:, :-1]), 1)
     whole = head.logits(head.decode(embeds, features, TTTAttention(head.rotary), 0))
     assert torch.allclose(logits[:, :-1], whole[:, VISUAL:], atol=1e-9)
-
-
-@torch.inference_mode()
-def test_choices_of_one_batch_are_independent():
-    """In a batch every question's own choice is masked out of all five: the same as computing it by itself."""
-    head = some_head("specvlm", SMALL)
-    batch = some_batch(head, 12)
-    found = head(batch)
-    question = batch.hidden[LAYERS][torch.arange(12), batch.starts - 1]
-    assert len(set(head.gate(question).argmax(-1).tolist())) > 2
-    for row in range(12):
-        alone = head(row_of(batch, row))
-        for one, many in zip(alone, found, strict=True):
-            assert torch.allclose(one.logits[0], many.logits[row], atol=1e-9)
-
-
-def row_of(batch, row):
-    own = slice(row, row + 1)
-    return replace(
-        batch,
-        tokens=batch.tokens[own],
-        starts=batch.starts[own],
-        lengths=batch.lengths[own],
-        visual_ids=batch.visual_ids[own],
-        hidden={layer: rows[own] for layer, rows in batch.hidden.items()},
-        visual={layer: rows[own] for layer, rows in batch.visual.items()},
-    )
-
-
-@pytest.mark.parametrize("choice", CHOICES)
-def test_a_saturated_gate_trains_its_choice_alone(choice):
-    """Of a gate without doubt the soft choice is the hard one."""
-    head = some_head("specvlm", SMALL)
-    with torch.no_grad():
-        head.gate.bias[CHOICES.index(choice)] += 1e4
-        batch = some_batch(head)
-        hard, soft = head.eval()(batch), head.train()(batch)
-    for one, other in zip(hard, soft, strict=True):
-        assert torch.allclose(one.logits, other.logits, atol=1e-9)
-
-
-def test_a_soft_choice_has_gradients_in_the_gate_and_every_compressor():
-    head = some_head("specvlm", SMALL).train()
-    head.gate.weight.data.zero_()
-    head.gate.bias.data.zero_()
-    head(some_batch(head, 3))[-1].logits.square().sum().backward()
-    learning = [name for name, weight in head.named_parameters() if weight.requires_grad]
-    silent = [name for name, weight in head.named_parameters() if weight.requires_grad and not weight.grad.any()]
-    assert {"gate.weight", "compressors.3.pointwise.weight", "compressors.4.queries"} <= set(learning)
-    assert not silent
-    assert all(weight.grad.isfinite().all() for weight in head.parameters() if weight.grad is not None)
 
 
 @torch.inference_mode()
@@ -115,13 +65,38 @@ def pair():
     return torch.randn(2, 1, 1, HIDDEN, generator=generator, dtype=torch.double)
 
 
-@pytest.mark.parametrize("network", ["vispec", "eaglevlm", "specvlm", "massv"])
+@pytest.mark.parametrize("network", ["vispec", "eaglevlm", "massv"])
 @torch.inference_mode()
 def test_the_clip_matters_at_every_step(network):
     head = some_head(network, SMALL)
-    if network == "specvlm":
-        head.gate.bias[CHOICES.index("pool")] += 1000
     batch = some_batch(head)
     other = replace(batch, visual={layer: rows.flip(1) + 1 for layer, rows in batch.visual.items()})
     for one, two in zip(head(batch), head(other), strict=True):
         assert not torch.allclose(one.logits[:, START:], two.logits[:, START:], atol=1e-4)
+
+
+@torch.no_grad()
+def test_a_resampler_by_hand():
+    """A query that matches one row alone finds that row; one that matches none finds the mean."""
+    resampler = Resampler(2, 2, 1).double()
+    for layer in (resampler.k_proj, resampler.v_proj, resampler.o_proj):
+        torch.nn.init.eye_(layer.weight)
+    resampler.queries.copy_(torch.tensor([[1000.0, 0.0], [0.0, 0.0]]))
+    rows = resampler(torch.tensor([[[0.0, 4.0], [3.0, 1.0], [0.0, 1.0]]], dtype=torch.double))
+    assert torch.allclose(rows, torch.tensor([[[3.0, 1.0], [1.0, 2.0]]], dtype=torch.double))
+
+
+def test_a_resampler_of_heads_that_do_not_divide_the_features_is_refused():
+    with pytest.raises(CrossdraftError, match="3 heads"):
+        Resampler(8, 2, 3)
+
+
+@torch.inference_mode()
+def test_vispec_rows_stand_at_the_last_visual_positions():
+    """Three of four queries are rows of the prefix; of two visual positions the first is shared."""
+    head = some_head("vispec", num_q=4)
+    batch = some_batch(head)
+    ids = torch.zeros(1, VISUAL + 1, dtype=torch.long)
+    assert head.prefix(batch.visual, ids).positions.tolist() == [2, 3, 4]
+    two = {layer: rows[:, :2] for layer, rows in batch.visual.items()}
+    assert head.prefix(two, ids[:, :3]).positions.tolist() == [0, 0, 1]

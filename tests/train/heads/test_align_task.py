@@ -13,9 +13,9 @@ from crossdraft.cli.main import main
 from crossdraft.drafters.event.load import load_drafter
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import read_config
-from crossdraft_lab.objective import Objective
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft_lab.networks import task_of
+from crossdraft_lab.objective import Objective
 from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.dist import MicroBatch, MicroLoss, merge_losses, micro_weight
 from crossdraft_lab.train.heads.align_task import TargetHead, alignment_loss

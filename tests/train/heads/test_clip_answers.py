@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from crossdraft_lab.objective import OUTSIDE, Objective
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.models.eventgpt import EventGPTProcessor
 from crossdraft_lab.align.networks.base import TARGET
+from crossdraft_lab.objective import OUTSIDE, Objective
 from crossdraft_lab.train.core.dist import MicroBatch
 from crossdraft_lab.train.heads import clip_answers
 from crossdraft_lab.train.heads.align_task import TargetHead, alignment_loss, prefix_figures

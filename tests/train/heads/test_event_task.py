@@ -9,8 +9,8 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.event_medusa.drafter import shared_weights_of
 from crossdraft.heads.event_medusa.network import DrafterMedusa, DrafterMedusaConfig
 from crossdraft.heads.glance.network import GlanceConfig
-from crossdraft_lab.objective import Objective
 from crossdraft.heads.networks.train_batch import TrainBatch
+from crossdraft_lab.objective import Objective
 from crossdraft_lab.train.capture.shard import CapturedAnswer
 from crossdraft_lab.train.core.dist import MicroBatch
 from crossdraft_lab.train.heads.event_task import EventBatches, GlanceBatches, event_head_loss

@@ -6,8 +6,8 @@ import torch
 from crossdraft.drafters.trees.static import RankCounts
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.heads.networks.base import SharedWeights
-from crossdraft_lab.objective import Objective
 from crossdraft.load import load_target
+from crossdraft_lab.objective import Objective
 from crossdraft_lab.train.capture.sources import SceneSource
 from crossdraft_lab.train.heads.joint import JointModel, low_rank_of
 from crossdraft_lab.train.heads.measure import DraftFigures

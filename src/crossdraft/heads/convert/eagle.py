@@ -61,9 +61,9 @@ from crossdraft.heads.convert.layouts import (
 )
 from crossdraft.heads.networks.eagle import HiViSConfig
 from crossdraft.heads.networks.eagle3 import Eagle3Config, levels_of
+from crossdraft.heads.networks.eaglevlm import EagleVLMConfig
 from crossdraft.heads.networks.layers import DecoderConfig
 from crossdraft.heads.networks.peagle import PEagleConfig
-from crossdraft.heads.networks.specvlm import EagleVLMConfig
 from crossdraft.heads.networks.vispec import ViSpecConfig
 
 STEPS, STEPS_3 = 1, 7  # training steps as in the papers, as the files do not state them

@@ -55,7 +55,7 @@ class AutoregressiveDrafter(HeadDrafter[AutoregressiveState]):
         if output.prompt is not None:
             tokens = (*output.prompt.tokens[1:], *tokens)
             room = len(output.prompt.tokens) + state.max_tokens + max(SPARE, self.head.masks)
-            state.head_state = self._new_state(self._prefix(hidden, output.prompt), room)
+            state.head_state = self._new_state(self._prefix(output.prompt), room)
         own = state.head_state
         if own is not None:
             own.tokens += tokens
@@ -83,15 +83,13 @@ class AutoregressiveDrafter(HeadDrafter[AutoregressiveState]):
         shift = prefix.start - length
         return AutoregressiveState(cache, length=length, shift=shift, global_feature=prefix.global_feature)
 
-    def _prefix(self, hidden: dict[int, Tensor], prompt: PromptFeatures) -> PrefixKV | None:
+    def _prefix(self, prompt: PromptFeatures) -> PrefixKV | None:
         """Compute the visual prefix, if the head has one and the prompt is visual."""
         if not self.head.visual_reads or not prompt.visual_tokens:
             return None
-        dtype, last = self.head.embeddings.dtype, len(prompt.tokens) - 1
-        visual = {layer: rows[None].to(dtype) for layer, rows in prompt.visual.items()}
-        question = {layer: rows[:, last] for layer, rows in hidden.items()}
+        visual = {layer: rows[None].to(self.head.embeddings.dtype) for layer, rows in prompt.visual.items()}
         ids = torch.tensor([[*prompt.visual_tokens, prompt.tokens[0]]], device=self.head.draft_ids.device)
-        return self.head.prefix(visual, ids, question)
+        return self.head.prefix(visual, ids)
 
     def _read(self, own: AutoregressiveState) -> Tensor:
         """Run one pass over the pairs since the last draft, and the masks behind them.

@@ -34,13 +34,12 @@ class Autoregressive(Head):
         """Fuse captured features [..., H] of several layers to [..., H]."""
         return self.last_feature(hidden)
 
-    def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, question: Mapping[int, Tensor]) -> PrefixKV | None:
+    def prefix(self, visual: Mapping[int, Tensor], ids: Tensor) -> PrefixKV | None:
         """Compute the visual prefix; `None` = no prefix. Called if the head has `visual_reads`.
 
         Args:
             visual: layer -> [B, N, H] features at the prompt's visual piece.
             ids: [B, N + 1] ids of this piece and of the text's first token.
-            question: layer of `reads` -> [B, H] features at the prompt's last token.
         """
         return None
 
@@ -88,6 +87,4 @@ class Autoregressive(Head):
         ids = batch.visual_ids
         if not self.visual_reads or ids is None or not ids.shape[1]:
             return None
-        rows = torch.arange(len(ids), device=ids.device)
-        question = {layer: batch.hidden[layer][rows, batch.starts - 1] for layer in self.reads}
-        return self.prefix(batch.visual, torch.cat((ids, batch.tokens[:, :1]), 1), question)
+        return self.prefix(batch.visual, torch.cat((ids, batch.tokens[:, :1]), 1))

@@ -76,7 +76,6 @@ class PrefixKV:
         key, value: [B, kv_heads, P, d], not rotated, of the first layer; P may be 0.
         positions: [P] positions of its rows.
         start: position of the text's first row, which is its position after the uncompressed prefix.
-        weights: [B, P] values added to the attention scores of each row (soft selection); `None` = 0.
         global_feature: [B, 1, H] global visual vector, added to every row of the text (`Autoregressive.add_global`).
         deeper: keys and values of each further layer.
     """
@@ -85,7 +84,6 @@ class PrefixKV:
     value: Tensor
     positions: Tensor
     start: int
-    weights: Tensor | None = None
     global_feature: Tensor | None = None
     deeper: tuple[KeyValue, ...] = ()
 
@@ -262,13 +260,9 @@ class TTTAttention:
 
 
 def _bias(prefix: PrefixKV | None, width: int, like: Tensor) -> Tensor:
-    """[1 or B, 1, n, P + n] to be added to scores: the prefix by its weights, the text causally."""
+    """[1, 1, n, P + n] to be added to scores: the text is seen causally, and all of the prefix."""
     text = like.new_full((1, 1, width, width), float("-inf")).triu_(1)
-    if prefix is None:
-        return text
-    weights = like.new_zeros(1, len(prefix)) if prefix.weights is None else prefix.weights.to(like.dtype)
-    before = weights[:, None, None].expand(-1, -1, width, -1)
-    return torch.cat((before, text.expand(len(before), -1, -1, -1)), -1)
+    return text if prefix is None else F.pad(text, (len(prefix), 0))
 
 
 def _mixed(query: Tensor, steps: list[KeyValue], bias: Tensor) -> Tensor:

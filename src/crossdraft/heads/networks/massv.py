@@ -1,8 +1,8 @@
-"""MASSV (Ganesan et al. 2025) and Spec-LLaVA (Huo et al. 2025): a small VLM after the target's vision encoder.
+"""MASSV (Ganesan et al. 2025): a small VLM after the target's vision encoder.
 
 A small language model after a projector of the target's visual embeddings, trained on the target's answers. It reads
 no features of the target's language model, so none needs to be predicted, and accuracy does not fall with the depth of
-a draft. The two methods differ in the trees that are drafted.
+a draft. Spec-LLaVA (Huo et al. 2025) is the same with dynamic trees: `massv:tree=dynamic`.
 
 MASSV reports up to 30 % more accepted tokens than the same small model has from the text alone. `sees=False` is that
 text-only control: no visual rows, otherwise the same.
@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from torch import Tensor, arange, cat, nn
+from torch.nn import functional as F
 
 from crossdraft.heads.networks.autoregressive import Autoregressive
 from crossdraft.heads.networks.base import SharedWeights, shifted
-from crossdraft.heads.networks.compressor import Pool
 from crossdraft.heads.networks.layers import (
     Attend,
     DecoderConfig,
@@ -66,7 +66,6 @@ class MASSV(Autoregressive):
             self.projector = nn.Sequential(
                 RMSNorm(size, config.eps), nn.Linear(size, width), nn.GELU(), nn.Linear(width, width)
             )
-            self.pool = Pool(config.pool)
         own = replace(config, hidden_size=width)
         self.layers = nn.ModuleList([DecoderLayer(own) for _ in range(config.layers)])
         self.norm = RMSNorm(width, config.eps)
@@ -85,20 +84,21 @@ class MASSV(Autoregressive):
         """No features: [1, 0, 0]."""
         return self.embeddings.new_empty(1, 0, 0)
 
-    def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, question: Mapping[int, Tensor]) -> PrefixKV:
+    def prefix(self, visual: Mapping[int, Tensor], ids: Tensor) -> PrefixKV:
         """Keys and values, with causal attention, of the visual positions and of the text's first token after them.
 
         In the last layer only keys and values are computed.
         """
-        pooled, _ = self.pool(self.projector(visual[0]))
+        rows, pool = self.projector(visual[0]).transpose(1, 2), self.config.pool
+        pooled = F.avg_pool1d(rows, pool, pool, ceil_mode=True).transpose(1, 2)
         stream, attend = cat((pooled, self.narrow(self.embed(ids[:, -1:]))), 1), TTTAttention(self.rotary)
-        rows: list[KeyValue] = []
+        kept: list[KeyValue] = []
         for number, layer in enumerate(self._layers):
-            rows.append(layer.keys_values(stream))
+            kept.append(layer.keys_values(stream))
             if number + 1 < self.cache_layers:
                 stream = layer(stream, attend, number)
         count = stream.shape[1]
-        return PrefixKV(*rows[0], arange(count, device=stream.device), count, deeper=tuple(rows[1:]))
+        return PrefixKV(*kept[0], arange(count, device=stream.device), count, deeper=tuple(kept[1:]))
 
     def decode(self, embeds: Tensor, features: Tensor, attend: Attend, step: int) -> Tensor:
         """Embeddings [B, n, H] -> [B, n, width]."""

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import SharedWeights
-from crossdraft.heads.networks.compressor import Resampler
 from crossdraft.heads.networks.eagle import Eagle
-from crossdraft.heads.networks.layers import DecoderConfig, PrefixKV
+from crossdraft.heads.networks.layers import DecoderConfig, PrefixKV, split_heads
 from crossdraft.specs import Count
 
 
@@ -25,6 +26,27 @@ class ViSpecConfig(DecoderConfig):
 
     num_q: Count = 2
     visual_ids: tuple[int, ...] = ()
+
+
+class Resampler(nn.Module):
+    """Learned queries that attend to all rows at once (Q-Former's last step)."""
+
+    def __init__(self, hidden_size: int, queries: int, heads: int, *, bias: bool = False) -> None:
+        super().__init__()
+        if hidden_size % heads:
+            raise CrossdraftError(f"A resampler of {heads} heads cannot share {hidden_size} features evenly.")
+        self.head_dim = hidden_size // heads
+        self.queries = nn.Parameter(torch.empty(queries, hidden_size))
+        self.k_proj = nn.Linear(hidden_size, hidden_size, bias=bias)
+        self.v_proj = nn.Linear(hidden_size, hidden_size, bias=bias)
+        self.o_proj = nn.Linear(hidden_size, hidden_size, bias=False)
+        nn.init.normal_(self.queries, std=self.head_dim**-0.5)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[B, N, H] -> [B, queries, H]."""
+        query = split_heads(self.queries[None].expand(len(rows), -1, -1), self.head_dim)
+        key, value = split_heads(self.k_proj(rows), self.head_dim), split_heads(self.v_proj(rows), self.head_dim)
+        return self.o_proj(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
 
 
 class ViSpec(Eagle):
@@ -52,12 +74,13 @@ class ViSpec(Eagle):
     def visual_reads(self) -> tuple[int, ...]:
         return (0, self.config.num_layers) if self.config.visual_ids else (0,)
 
-    def prefix(self, visual: Mapping[int, Tensor], ids: Tensor, question: Mapping[int, Tensor]) -> PrefixKV:
+    def prefix(self, visual: Mapping[int, Tensor], ids: Tensor) -> PrefixKV:
         if self.config.visual_ids:
             return self._with_text(visual, ids)
-        found, positions = self.adaptor(visual[0])
+        found, count = self.adaptor(visual[0]), visual[0].shape[1]
         key, value = self.layer.keys_values(found[:, :-1])
-        return PrefixKV(key, value, positions[1:], visual[0].shape[1], global_feature=self.global_fc(found[:, -1:]))
+        positions = _last(key.shape[2], torch.arange(count, device=found.device))
+        return PrefixKV(key, value, positions, count, global_feature=self.global_fc(found[:, -1:]))
 
     def _with_text(self, visual: Mapping[int, Tensor], ids: Tensor) -> PrefixKV:
         """The prefix of the authors' code; all rows of a batch show something at the same positions."""
@@ -67,9 +90,9 @@ class ViSpec(Eagle):
         rows, positions, seen = list[Tensor](), list[Tensor](), torch.zeros_like(features[:, :1])
         for at in torch.arange(len(shown), device=ids.device).tensor_split(changes.cpu()):
             if shown[at[0]]:
-                found, _ = self.adaptor(embeds[:, at])
+                found = self.adaptor(embeds[:, at])
                 rows.append(found[:, :-1])
-                positions.append((at[-1] - torch.arange(found.shape[1] - 2, -1, -1, device=at.device)).clamp(min=0))
+                positions.append(_last(found.shape[1] - 1, at))
                 seen = self.global_fc(found[:, -1:])
             else:
                 rows.append(self.fc(torch.cat((embeds[:, at], self.img_fc(features[:, at]) + seen), -1)))
@@ -80,3 +103,8 @@ class ViSpec(Eagle):
     def add_global(self, features: Tensor, global_feature: Tensor | None) -> Tensor:
         fused = self.img_fc(features)
         return fused if global_feature is None else fused + global_feature
+
+
+def _last(count: int, at: Tensor) -> Tensor:
+    """The `count` positions that end with the last of `at`, none of them below 0."""
+    return (at[-1] - torch.arange(count - 1, -1, -1, device=at.device)).clamp(min=0)

@@ -39,7 +39,7 @@ SPEED = speed_columns("× the target alone")
 TESTED = ("p_holm", "cohens_dz", "minimum_detectable")
 COLUMNS = 8  # kinds of question of a table, as many as fit a printed A4 page
 FIRST_LOOK = (
-    "hf", "event", "glance", "blind", "ngram", "memory", "union", "eagle2", "eagle3", "eaglevlm", "specvlm", "medusa",
+    "hf", "event", "glance", "blind", "ngram", "memory", "union", "eagle2", "eagle3", "eaglevlm", "medusa",
     "redrafter", "dflash",
 )  # fmt: skip
 """A drafter of each kind, for the small size: loading all of them takes longer than their answers."""

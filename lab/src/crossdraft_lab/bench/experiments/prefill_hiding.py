@@ -42,7 +42,7 @@ class PrefillConfig:
     """Numbers of frames, drafters, and compressions of a target that answers alone (lossy)."""
 
     frames: tuple[int, ...] = (1, 4, 8, 16, 32, 64)
-    drafters: tuple[str, ...] = ("eaglevlm", "specvlm", "event", "glance", "union:event,memory")
+    drafters: tuple[str, ...] = ("eagle2", "eaglevlm", "event", "glance", "union:event,memory")
     compressions: tuple[str, ...] = ("fastv:keep=0.5", "token_packer")
     pairs: int = 16
     block: int = 8

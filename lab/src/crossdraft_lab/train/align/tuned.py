@@ -33,7 +33,6 @@ from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder
-from crossdraft_lab.objective import LOSSES, Objective
 from crossdraft.load import (
     event_fingerprint,
     event_folder,
@@ -43,6 +42,7 @@ from crossdraft.load import (
     target_folder,
     vocabulary_of,
 )
+from crossdraft_lab.objective import LOSSES, Objective
 from crossdraft_lab.train.align.pair import DRAFTER, check_pair, check_shares
 from crossdraft_lab.train.align.tuned_drafter import Base, TunedDrafter, closest_projection, load_tuned
 from crossdraft_lab.train.capture.store import CaptureStore

@@ -2,7 +2,7 @@
 
 So a resumed run repeats the losses of an unbroken one, and neither the number of micro-batches in a step nor the number
 of ranks that share them changes what is learned, except for rounding. One exception: random numbers that a network
-draws while it learns (dropout, DFlash's anchors, SpecVLM's soft choice of a compressor) are drawn per micro-batch. They
+draws while it learns (dropout, DFlash's anchors) are drawn per micro-batch. They
 are the same whenever that micro-batch is run, but not if a step is divided otherwise.
 """
 

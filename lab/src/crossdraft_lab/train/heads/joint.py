@@ -30,8 +30,8 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
 from crossdraft.heads.files import save_head
 from crossdraft.heads.networks.base import Head, target_to_draft
-from crossdraft_lab.objective import LOSS_POSITIONS, Objective, score, teacher
 from crossdraft.heads.networks.train_batch import TrainBatch
+from crossdraft_lab.objective import LOSS_POSITIONS, Objective, score, teacher
 from crossdraft_lab.train.capture.check import full_pass
 from crossdraft_lab.train.core.dist import LossFn, MicroBatch, MicroLoss, merge_losses
 

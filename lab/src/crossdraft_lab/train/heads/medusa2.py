@@ -24,8 +24,8 @@ from crossdraft.files import put_in_place, temporary_folder
 from crossdraft.heads.drafting.head_drafter import ACCEPTANCE
 from crossdraft.heads.files import WEIGHTS, load_head, read_config
 from crossdraft.heads.networks.base import SharedWeights
-from crossdraft_lab.objective import Objective
 from crossdraft.load import load_target, target_fingerprint
+from crossdraft_lab.objective import Objective
 from crossdraft_lab.train.capture.recorder import FeatureRecorder
 from crossdraft_lab.train.capture.shard import CaptureSpec
 from crossdraft_lab.train.capture.sources import ClipSource, SceneSource

@@ -15,8 +15,8 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
-from crossdraft_lab.objective import LOSS_POSITIONS, PREFIXES
 from crossdraft.load import event_folder, vocabulary_of
+from crossdraft_lab.objective import LOSS_POSITIONS, PREFIXES
 from crossdraft_lab.train.capture.overlap import refuse_overlap
 from crossdraft_lab.train.capture.sources import ClipSource, SceneSource, source_of
 from crossdraft_lab.train.capture.store import CaptureStore
