@@ -19,7 +19,7 @@ def test_it_is_a_language_model_over_visual_rows_and_the_whole_text(layers):
     head = some_head("massv", SMALL, layers=layers)
     batch = some_batch(head, 2)
     rows = head.projector(batch.visual[0])
-    visual = torch.stack((rows[:, :2].mean(1), rows[:, 2:4].mean(1), rows[:, 4]), 1)  # what is left is a mean of its own
+    visual = torch.stack((rows[:, :2].mean(1), rows[:, 2:4].mean(1), rows[:, 4]), 1)  # the rest has its own
     stream = torch.cat((visual, head.narrow(head.embed(batch.tokens))), 1)
     attend = TTTAttention(head.rotary)
     for number, layer in enumerate(head.layers):
