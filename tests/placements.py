@@ -67,7 +67,7 @@ def engine_of(target: str, spec: str, placement: str, **more: Any) -> Iterator[E
 
     A draft of the target's prefill is made where its drafter does not read the prompt, which comes meanwhile.
     """
-    options = Options(placement=placement, parallel="off", hidden="off", device="cpu", **(FIXED | more))
+    options = Options(placement=placement, hidden="off", device="cpu", **(FIXED | more))
     with ExitStack() as stack:
         engine = stack.enter_context(Engine.load(target, spec, options))
         runner = engine.drafter

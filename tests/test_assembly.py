@@ -84,12 +84,10 @@ def test_auto_takes_a_process_for_a_network_of_its_own_where_there_are_two_cores
         decided(Options(hidden="before"), parse("event@process"))
 
 
-def test_drafts_cannot_be_prepared_in_the_targets_process():
-    asked = Options(parallel="ssd", placement="inline", device="cpu")
-    with pytest.raises(CrossdraftError, match="parallel is for a drafter in a process of its own"):
-        decided(asked, parse("event"))
+def test_a_drafter_in_the_targets_process_has_no_cores_of_its_own():
+    asked = Options(draft_cores=tuple(os.sched_getaffinity(0))[:1], placement="inline", device="cpu")
     with pytest.raises(CrossdraftError, match="draft_cores and placement exclude each other"):
-        decided(Options(placement="inline", draft_cores=tuple(os.sched_getaffinity(0))[:1]), parse("event"))
+        decided(asked, parse("event"))
     assert decided(asked, parse("event@process")) == decided(asked, None) == asked
     assert decided(replace(asked, placement="auto"), parse("ngram")).placement == "inline"  # it was not asked for
 

@@ -13,16 +13,20 @@ import crossdraft as cd
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.quantized_linear import QUANTIZATIONS
 from crossdraft.engine.policy import HIDDEN_NODES, ROUND_NODES
-from crossdraft.engine.runner.parallel import POLICIES
 from crossdraft.engine.runner.runner import HIDDEN_MODES
 from crossdraft.options import OPTIONS
 
 
 def test_words_and_defaults_that_are_known_early_are_the_engines():
-    assert OPTIONS["parallel"].words == ("auto", *POLICIES)
     assert OPTIONS["hidden"].words == HIDDEN_MODES
     assert OPTIONS["quantize"].words == ("none", *QUANTIZATIONS)
     assert (cd.Options().nodes, cd.Options().hidden_nodes) == (ROUND_NODES, HIDDEN_NODES)
+
+
+@pytest.mark.parametrize("value", ["ssd", "pearl", "off"])
+def test_an_option_that_is_gone_is_refused_with_what_to_do(value):
+    with pytest.raises(cd.CrossdraftError, match=r"^parallel was taken out in 0\.2, .*; leave it out\.$"):
+        cd.Options(parallel=value)
 
 
 def test_there_are_no_more_options_than_a_page_holds_and_help_says_each():

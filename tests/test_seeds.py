@@ -75,7 +75,7 @@ def test_a_memory_that_has_learned_the_answer_drafts_it(requests, alone):
         {"placement": "process"},
         {"placement": "inline", "hidden": "off"},
         {"placement": "inline", "nodes": 3},
-        {"placement": "process", "parallel": "ssd", "adaptive": False},
+        {"placement": "process", "adaptive": False},
     ],
     ids=lambda options: ",".join(f"{name}={value}" for name, value in options.items()),
 )

@@ -9,7 +9,6 @@ import torch
 from crossdraft.engine.devices import memory_bytes, usable_device
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.cores import available_cores
-from crossdraft.engine.runner.parallel import policy_for
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.runner.restarts import RESTARTS, Restarts
 from crossdraft.engine.runner.runner import DraftRunner
@@ -58,14 +57,9 @@ def assemble(
     workers: list[ProcessDrafter] = []
 
     def remote(part: Spec) -> Drafter[Any]:
-        parallel = options.parallel
-        if parallel == "auto":
-            own = cores is not None and options.target_cores is not None and not {*cores} & {*options.target_cores}
-            parallel = policy_for(options.device or target.device.type, options.draft_device, own_cores=own)
         worker = ProcessDrafter(
             partial(build_spec, part, context),
             cores,
-            parallel=parallel,
             lent_cores=options.target_cores if _on_cpu(options.draft_device or options.device) else None,
         )
         workers.append(worker)
@@ -136,19 +130,17 @@ def decided(options: Options, spec: Spec | None) -> Options:
     """Return the options with the placement `auto` decided, and the cores that follow from the placement.
 
     Raises:
-        CrossdraftError: a drafter in the target's process is to prepare drafts or has cores of its own, or one in a
-            process of its own is to draft before the prefill.
+        CrossdraftError: a drafter in the target's process has cores of its own, or one in a process of its own is to
+            draft before the prefill.
     """
     in_process = spec is not None and _names_process(spec)
     if spec is not None and spec.runs_in == "process" and options.hidden == "before":
         raise CrossdraftError(f"hidden is 'before', which is for an inline drafter, and {spec} is not; leave out one.")
-    if spec is not None and options.placement == "inline" and not in_process:
-        name = "draft_cores" if options.draft_cores else "parallel"
-        if options.draft_cores or options.parallel not in ("auto", "off"):
-            raise CrossdraftError(
-                f"{name} and placement exclude each other where the placement is inline, as {name} is for a drafter "
-                "in a process of its own; leave out one of them."
-            )
+    if spec is not None and options.placement == "inline" and not in_process and options.draft_cores:
+        raise CrossdraftError(
+            "draft_cores and placement exclude each other where the placement is inline, as draft_cores is for a "
+            "drafter in a process of its own; leave out one of them."
+        )
     if options.placement == "inline" or (options.placement == "process" and spec is not None):
         return options
     allowed = available_cores()

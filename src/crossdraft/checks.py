@@ -2,11 +2,11 @@
 
 import operator
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from itertools import count
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from crossdraft.errors import CrossdraftError
 
@@ -94,16 +94,21 @@ def suggestion(name: str, known: Iterable[str], otherwise: str, prefix: str = ""
 class NamedFields:
     """Base of dataclasses that refuse an unknown field in one sentence, which suggests the nearest name.
 
+    `gone`: names that there were once, each with the rest of a sentence that says so.
+
     Raises:
         CrossdraftError: a keyword is the name of no field.
     """
 
     __slots__ = ()
+    gone: ClassVar[Mapping[str, str]] = {}
 
     def __new__(cls, *values: Any, **named: Any) -> Self:
         """A new object, to be filled by `__init__`."""
         known = [one.name for one in fields(cls) if one.init]  # type: ignore[arg-type]
         for name in named:
+            if name in cls.gone:
+                raise CrossdraftError(f"{name} {cls.gone[name]}.")
             if name not in known:
                 raise CrossdraftError(
                     f"{cls.__name__} has no '{name}'{did_you_mean(name, known)}; help(crossdraft.{cls.__name__}) lists "

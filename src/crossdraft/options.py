@@ -6,17 +6,17 @@ table of docs/options.md, completion, and `help(crossdraft.Options)`.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 from crossdraft.checks import NamedFields, choice, core_numbers, frames_or_rate, positive, whole
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.errors import CrossdraftError
 
-# As in `engine.runner.parallel`, `engine.runner.runner` and `engine.fast.quantized_linear`: seconds to import.
+# As in `engine.runner.runner` and `engine.fast.quantized_linear`: seconds to import.
 PLACEMENTS = ("auto", "inline", "process")
-PARALLEL = ("auto", "off", "ssd")
 HIDDEN = ("auto", "before", "beside", "off")
 QUANTIZATIONS = ("none", "int8", "int4")
+GONE = {"parallel": "was taken out in 0.2, as it made answers no faster; leave it out"}
 OPTION = "option"  # in the metadata of a field: its `Option`
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")  # or a mapping
 
@@ -112,13 +112,6 @@ class Options(NamedFields):
         "hidden for free on a core of its own) or auto: in a process if a CPU core is free for it and it has a "
         "network that does not look into the target; a spec may say it of each part, as in event@process",
         PLACEMENTS,
-    )
-    parallel: str = _option(
-        "auto",
-        "parallel drafting, while the target verifies, of a drafter in a process of its own: off, ssd, or auto: ssd on "
-        "another device than the target's; off on the same one, but for drafts of a union that the target does not "
-        "wait for",
-        PARALLEL,
     )
     hidden: str = _option(
         "auto", "when an inline drafter makes the hidden draft: auto, before, beside (the prefill) or off", HIDDEN
@@ -219,6 +212,7 @@ class Options(NamedFields):
         shared=True,
     )
     hidden_nodes: int = 64
+    gone: ClassVar[Mapping[str, str]] = GONE
 
     def __post_init__(self) -> None:
         # Written back in one form each, so that whoever reads an option finds a string, an int, a tuple of ints.

@@ -13,14 +13,13 @@ from crossdraft.cli.cores import Cores
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.errors import CrossdraftError
 from crossdraft.specs import parse
-from crossdraft_lab.bench.assembly import EngineMethod, Models, cores_of, parallel_of
+from crossdraft_lab.bench.assembly import EngineMethod, Models, cores_of
 from crossdraft_lab.bench.experiments.record import Setting
 from crossdraft_lab.bench.measure import measure
 from crossdraft_lab.bench.specs import (
     ALL_METHODS,
     ALWAYS,
     ON_ALL_CORES,
-    POLICIES,
     check_methods,
     is_blind,
     needs_no_process,
@@ -179,21 +178,9 @@ def test_a_folder_of_the_same_name_hides_no_drafter(tmp_path, monkeypatch):
     assert str(spec_of("union")) == "union:event,memory"
 
 
-def test_a_policy_that_is_named_is_the_one_that_races():
-    assert {name: parallel_of(name, Models()) for name in POLICIES} == POLICIES
-
-
-def test_without_a_name_it_is_what_users_get():
-    assert parallel_of("event", Models(device="cpu")) == "off"  # on the cores of the target
-    assert parallel_of("event", Models(device="cpu"), Cores((0,), (1,))) == "auto"
-    assert parallel_of("event", Models(device="cuda")) == "off"
-    assert parallel_of("event", Models(device="cuda:0", draft_device="cuda:1")) == "ssd"
-
-
-def test_the_report_says_which_policy_of_parallel_drafting_every_drafter_had(models):
-    names = ("target", "event-inline", "event", "event-ssd", "memory")
+def test_the_report_says_which_drafters_raced(models):
+    names = ("target", "event-inline", "event", "memory")
     drafters = ("union:blind,ngram",)
     suite = Suite(models, Workload(pairs=1), names, cores=Cores((0,), (1,)), drafters=drafters)
     found = placement_of(suite)
-    assert found["parallel"] == {"event": "auto", "event-ssd": "ssd", "union:blind,ngram": "auto"}
-    assert found["drafters"] == {"event": "event", "event-ssd": "event", "memory": "memory"}
+    assert found["drafters"] == {"event": "event", "memory": "memory"}

@@ -21,7 +21,6 @@ from crossdraft.options import OPTIONS
 
 WRONG = [
     ["ask", "--video=VIDEO", "--placement=edge", "?"],
-    ["ask", "--video=VIDEO", "--parallel=far", "?"],
     ["ask", "--video=VIDEO", "--drafter=union:ngram,memry", "?"],
     ["chat", "--video=VIDEO", "--drafter=ngram:longest"],
     ["ask", "--video=VIDEO", "--frames=0", "?"],

@@ -1,16 +1,20 @@
 """Drafting for what the target may make of a draft, worked by hand."""
 
+from dataclasses import dataclass, field
+
 import pytest
 import torch
 
-from crossdraft.edge.branches import BRANCH_NODES, FIRST, MOST, MOST_BEHIND, DraftBranch, DraftBranches
+from crossdraft.edge import branches as edge_branches
+from crossdraft.edge.branches import BRANCH_NODES, FIRST, MOST, MOST_BEHIND, DraftBranch, DraftBranches, caches_of
 from crossdraft.edge.committed import Committed
 from crossdraft.edge.events import EdgeEvents
 from crossdraft.edge.remote import EdgeDrafter, EdgeLink
+from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import Budget, Draft, Outcome, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
-from tests.engine.runner.test_parallel import Counting
+from tests.engine.scripted import Count, Counting
 
 SESSION = bytes(16)
 
@@ -101,6 +105,41 @@ def test_no_more_branches_than_there_may_be():
     branches = begun(Unsure())
     worked(branches, 500)
     assert len(branches.others) == MOST
+
+
+def filled() -> KVCache:
+    cache = KVCache(1, capacity=64 * 40)
+    cache.add_row(64 * 40)
+    cache.open_window(slice(0, 1), 10)
+    cache._stores[0].update(torch.zeros(1, 2, 10, 4), torch.zeros(1, 2, 10, 4))
+    cache.advance(0, 10)
+    return cache
+
+
+@dataclass
+class Cached(Count):
+    """With keys and values, of which a copy takes a twentieth of what is opened."""
+
+    cache: KVCache = field(default_factory=filled)
+
+
+class CountingWithCache(Sure):
+    def begin(self, requests):
+        return [Cached() for _ in requests]
+
+
+@pytest.mark.parametrize("copies", [0, 1, 2])
+def test_branches_hold_no_more_keys_and_values_than_they_may(copies, monkeypatch):
+    monkeypatch.setattr(edge_branches, "BRANCH_BYTES", copies * filled().copy_bytes)
+    branches = begun(CountingWithCache())
+    worked(branches, 40)
+    assert [*branches.others] == [(50,), (1, 70)][:copies]  # the likeliest
+
+
+def test_the_caches_of_a_state_are_found_in_states_within_states():
+    one = Cached()
+    assert caches_of([(one, 1), {"no": 1}]) == [one.cache]
+    assert caches_of(Count()) == caches_of(None) == caches_of([1, 2]) == []
 
 
 def test_a_frame_holds_what_the_cloud_does_not():

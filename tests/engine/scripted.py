@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from crossdraft.drafters.base import fork_of
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
 from crossdraft.engine.tree import DraftTree
@@ -41,6 +42,43 @@ class Scripted(IgnoresCommits):
 
     def commit(self, states: Sequence[int], outputs: Sequence[VerifyOutput]) -> None:
         self.outputs += outputs
+
+
+@dataclass
+class Count:
+    """A text that counts on from its last token; `tail` is what was written of it already."""
+
+    last: int = 0
+    tail: list[int] = field(default_factory=list)
+
+
+class Counting:
+    """Writes 1, 2, 3 …, a token at a time, and keeps of its text what the target agrees with."""
+
+    needs = Needs()
+
+    def begin(self, requests: Sequence[Request]) -> list[Count]:
+        return [Count() for _ in requests]
+
+    def propose(self, states: Sequence[Count], budgets: Sequence[Budget]) -> list[Draft]:
+        return [self._propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
+
+    def _propose(self, state: Count, budget: Budget) -> Draft:
+        while len(state.tail) < budget.nodes and not budget.stopped:
+            state.tail.append((state.tail or [state.last])[-1] + 1)
+        return Draft(DraftTree.chain(state.tail[: budget.nodes]))
+
+    def commit(self, states: Sequence[Count], outputs: Sequence[VerifyOutput]) -> None:
+        for state, output in zip(states, outputs, strict=True):
+            state.last = output.tokens[-1]
+            agrees = tuple(state.tail[: len(output.tokens)]) == output.tokens
+            state.tail = state.tail[len(output.tokens) :] if agrees else []
+
+    def fork(self, states: Sequence[Count]) -> list[Count]:
+        return [fork_of(state) for state in states]
+
+    def end(self, states: Sequence[Count]) -> None:
+        pass
 
 
 @dataclass

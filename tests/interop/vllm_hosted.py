@@ -162,7 +162,7 @@ def speculation(case: Case, folder: Path) -> dict[str, Any]:
         return {} if case.head is None else {"speculative_config": head}
     known = f"file={folder / KNOWN}"
     # Where passes are counted, what is ready must not depend on the machine.
-    way = {"cores": [DRAFT_CORE]} if case.timed else {"wait_ms": 1000 * QUIET_S, "parallel": "off"}
+    way = {"cores": [DRAFT_CORE]} if case.timed else {"wait_ms": 1000 * QUIET_S}
     ours = {
         "drafter": case.drafter.replace(f"file={KNOWN}", known),
         "media_root": str(folder),

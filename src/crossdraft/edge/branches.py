@@ -7,21 +7,23 @@ when it knows the outcome.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import torch
 
 from crossdraft.edge.committed import Committed
 from crossdraft.edge.frames import DraftFrame
+from crossdraft.engine.cache import KVCache
 from crossdraft.engine.drafter import NOTHING, Draft, Drafter, VerifyOutput
-from crossdraft.engine.runner.parallel import FORK_BYTES, LEAST_PROB, copy_bytes, held_bytes
 from crossdraft.engine.tree import DraftTree
 
 MOST = 32  # branches beside the main one
 BRANCH_NODES = 64  # nodes of a branch's draft
 MOST_BEHIND, LONGEST = 48, 512  # newer drafts, and nodes, after which a draft is begun anew instead of extended
 FIRST = 8  # nodes of a branch that are drafted at once
+LEAST_PROB = 0.01  # less likely outcomes get no branch
+BRANCH_BYTES = 2 * 2**30  # most keys and values of all branches: about five copies of a 7B drafter's
 
 
 @dataclass(frozen=True)
@@ -197,8 +199,19 @@ class DraftBranches:
 
     def _room(self) -> bool:
         """True if one more copy of the drafter's state fits in memory."""
-        held = sum(held_bytes(branch.state) for branch in self.others.values())
-        return held + copy_bytes(self.main.state) <= FORK_BYTES
+        held = sum(cache.nbytes for branch in self.others.values() for cache in caches_of(branch.state))
+        return held + sum(cache.copy_bytes for cache in caches_of(self.main.state)) <= BRANCH_BYTES
+
+
+def caches_of(state: object) -> list[KVCache]:
+    """The caches in a drafter's state: a dataclass, whose fields and lists may hold further states."""
+    if isinstance(state, KVCache):
+        return [state]
+    if is_dataclass(state):
+        return [cache for field in fields(state) for cache in caches_of(getattr(state, field.name))]
+    if isinstance(state, list | tuple) and state and not isinstance(state[0], int | float | str):
+        return [cache for part in state for cache in caches_of(part)]
+    return []
 
 
 def frame_of(

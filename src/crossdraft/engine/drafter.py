@@ -13,7 +13,7 @@ from torch import Tensor
 
 from crossdraft.engine.request import Request
 from crossdraft.engine.timeline import Span
-from crossdraft.engine.tree import DraftTree
+from crossdraft.engine.tree import ROOT, DraftTree
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,8 @@ class Draft:
             knows none, and where tokens were drawn: a drawn token must not be dropped because of its value.
         refusal: reason why this request gets no drafts, in one sentence; the request goes on without a drafter.
         fault: fault of a draft that could not be read, and is dropped.
-        outcomes: likely ways for the target to leave the tree, by the drafter; for parallel drafting.
+        outcomes: likely ways for the target to leave the tree, by the drafter; an edge drafts on after them, and a
+            union takes them for nodes.
         spans: spans of work that was done elsewhere since the last draft; for the timeline.
         notes: remarks on its drafters for the answer, a sentence each; a repeated remark is shown once.
     """
@@ -154,6 +155,39 @@ class Draft:
     def first(self, nodes: int) -> "Draft":
         """The draft of the first `nodes` nodes."""
         return self.keep(range(min(nodes, len(self.tree))))
+
+    def after(self, tokens: Sequence[int]) -> "Draft":
+        """The part of the draft below a path of tokens, with probabilities given that path; empty without such a path.
+
+        >>> Draft(DraftTree.from_paths([[5, 6], [5, 7], [8]]), (0.5, 0.25, 0.1, 0.2)).after((5,)).path_probs
+        (0.5, 0.2)
+        """
+        if not tokens:
+            return self
+        tree, path = self.tree, self.tree.follow(tokens)
+        index = {path[-1]: ROOT} if len(path) == len(tokens) else {}
+        nodes: list[int] = []
+        for node, parent in enumerate(tree.parents):
+            if parent in index:
+                index[node] = len(nodes)
+                nodes.append(node)
+        chosen = (tuple(values[node] for node in nodes) for values in (tree.tokens, tree.drawn_from))
+        above = self.path_probs[path[-1]] if index and self.path_probs else 1.0
+        end = len(tokens)
+        return replace(
+            self,
+            tree=DraftTree(next(chosen), tuple(index[tree.parents[node]] for node in nodes), tree.dists, next(chosen)),
+            path_probs=tuple(_share(self.path_probs[node], above) for node in nodes) if self.path_probs else (),
+            outcomes=tuple(
+                Outcome(one.tokens[end:], _share(one.prob, above))
+                for one in self.outcomes
+                if one.tokens[:end] == tuple(tokens) and len(one.tokens) > end
+            ),
+        )
+
+
+def _share(prob: float, above: float) -> float:
+    return min(1.0, prob / above) if above else 0.0
 
 
 NOTHING = Draft(DraftTree.empty())

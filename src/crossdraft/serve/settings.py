@@ -26,7 +26,7 @@ from pydantic_settings import (
 
 from crossdraft.checks import did_you_mean
 from crossdraft.errors import CrossdraftError
-from crossdraft.options import OPTIONS, Options, flag_of, kinds
+from crossdraft.options import GONE, OPTIONS, Options, flag_of, kinds
 
 MIB = 1 << 20
 FORM_BYTES = 1 << 16  # bytes of the form around an upload
@@ -365,6 +365,8 @@ def _sentence(error: ValidationError, file: Path | None, flags: Mapping[str, Any
     if not first["loc"]:  # an error of settings that exclude each other
         return first["msg"].removeprefix("Value error, ")
     name = ".".join(map(str, first["loc"]))
+    if name in GONE:
+        return f"{name} {GONE[name]}."
     if first["type"] == "extra_forbidden":
         hint = did_you_mean(name, ServerSettings.model_fields)
         return f"{file or 'The server'} has no setting '{name}'{hint}; `crossdraft serve --help` lists them."

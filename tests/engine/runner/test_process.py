@@ -24,6 +24,7 @@ from crossdraft.engine.fast.elastic import poll
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.ledger import READING
 from crossdraft.engine.loop import DecodeLoop
+from crossdraft.engine.policy import SpeculationPolicy
 from crossdraft.engine.request import Origin, Request
 from crossdraft.engine.runner import child
 from crossdraft.engine.runner import process as runner_process
@@ -145,23 +146,6 @@ def test_a_hidden_draft_that_came_late_is_handed_over(process, requests):
     assert len(process.propose([state], [Budget(4)])[0].tree)
 
 
-def test_parallel_drafting_changes_no_token(factory, target, requests, alone):
-    drafter = start_process(factory, parallel="ssd")
-    try:
-        prepared = False
-        for batch in (1, 3, *[3] * 20):  # on a busy machine a tiny target may be done before anything is prepared
-            found = DecodeLoop(target, run(drafter), max_batch=batch, adaptive=False, nodes=4).generate(requests)
-            assert [answer.tokens for answer in found] == alone
-            assert not any(answer.other_notes for answer in found)
-            spans = [span for answer in found for span in answer.timeline.spans]
-            prepared |= any(span.name == "ahead" for span in spans)
-            if prepared and batch > 1:
-                break
-    finally:
-        drafter.close()
-    assert prepared
-
-
 @needs_two_cores
 def test_the_drafters_core_is_spare_while_it_has_nothing_to_do(process, runner, requests):
     core = (max(os.sched_getaffinity(0)),)
@@ -172,20 +156,6 @@ def test_the_drafters_core_is_spare_while_it_has_nothing_to_do(process, runner, 
     os.kill(process.pid, signal.SIGCONT)
     assert until(lambda: process.spare_cores() == core)
     assert len(runner.collect(0).tree) == 4
-
-
-def test_in_its_process_a_drafter_prepares_while_nobody_waits_for_its_drafts(factory, requests):
-    drafter = start_process(factory, parallel="auto")
-    try:
-        (state,) = drafter.begin(requests[:1])
-        for ahead in (False, True):
-            drafter.propose([state], [Budget(4, wait_s=0.0 if ahead else None)])
-            drafter.commit([state], [VerifyOutput((), (9,))])
-            assert until(drafter.spare_cores)  # it has prepared what it can
-            (draft,) = drafter.propose([state], [Budget(4)])
-            assert any(span.name == "ahead" for span in draft.spans) is ahead
-    finally:
-        drafter.close()
 
 
 @needs_two_cores
@@ -243,26 +213,6 @@ def test_the_targets_cores_serve_a_slow_drafter_that_it_waits_for(lent, least_s,
         drafter.close()
 
 
-@needs_two_cores
-def test_nothing_is_prepared_for_while_the_target_reads(factory, requests):
-    drafter = start_process(factory, parallel="ssd")
-    runner = run(drafter)
-    try:
-        runner.start(0, requests[0], 4, "beside")
-        assert until(drafter.spare_cores)
-        begun = time.perf_counter()
-        runner.collect(0)
-        while_it_read = {span.name for span in runner.spans(0) if span.start < begun}
-        assert while_it_read == {"read", "hidden draft"}
-        assert until(drafter.spare_cores)
-        runner.commit([0], [VerifyOutput((), (9,))])
-        assert until(drafter.spare_cores)  # it has prepared what it can
-        runner.ask([0], [Budget(4)])()
-        assert "ahead" in {span.name for span in runner.spans(0)}
-    finally:
-        drafter.close()
-
-
 def until(done) -> bool:
     deadline = time.monotonic() + 60
     while not done() and time.monotonic() < deadline:
@@ -270,17 +220,69 @@ def until(done) -> bool:
     return bool(done())
 
 
-def test_where_nothing_is_ready_nobody_is_asked(process, runner, requests):
+def drafted_ahead(process, state) -> tuple[int, ...]:
+    """The next draft, of up to four tokens, as far as it is here; the child has all the time for another."""
+    (draft,) = process.propose([state], [Budget(4, wait_s=0.0)])
+    assert until(process.spare_cores)
+    return draft.tree.tokens
+
+
+def test_drafts_that_nobody_waits_for_are_made_for_the_text_that_is_to_come(process, requests):
+    known, state = process.begin([requests[0], requests[0]])
+    (whole,) = process.propose([known], [Budget(14)])
+    text = whole.tree.tokens
+    assert drafted_ahead(process, state) == ()
+    process.commit([state], [VerifyOutput((), text[:1])])  # the target went on alone meanwhile
+    assert drafted_ahead(process, state) == text[1:5]
+    process.commit([state], [VerifyOutput((0, 1, 2, 3), text[1:6])])
+    assert drafted_ahead(process, state) == text[6:10]
+    process.commit([state], [VerifyOutput((0,), (text[6], 9))])  # a rejection
+    assert drafted_ahead(process, state) == ()
+    (draft,) = process.propose([state], [Budget(4, wait_s=0.0)])
+    assert len(draft.tree) == 4
+    assert "ahead" in {span.name for span in draft.spans}
+
+
+def test_a_draft_that_is_still_made_is_not_asked_for_again(process, runner, requests):
     runner.start(0, requests[0], 4, "beside")
+    serial = process._serial
     assert len(runner.ask([0], [Budget(4, wait_s=0.0)])()[0].tree) == 0  # it still reads
+    assert process._serial == serial
     runner.collect(0)
     runner.commit([0], [VerifyOutput((), (9,))])
-    state_of(runner).prepared = {(0, (8,)): pack_draft(Draft(DraftTree.chain([3])))}
+    assert until(process.spare_cores)
+    os.kill(process.pid, signal.SIGSTOP)
+    for _ in range(3):
+        assert len(runner.ask([0], [Budget(4, wait_s=0.0)])()[0].tree) == 0
+        assert process._serial == serial + 1
+    os.kill(process.pid, signal.SIGCONT)
+
+
+def test_drawn_drafts_are_not_made_where_nobody_waits(process, requests):
+    """Those that end early would come in time and others not."""
+    (state,) = process.begin([replace(requests[0], sampling=Sampling(temperature=1.0))])
     serial = process._serial
-    assert len(runner.ask([0], [Budget(4, wait_s=0.0)])()[0].tree) == 0
-    assert process._serial == serial  # no question was sent
-    state_of(runner).prepared = {(0, (9,)): pack_draft(Draft(DraftTree.chain([4, 5])))}
-    assert runner.ask([0], [Budget(1, wait_s=0.0)])()[0].tree == DraftTree.chain([4])
+    assert drafted_ahead(process, state) == ()
+    assert process._serial == serial
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_answers_whose_drafts_nobody_waits_for_are_the_targets_own(
+    target, process, requests, alone, batch, monkeypatch
+):
+    wait_for(monkeypatch, process)
+    plan = SpeculationPolicy.plan_round
+
+    def unawaited(self, *given):
+        made = plan(self, *given)
+        return replace(made, budget=replace(made.budget, wait_s=0.0))
+
+    monkeypatch.setattr(SpeculationPolicy, "plan_round", unawaited)
+    decoding = DecodeLoop(target, run(process), max_batch=batch, adaptive=False, nodes=4, hidden_nodes=2)
+    found = decoding.generate(requests)
+    assert [answer.tokens for answer in found] == alone
+    assert all(answer.stats.accepted > 2 for answer in found)
+    assert not any(answer.other_notes for answer in found)
 
 
 def drawn_behind_its_first_word(process, runner, request, *, late: bool) -> bool:
@@ -302,30 +304,11 @@ def drawn_behind_its_first_word(process, runner, request, *, late: bool) -> bool
 
 
 def test_a_sampled_draft_that_was_not_waited_for_is_not_drafted_on(process, runner, requests):
-    """That it took long says something of what was drawn; see `ParallelSpeculator.missed`."""
+    """That it took long says something of what was drawn; see `ServedRequest.missed`."""
     request = replace(requests[0], sampling=Sampling(temperature=50.0))  # told no seed, it draws by numbers of its own
     assert drawn_behind_its_first_word(process, runner, request, late=False)
     assert not drawn_behind_its_first_word(process, runner, request, late=True)
     assert drawn_behind_its_first_word(process, runner, requests[0], late=True)  # greedy: it would say the same again
-
-
-def test_what_was_prepared_for_another_outcome_is_not_taken(process, runner, requests):
-    """A draft is known by its request, its round and its outcome: a late one must not answer a later question."""
-    for request_id in (0, 1):
-        runner.start(request_id, requests[request_id], 4, "beside")
-        runner.collect(request_id)
-    runner.commit([0], [VerifyOutput((), (9,))])
-    state, other = state_of(runner, 0), state_of(runner, 1)
-
-    def arrives(to, turn, draft):
-        process._sort(("prepared", ((to.key, turn), [], pack_draft(draft))))
-
-    arrives(state, (5, (9,)), Draft(DraftTree.chain([1])))
-    arrives(state, (0, (8,)), Draft(DraftTree.chain([2])))
-    arrives(other, (0, (9,)), Draft(DraftTree.chain([3])))
-    assert process._prepared(state, Budget(4)) is None
-    arrives(state, (0, (9,)), Draft(DraftTree.chain([4, 5]), (0.5, 0.4)))
-    assert process._prepared(state, Budget(1)) == Draft(DraftTree.chain([4]), (0.5,))
 
 
 def state_of(runner: DraftRunner, request_id: int = 0):

@@ -16,7 +16,6 @@ from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.ledger import READING
 from crossdraft.engine.request import Answer, Piece, Request
-from crossdraft.engine.runner.parallel import policy_for
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.target import Target
 from crossdraft.engine.timeline import Timeline, covered
@@ -26,7 +25,7 @@ from crossdraft.options import Options
 from crossdraft.records import DrafterContext
 from crossdraft.specs import Spec, renamed
 from crossdraft_lab.bench.measure import BenchMethod, Run
-from crossdraft_lab.bench.specs import ON_TARGETS_CORES, POLICIES, runs_in_process, spec_of
+from crossdraft_lab.bench.specs import ON_TARGETS_CORES, runs_in_process, spec_of
 from crossdraft_lab.bench.structures import TimedStructure
 from crossdraft_lab.bench.workload import Item
 
@@ -219,21 +218,14 @@ def cores_of(name: str, cores: Cores | None) -> Cores | None:
 
 
 def options_of(name: str, models: Models, cores: Cores | None, *, process: bool = True) -> Options:
-    """Options of our engine for a method; a policy of parallel drafting that the name states holds everywhere."""
+    """Options of our engine for a method."""
     own = cores_of(name, cores)
     with pinned(None if cores is None else cores.pair):  # a thread on the target's cores may name the drafter's
         return Options(
             placement="process" if process else "inline",
-            parallel=POLICIES.get(name, "auto"),
             device=models.device,
             draft_device=models.draft_device,
             target_cores=None if own is None else own.target,
             draft_cores=None if own is None else own.draft or None,
             cache_bytes=0,
         )
-
-
-def parallel_of(name: str, models: Models, cores: Cores | None = None) -> str:
-    """Policy of a drafter of that name in its own process while the target verifies, if it drafts alone."""
-    own = cores is not None and bool(cores.draft)
-    return POLICIES.get(name) or policy_for(models.device, models.draft_device, own_cores=own)

@@ -30,7 +30,7 @@ from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.baselines import HFBaseline, blank_window
 from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.measure import Divergence, find_divergence, gaps_in_words
-from crossdraft_lab.bench.specs import FORCED, POLICIES, is_blind, needs_events, spec_of
+from crossdraft_lab.bench.specs import FORCED, is_blind, needs_events, spec_of
 from crossdraft_lab.bench.structures import TimedStructure
 from crossdraft_lab.bench.workload import Item
 
@@ -39,10 +39,10 @@ GENERATE = "generate of Hugging Face"
 PROCESS = "process"  # every other placement is inline, and names its hidden mode
 ALL = "all"
 MTP = ("mtp", "mtp:tree=chain")
-# What `all` stands for: every example of every drafter of ours, DFlash by chains and trees, models that are named by
-# their folders (a text model, and the target itself with fewer frames), and every policy of parallel drafting.
+# What `all` stands for: every example of every drafter of ours, DFlash by chains and trees, and models that are named
+# by their folders (a text model, and the target itself with fewer frames).
 NAMED = ("dflash", "dflash:tree=dynamic", "model:dir=text", f"model:dir={REFERENCE / 'target'},frames=2")
-ALL_SPECS = (*(spec for method in METHODS.values() for spec in method.examples or ()), *NAMED, *POLICIES)
+ALL_SPECS = (*(spec for method in METHODS.values() for spec in method.examples or ()), *NAMED)
 SAMPLING = Sampling(temperature=0.8, top_p=0.95)
 MADE = 16  # pairs that made targets are asked at most
 # Answers to each of them: by three targets alone, greedy and sampled, and by three drafters of each in four ways.
@@ -291,11 +291,10 @@ def open_configs(
 
         @cache
         def runner(spec: str, cache_bytes: int) -> DraftRunner[Any]:
-            """Drafter's runner as users have it; drafting is parallel even if drafter and target share a core."""
+            """Drafter's runner as users have it."""
             with pinned(None if cores is None else cores.pair):  # this process may be pinned to the target's cores
                 options = Options(
                     placement="process",
-                    parallel=POLICIES.get(spec, "ssd"),
                     target_cores=None if cores is None else cores.target,
                     draft_cores=None if cores is None else cores.draft or None,
                     cache_bytes=cache_bytes,

@@ -19,12 +19,10 @@ ALWAYS = ("target", "target-all", "hf", "hf-all", "hf-lookup", "blind")  # metho
 METHODS = (
     "target", "target-all", "hf", "hf-all", "hf-lookup", "hf-assisted", "blind", "event-inline", "event", "glance",
 )  # fmt: skip
-# The event drafter with another policy while the target verifies; see `crossdraft.engine.runner.parallel`.
-POLICIES = {"event-sync": "off", "event-ssd": "ssd"}
-EVENT_METHODS = ("event-inline", "hf-assisted", *POLICIES)  # no specs; they use the event model
+EVENT_METHODS = ("event-inline", "hf-assisted")  # no specs; they use the event model
 # In addition every drafter of ours with an example, except trained heads, which `bench heads` compares.
 _OURS = (name for name, method in DRAFTERS.items() if method.examples and not method.network)
-ALL_METHODS = tuple(dict.fromkeys((*METHODS, *POLICIES, FORCED, *_OURS)))
+ALL_METHODS = tuple(dict.fromkeys((*METHODS, FORCED, *_OURS)))
 LISTED_BY = "crossdraft bench --help"
 
 
@@ -37,7 +35,7 @@ def spec_of(name: str) -> Spec:
     Raises:
         CrossdraftError: the name cannot be read, or names a drafter or a setting that does not exist.
     """
-    method = DRAFTERS.get("event" if name in POLICIES else name)
+    method = DRAFTERS.get(name)
     spec = read_spec(method.examples[0] if method is not None and method.examples else name)
     check_spec(spec)
     return spec

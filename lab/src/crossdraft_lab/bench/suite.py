@@ -16,13 +16,13 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import METHODS as DRAFTERS
-from crossdraft_lab.bench.assembly import Models, cores_of, parallel_of
+from crossdraft_lab.bench.assembly import Models, cores_of
 from crossdraft_lab.bench.common import check_repeats
 from crossdraft_lab.bench.environment import environment, peak_cuda_mib, peak_rss_of
 from crossdraft_lab.bench.experiments.record import Setting, Tick
 from crossdraft_lab.bench.forking import forking, start_method
 from crossdraft_lab.bench.measure import Results, Run, answer_once, measure
-from crossdraft_lab.bench.specs import HUGGING_FACE, METHODS, POLICIES, check_methods, runs_in_process, spec_of
+from crossdraft_lab.bench.specs import HUGGING_FACE, METHODS, check_methods, spec_of
 from crossdraft_lab.bench.study import Study
 from crossdraft_lab.bench.summary import BenchReport, summarise
 from crossdraft_lab.bench.traces import Trace
@@ -162,8 +162,7 @@ def placement_of(suite: Suite) -> dict[str, object]:
     models, cores = suite.models, suite.cores
     return {
         "models": {"target": models.target, "event": models.event, "blind": models.blind},
-        "drafters": {name: str(spec_of(name)) for name in suite.methods if name in {*DRAFTERS, *POLICIES}},
-        "parallel": {name: parallel_of(name, models, cores) for name in suite.names if runs_in_process(name)},
+        "drafters": {name: str(spec_of(name)) for name in suite.methods if name in DRAFTERS},
         "device": models.device,
         "draft_device": models.draft_device,
         "quantize": models.quantize,

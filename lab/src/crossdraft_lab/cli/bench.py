@@ -14,15 +14,7 @@ from crossdraft.cli.reporting import hush, progress
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import check_drafter_files
 from crossdraft_lab.bench.common import listed, table
-from crossdraft_lab.bench.specs import (
-    ALL_METHODS,
-    METHODS,
-    POLICIES,
-    check_methods,
-    needs_events,
-    spec_of,
-    usual_methods,
-)
+from crossdraft_lab.bench.specs import ALL_METHODS, METHODS, check_methods, needs_events, spec_of, usual_methods
 from crossdraft_lab.cli.bench_accept import acceptance, compression, heads, rules
 from crossdraft_lab.cli.bench_align import align
 from crossdraft_lab.cli.bench_edge import edge
@@ -53,7 +45,7 @@ MORE = (align, throughput, soak, serve, edge, watch, acceptance, rules, compress
 for command in MORE:
     app.command()(command)
 
-OTHERS = [name for name in ALL_METHODS if name not in (*METHODS, *POLICIES)]
+OTHERS = [name for name in ALL_METHODS if name not in METHODS]
 
 
 @app.callback(invoke_without_command=True)
@@ -67,7 +59,7 @@ def bench(
         str | None,
         typer.Option(
             help=f"Methods, comma-separated: {', '.join(METHODS)} (these by default; glance for the shipped pair), "
-            f"{', '.join(POLICIES)} (other policies; see --parallel of ask), {', '.join(OTHERS)}; or 'all'. "
+            f"{', '.join(OTHERS)}; or 'all'. "
             "target-all and hf-all use every core that the pair uses."
         ),
     ] = None,

@@ -54,10 +54,7 @@ class DraftScheduler(HiddenDrafts, Scheduler):
             model.model, settings.device, settings.dtype, vocab_size=size, eos=eos, banned=tuple(banned)
         )
         drafter = ProcessDrafter(
-            partial(build_spec, read_spec(settings.drafter), context),
-            settings.cores,
-            settings.drafter_timeout_s,
-            parallel=settings.parallel,
+            partial(build_spec, read_spec(settings.drafter), context), settings.cores, settings.drafter_timeout_s
         )
         root = None if settings.media_root is None else Path(settings.media_root)
         reader = RequestReader(model.hf_config, tokenizer, root, model.max_model_len)

@@ -5,10 +5,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from crossdraft.checks import choice, core_numbers, did_you_mean, positive, text, whole
+from crossdraft.checks import core_numbers, did_you_mean, positive, text, whole
 from crossdraft.dtypes import dtype_name
 from crossdraft.engine.fast.cores import available_cores
-from crossdraft.engine.runner.parallel import POLICIES
 from crossdraft.engine.runner.process import DRAFTER_TIMEOUT_S
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import check_spec, needs_target, read_spec
@@ -26,9 +25,8 @@ class HostSettings:
         media_root: folder of the recordings and clips that requests may name for the drafter; `None` = requests may
             name no files.
         hidden_tokens: longest draft made while vLLM reads the prompt; `None` = `num_speculative_tokens`.
-        wait_ms: most milliseconds that a step of the scheduler waits for drafts; 0 = it takes finished drafts only.
+        wait_ms: most milliseconds that a step of the scheduler waits for drafts; 0 = it takes what has come.
         requests: most requests that are drafted for at a time; others wait for a place, or get no drafts.
-        parallel: the drafter's work while vLLM verifies, as in `Options`.
         cores: CPU cores of the drafter; `None` = all.
         device, dtype: device and dtype of the drafter; `None` = the usual ones.
         drafter_timeout_s: seconds without progress after which the drafter counts as lost, and is restarted.
@@ -42,7 +40,6 @@ class HostSettings:
     hidden_tokens: int | None = None
     wait_ms: float = 0.0
     requests: int = 32
-    parallel: str = "ssd"
     cores: tuple[int, ...] | None = None
     device: str | None = None
     dtype: str | None = None
@@ -63,7 +60,6 @@ class HostSettings:
         if self.wait_ms != 0:
             positive("wait_ms", self.wait_ms)
         whole("requests", self.requests)
-        choice("parallel", self.parallel, POLICIES)
         object.__setattr__(self, "cores", core_numbers("cores", self.cores, available_cores()))
         if self.dtype is not None:
             object.__setattr__(self, "dtype", dtype_name(self.dtype))

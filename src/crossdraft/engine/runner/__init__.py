@@ -1,1 +1,1 @@
-"""Running a drafter: in this process, in another one, and in parallel with the target."""
+"""Running a drafter: in this process, or in another one beside the target."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from crossdraft.engine.progress import PROGRESS_BYTES, ProgressClock
 
 HANDLED_FILE = "handled"  # beside the socket
-NUMBERS_BYTES = 24  # three numbers
+NUMBERS_BYTES = 16  # two numbers
 HANDLED_BYTES = NUMBERS_BYTES + PROGRESS_BYTES
 SMALL = 2048  # bytes that a writable socket takes without blocking
 BACKLOG = 10_000  # most messages that wait to be sent
@@ -21,11 +21,10 @@ Message = tuple[str, object]  # kind, body
 
 
 class Handled:
-    """Shared memory of the engine's process and a drafter's process: three numbers, and the drafter's progress.
+    """Shared memory of the engine's process and a drafter's process: two numbers, and the drafter's progress.
 
     The child writes the number of messages that it has handled, which the parent compares with the number sent, and its
-    progress. The parent writes whether the target's cores are lent to the child, and whether the child is to prepare
-    drafts while the target verifies.
+    progress. The parent writes whether the target's cores are lent to the child.
 
     Args:
         folder: folder of the file that both processes map; it may be deleted once both have mapped the file.
@@ -56,15 +55,6 @@ class Handled:
     def lend(self, *, lent: bool) -> None:
         """Write whether the target's cores are lent to the drafter."""
         self._numbers[1] = lent
-
-    @property
-    def ahead(self) -> bool:
-        """True if drafts are to be prepared while the target verifies."""
-        return bool(self._numbers[2])
-
-    def prepare(self, *, ahead: bool) -> None:
-        """Write whether drafts are to be prepared while the target verifies."""
-        self._numbers[2] = ahead
 
 
 class Link:

@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -37,7 +37,6 @@ DRAFTER_TIMEOUT_S = 10.0
 LONGEST_WAIT_S = 1.0  # longest wait for an overdue reply before a hidden draft; shortest time limit of a sampled draft
 LENDING_S = 0.01  # drafts that take longer also use the target's cores: lending these costs less than that
 TOO_LATE = "its draft came too late, and what was drawn for it must not be verified any more"
-Turn = tuple[int, tuple[int, ...]]  # a verify pass: the number of passes before it, and the tokens that it emitted
 
 
 @dataclass(eq=False)
@@ -51,9 +50,7 @@ class ProcessState:
         hidden: serial of the question for its hidden draft, until the reply is taken.
         asked: serial of the question for its next draft, until the reply is taken.
         refusal: why there will be no draft for it any more.
-        turn: the last verify pass.
-        prepared: drafts that the child prepared, by the verify pass that they follow.
-        waits: true if the target waits for its drafts.
+        since: tokens committed since that question.
     """
 
     key: int
@@ -62,9 +59,7 @@ class ProcessState:
     hidden: int | None = None
     asked: int | None = None
     refusal: str | None = None
-    turn: Turn | None = None
-    prepared: dict[Turn, Any] = field(default_factory=dict)
-    waits: bool = True
+    since: tuple[int, ...] = ()
 
 
 class ProcessDrafter:
@@ -72,7 +67,8 @@ class ProcessDrafter:
 
     The target never waits while the drafter reads a request: if that takes longer than the prefill, the answer begins
     without drafts, and they come once the drafter is ready. The target waits for a draft no longer than the draft can
-    save (`Budget.wait_s`); at 0 it takes prepared drafts only, see `parallel`.
+    save (`Budget.wait_s`). At 0 the drafter drafts while the target verifies, for the text as it will be if the target
+    agrees with it, and the target takes what has come by then.
 
     Args:
         factory: makes the drafter, in the child; must be picklable (a module's function or a `functools.partial` of
@@ -81,7 +77,6 @@ class ProcessDrafter:
         drafter_timeout_s: seconds without progress, while a question is open, after which the child counts as hanging;
             see `engine.progress`.
         drain_timeout_s: seconds that the ride-along pass waits for a stopped draft: about one drafting step.
-        parallel: what the child does while the target verifies: one of `parallel.POLICIES`, or `parallel.UNAWAITED`.
         lent_cores: CPU cores of the target that the child uses, too, while the target waits for its drafts.
 
     Raises:
@@ -94,10 +89,9 @@ class ProcessDrafter:
         cores: Sequence[int] | None = None,
         drafter_timeout_s: float = DRAFTER_TIMEOUT_S,
         drain_timeout_s: float = 0.05,
-        parallel: str = "off",
         lent_cores: Sequence[int] | None = None,
     ) -> None:
-        self._factory, self._cores, self._parallel = factory, cores, parallel
+        self._factory, self._cores = factory, cores
         self._lent_cores = tuple(core for core in lent_cores or () if cores is not None and core not in cores)
         self._draft_s = 0.0  # seconds that the target waited for the last draft
         self.drafter_timeout_s = drafter_timeout_s
@@ -140,7 +134,7 @@ class ProcessDrafter:
             self.stop()
             raise CrossdraftError("The drafter is closed.")
         try:
-            self._link.send(("load", (pickle.dumps(self._factory), self._parallel, self._lent_cores)))
+            self._link.send(("load", (pickle.dumps(self._factory), self._lent_cores)))
             self._open[0] = time.monotonic()
             needs: Needs = self._await(0, LOAD_TIMEOUT_S)
         except BaseException as error:
@@ -188,11 +182,8 @@ class ProcessDrafter:
         """Ask for drafts; see `AsyncDrafter`."""
         if any(budget.until is not None for budget in budgets):
             return self._ask_hidden(states, budgets)
-        # Without a wait only prepared drafts are taken.
-        self._handled.prepare(ahead=any(budget.wait_s == 0 for budget in budgets))
         drafts: dict[int, Draft] = {}
         for i, (state, budget) in enumerate(zip(states, budgets, strict=True)):
-            state.waits = budget.wait_s != 0
             if (known := self._known(state, budget)) is not None:
                 drafts[i] = known
         missing = [i for i in range(len(states)) if i not in drafts]
@@ -216,12 +207,13 @@ class ProcessDrafter:
     def commit(self, states: Sequence[ProcessState], outputs: Sequence[VerifyOutput]) -> None:
         known = [(state, output) for state, output in zip(states, outputs, strict=True) if self._mine(state)]
         for state, output in known:
-            state.turn = (0 if state.turn is None else state.turn[0] + 1), output.tokens
+            if state.asked is not None:
+                state.since += output.tokens
         missed = [state.key for state, _ in known if state.hidden is not None]
-        self._send(("commit", (missed, [(s.key, o.path, o.tokens, s.waits) for s, o in known])))
+        self._send(("commit", (missed, [(s.key, len(o.path), o.tokens) for s, o in known])))
 
     def fork(self, states: Sequence[ProcessState]) -> list[ProcessState]:
-        forks = [replace(state, key=next(self._keys), prepared={}, hidden=None, asked=None) for state in states]
+        forks = [replace(state, key=next(self._keys), hidden=None, asked=None) for state in states]
         pairs = [(s.key, f.key) for s, f in zip(states, forks, strict=True) if self._mine(s)]
         self._send(("fork", pairs))
         for fork in forks:  # a copy is dropped without `end`
@@ -248,7 +240,7 @@ class ProcessDrafter:
         sent = sent if self.needs.video else sent.without_pixels()
         packed, arrays = pack_request(sent)
         self._states[state.key] = state
-        self._send(("begin", (state.key, packed, request.known, [array.nbytes for array in arrays])), arrays)
+        self._send(("begin", (state.key, packed, [array.nbytes for array in arrays])), arrays)
         if features is not None:
             features.add_done_callback(partial(self._send_visual, state))
         if needs.prompt and request.prompt_ids is not None:
@@ -311,7 +303,7 @@ class ProcessDrafter:
         return draft
 
     def _known(self, state: ProcessState, budget: Budget) -> Draft | None:
-        """Return a draft without asking the child if it is refused, still prefilling or prepared; else `None`."""
+        """Return a draft that needs no wait: it is refused, still prefilling or not waited for; else `None`."""
         if not self._mine(state):
             return replace(NOTHING, refusal="its process ended")
         if state.hidden is not None and (late := self._take_hidden(state, 0.0)) is not None:
@@ -320,24 +312,27 @@ class ProcessDrafter:
             return replace(NOTHING, refusal=state.refusal)
         if state.hidden is not None:
             return NOTHING
-        if budget.wait_s != 0:
-            return self._prepared(state, budget)
-        # Not for sampled drafts: those that end early would come in time and others not, so the verified tokens would
-        # follow another distribution than the one sent with them.
-        return (self._prepared(state, budget) if state.certain else None) or NOTHING
+        return self._draft_ahead(state, budget) if budget.wait_s == 0 else None
 
-    def _prepared(self, state: ProcessState, budget: Budget) -> Draft | None:
-        """Return the draft prepared for the last outcome if it is here, without waiting; else `None`."""
+    def _draft_ahead(self, state: ProcessState, budget: Budget) -> Draft:
+        """Return the draft that has come, as far as the text agrees with it, and ask for the next one."""
+        if not state.certain:
+            # Drawn drafts that end early would come in time and others not, so the verified tokens would follow another
+            # distribution than the one sent with them.
+            return NOTHING
         self._sort_all()
-        prepared, state.prepared = state.prepared, {}
-        packed = prepared.get(state.turn) if state.turn is not None else None
-        if packed is None:
-            return None
-        draft = unpack_draft(packed)
-        if draft.fault is None:
-            draft = draft.first(budget.nodes)
-            self._send(("took", (state.key, draft.tree.tokens, draft.tree.parents)))
-        return draft
+        draft = NOTHING
+        if state.asked is not None:
+            if state.asked not in self._replies:
+                self._unanswered()
+                return NOTHING  # another question would only wait behind it
+            serial, state.asked = state.asked, None
+            draft = _unpacked(self._fetch(serial, 0.0), 1)[0].after(state.since)
+        if draft.refusal is None:
+            # While the target verifies this draft, the child writes it again, from its own memory, and what follows it.
+            nodes = len(draft.tree) + 1 + budget.nodes
+            state.asked, state.since = self._ask("ahead", [(state.key, nodes, 0.0)]), ()
+        return draft.first(budget.nodes)
 
     def _ask_drafts(self, states: Sequence[ProcessState], budgets: Sequence[Budget]) -> Proposal:
         """Ask the child for drafts; a draft that takes longer than it can save is left empty."""
@@ -364,7 +359,7 @@ class ProcessDrafter:
                 # The drafter goes on from the tokens that it drew. Taking long may depend on them, so the verified
                 # tokens would follow another distribution than the one sent with them.
                 return [NOTHING if state.certain else _refused(state, TOO_LATE) for state in states]
-            return drafts_of([unpack_draft(one) for one in sent] if isinstance(sent, list) else sent, len(states))
+            return _unpacked(sent, len(states))
 
         return fetch
 
@@ -490,13 +485,8 @@ class ProcessDrafter:
         try:
             kind, (key, spans, body) = message
             self._spans.extend(span for span in spans if isinstance(span, Span))
-            if kind == "prepared":
-                state_key, turn = key
-                if (state := self._states.get(state_key)) is not None:
-                    state.prepared[turn] = body
-            else:
-                self._open.pop(key, None)
-                self._replies[key] = (kind, body)
+            self._open.pop(key, None)
+            self._replies[key] = (kind, body)
         except (TypeError, ValueError) as error:
             raise DrafterLost("it sent a message that cannot be read") from error
 
@@ -508,6 +498,11 @@ class ProcessDrafter:
                     on_token(token)
             case _:
                 incoming.put(message)
+
+
+def _unpacked(sent: Any, count: int) -> list[Draft]:
+    """The drafts of a reply, one a request."""
+    return drafts_of([unpack_draft(one) for one in sent] if isinstance(sent, list) else sent, count)
 
 
 def _refused(state: ProcessState, why: str) -> Draft:

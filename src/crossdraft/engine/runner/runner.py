@@ -212,7 +212,7 @@ class DraftRunner(Generic[State]):
             if mode != "off" and (nodes or self.remote):
                 self._start_hidden(slot, Budget(nodes, on_token=on_token))
             elif self.remote and request.known:
-                self._read(slot)  # the drafter reads while the target prefills, and drafts for the first round
+                self._read(slot)  # the drafter reads while the target prefills
 
         self._guarded([slot], work)
 

@@ -5,8 +5,8 @@ import pickle
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from crossdraft.engine.checks import drafts_of
 from crossdraft.engine.drafter import NOTHING, Budget, Draft, VerifyOutput
 from crossdraft.engine.fast.elastic import borrowing
 from crossdraft.engine.fast.heap import RequestTrimmer
 from crossdraft.engine.progress import mark_on, progress
 from crossdraft.engine.prompt import PromptIds
 from crossdraft.engine.runner.link import Handled
-from crossdraft.engine.runner.parallel import UNAWAITED, ParallelSpeculator, ParallelState
 from crossdraft.engine.runner.wire import pack_draft, unpack_request, unpack_tensor
 from crossdraft.engine.timeline import HIDDEN_DRAFT, READ, Span
 from crossdraft.engine.tree import DraftTree
@@ -29,7 +29,9 @@ from crossdraft.errors import CrossdraftError
 log = logging.getLogger(__name__)
 
 Received = tuple[str, Any, list[bytearray]]  # kind, body, arrays
+Asked = tuple[int, int, float]  # key of a request, most nodes, least confidence
 HIDDEN_FIRST = ("begin", "hidden", "drop", "visual")  # messages that wait until a hidden draft under way is done
+INTERRUPTING = ("begin", "hidden", "propose", "close")  # messages that do not wait for a draft that nobody waits for
 
 
 class Inbox:
@@ -63,6 +65,10 @@ class Inbox:
             serial in value if kind == "stop" else kind not in HIDDEN_FIRST for kind, value, _ in self._arrived()
         )
         return stopped or self._ended
+
+    def interrupts(self, key: int) -> bool:
+        """True if a draft that nobody waits for must end: its request is over, or another one is waited for."""
+        return any(kind in INTERRUPTING or (kind == "end" and key in value) for kind, value, _ in self._arrived())
 
     def receive(self) -> Received:
         """Wait for the next message: its kind, its body, its arrays.
@@ -116,17 +122,43 @@ def serve(connection: Connection, handled: Handled, threads: int | None) -> None
     kind, body = connection.recv()
     if kind == "close":
         return
-    factory, policy, lent_cores = body
+    factory, lent_cores = body
     try:
         # The parent that started this process sent it over their own authenticated socket.
         drafter = pickle.loads(factory)()  # noqa: S301
-        server = DraftServer(drafter, policy, Inbox(connection, handled))
+        server = DraftServer(drafter, Inbox(connection, handled))
     except CrossdraftError as error:
         connection.send(("refused", (0, [], str(error))))
         return
     connection.send(("ready", (0, [], drafter.needs)))
     with borrowing(lambda: lent_cores if handled.lent else ()):
-        server.run(works_while_read=threads is None)
+        server.run()
+
+
+@dataclass(eq=False)
+class ServedRequest:
+    """One request in the drafter's process.
+
+    Args:
+        state: the drafter's state.
+        certain: true if nothing is drawn but by the request's seed.
+        undrawn: in another answer, the drafter's state before the hidden draft, until something is committed.
+        tree: tree of the last draft.
+    """
+
+    state: Any
+    certain: bool
+    undrawn: Any = None
+    tree: DraftTree = NOTHING.tree
+
+    def missed(self) -> None:
+        """Drop the hidden draft, which came too late for the target to verify.
+
+        Its drawn tokens are not used again: being late says something about them (that the text did not end at once),
+        so they would follow another distribution than the one sent with them.
+        """
+        if self.undrawn is not None:
+            self.state, self.tree = self.undrawn, NOTHING.tree
 
 
 class DraftServer:
@@ -134,41 +166,31 @@ class DraftServer:
 
     Args:
         drafter: the drafter.
-        policy: policy of parallel drafting: one of `parallel.POLICIES`, or `parallel.UNAWAITED`.
         inbox: the parent's messages.
     """
 
-    def __init__(self, drafter: Any, policy: str, inbox: Inbox) -> None:
-        self.inbox = inbox
+    def __init__(self, drafter: Any, inbox: Inbox) -> None:
+        self.inbox, self.drafter = inbox, drafter
         self.spans: list[Any] = []
-        wanted = (lambda: inbox.handled.ahead) if policy == UNAWAITED else (lambda: policy != "off")
-        self.drafter = ParallelSpeculator(drafter, wanted, self._push, spans=self.spans)
-        self.states: dict[int, ParallelState[Any]] = {}
+        self.requests: dict[int, ServedRequest] = {}
         self._seen: dict[int, VisualInbox] = {}  # visual features of requests, if the drafter needs them
         self._reads: dict[int, Span] = {}  # spans of reading requests whose hidden draft is still to come
         self.refused: dict[int, str] = {}  # why nothing more is done about these requests
         self._heap = RequestTrimmer()
 
-    def run(self, *, works_while_read: bool) -> None:
-        """Answer messages until told to close, and draft in parallel between them.
-
-        `works_while_read`: also while the target reads a prompt; false where the target can use the child's cores.
-        """
-        works = True
+    def run(self) -> None:
+        """Answer messages until told to close."""
         while True:
-            kind, value, arrays = self._next(works=works or works_while_read)
-            works = kind != "hidden"
+            kind, value, arrays = self._next()
             match kind:
                 case "close":
                     return
-                case "propose" | "hidden":
+                case "propose" | "ahead" | "hidden":
                     self._answer(kind, *value)
                 case "begin":
-                    works = self._begin(value, arrays)
+                    self._begin(value, arrays)
                 case "commit":
                     self._commit(*value)
-                case "took":
-                    self._took(*value)
                 case "fork":
                     self._fork(value)
                 case "end" | "drop":
@@ -176,15 +198,12 @@ class DraftServer:
                 case _:  # "stop" that came after its draft was done or refused
                     pass
 
-    def _next(self, *, works: bool) -> Received:
-        """Wait for the next message that needs an action; meanwhile prepare drafts, if `works`.
+    def _next(self) -> Received:
+        """Wait for the next message that needs an action.
 
         Visual features that come meanwhile are stored, unless their request is over.
         """
         while True:
-            if works:
-                with suppress(CrossdraftError):  # what cannot be prepared is refused when it is asked for
-                    self.drafter.work(self.inbox.poll)
             message = self.inbox.receive()
             kind, value, _ = message
             if kind != "visual":
@@ -195,21 +214,18 @@ class DraftServer:
     def _answer(self, kind: str, serial: int, asked: Any) -> None:
         """Answer a question, or say in one sentence why not."""
         try:
-            reply = "answer", self._propose(asked) if kind == "propose" else self._hidden(serial, *asked)
+            drafts = self._hidden(serial, *asked) if kind == "hidden" else self._propose(asked, ahead=kind == "ahead")
+            reply = "answer", drafts
         except CrossdraftError as error:
             reply = "refused", str(error)
         self._send((reply[0], (serial, self._drain(), reply[1])))
 
-    def _begin(self, value: Any, arrays: Sequence[bytearray]) -> bool:
-        """Begin a request; a failure is reported when a draft is asked for.
-
-        Returns:
-            true if the target reads so little of the prompt that drafts may be prepared meanwhile.
-        """
-        key, packed, known, _ = value
+    def _begin(self, value: Any, arrays: Sequence[bytearray]) -> None:
+        """Begin a request; a failure is reported when a draft is asked for."""
+        key, packed, _ = value
         if self.inbox.ends(key):  # a slow drafter must not fall further behind with every answer
             self.refused[key] = "The answer was complete before it was read."
-            return False
+            return
         request = unpack_request(packed, arrays)
         if self.drafter.needs.visual:
             seen = self._seen[key] = VisualInbox(self.inbox, key)
@@ -225,17 +241,13 @@ class DraftServer:
             log.exception("A drafter could not read a request.")
             self.refused[key] = f"{type(error).__name__}: {error}"
         else:
-            state.key = key
-            self.states[key] = state
-            if known:
-                self.drafter.expect_first(state)
+            self.requests[key] = ServedRequest(state, request.sampling.certain)
         finally:
             read = Span("drafter", READ, start, time.perf_counter())
-            if known or key not in self.states:
-                self.spans.append(read)
-            else:
+            if key in self.requests:
                 self._reads[key] = read
-        return known
+            else:
+                self.spans.append(read)
 
     def _hidden(self, serial: int, key: int, nodes: int, watched: bool) -> Any:
         """Make a hidden draft, until it is complete or must end."""
@@ -244,68 +256,80 @@ class DraftServer:
         on_token = (lambda token: self._send(("token", (key, token)))) if watched else None
         start = time.perf_counter()
         budget = Budget(nodes, stop=partial(self.inbox.stops, serial), on_token=on_token)
-        draft = self.drafter.draft_hidden(self.states[key], budget)
+        one = self.requests[key]
+        if not one.certain:
+            (one.undrawn,) = self.drafter.fork([one.state])
+        (draft,) = self._made([one], [budget])
         drafted = Span("drafter", HIDDEN_DRAFT, start, time.perf_counter(), len(draft.tree))
         read = self._reads.pop(key, None)
         return pack_draft(draft, (drafted,) if read is None else (read, drafted))
 
-    def _propose(self, asked: Sequence[tuple[int, int, float]]) -> list[Any]:
-        """Make one round's drafts, packed, in the order of `asked`."""
+    def _propose(self, asked: Sequence[Asked], *, ahead: bool) -> list[Any]:
+        """Make one round's drafts, packed, in the order of `asked`; `ahead`: nobody waits for them."""
         able = [entry for entry in asked if self._able(entry[0])]
         self.spans.extend(self._reads.pop(key) for key, *_ in able if key in self._reads)
         start = time.perf_counter()
-        made = self._drafts(able) if able else {}
-        self._record("draft", start, sum(len(draft.tree) for draft in made.values()))
+        made = self._drafts(able, ahead=ahead) if able else {}
+        self._record("ahead" if ahead else "draft", start, sum(len(draft.tree) for draft in made.values()))
         return [pack_draft(made[key]) if key in made else self._refusal(key) for key, *_ in asked]
 
-    def _drafts(self, asked: Sequence[tuple[int, int, float]]) -> dict[int, Draft]:
+    def _drafts(self, asked: Sequence[Asked], *, ahead: bool) -> dict[int, Draft]:
         """Make drafts, by key; after an error each request is asked alone, and those that fail alone are refused."""
-        budgets = [Budget(nodes, confidence) for _, nodes, confidence in asked]
+        budgets = [
+            Budget(nodes, confidence, stop=partial(self.inbox.interrupts, key) if ahead else None)
+            for key, nodes, confidence in asked
+        ]
         try:
-            made = self.drafter.propose([self.states[key] for key, *_ in asked], budgets)
+            made = self._made([self.requests[key] for key, *_ in asked], budgets)
         except CrossdraftError as error:
             if len(asked) == 1:
                 self.refused[asked[0][0]] = str(error)
                 return {}
-            return {key: draft for one in asked for key, draft in self._drafts([one]).items()}
+            return {key: draft for one in asked for key, draft in self._drafts([one], ahead=ahead).items()}
         return dict(zip((key for key, *_ in asked), made, strict=True))
+
+    def _made(self, requests: Sequence[ServedRequest], budgets: Sequence[Budget]) -> list[Draft]:
+        """Have the drafter draft, and note the trees."""
+        made = drafts_of(self.drafter.propose([one.state for one in requests], budgets), len(requests))
+        for one, draft in zip(requests, made, strict=True):
+            one.tree = draft.tree
+        return made
 
     def _able(self, key: int) -> bool:
         """True if the request was prefilled and not refused since."""
-        return key in self.states and key not in self.refused
+        return key in self.requests and key not in self.refused
 
     def _refusal(self, key: int) -> Any:
 
         return pack_draft(replace(NOTHING, refusal=self.refused.get(key, "The drafter does not know the request.")))
 
-    def _commit(self, missed: Sequence[int], outputs: Sequence[tuple[int, Any, Any, bool]]) -> None:
-
-        self.drafter.missed([self.states[key] for key in missed if self._able(key)])
+    def _commit(self, missed: Sequence[int], outputs: Sequence[tuple[int, int, tuple[int, ...]]]) -> None:
+        """Commit each request's tokens, of which the target accepted the given number."""
         with self._timed("resync"):
-            for key, path, tokens, waits in outputs:
+            for key, accepted, tokens in outputs:
+                if not self._able(key):
+                    continue
+                one = self.requests[key]
+                if key in missed:
+                    one.missed()
+                path = tuple(one.tree.follow(tokens[:accepted]))  # the last draft may be newer than the verified one
+                one.undrawn, one.tree = None, NOTHING.tree
                 try:
-                    if self._able(key):
-                        self.drafter.commit([self.states[key]], [VerifyOutput(path, tokens)], [waits])
+                    self.drafter.commit([one.state], [VerifyOutput(path, tokens)])
                 except CrossdraftError as error:
                     self.refused[key] = str(error)
-
-    def _took(self, key: int, tokens: tuple[int, ...], parents: tuple[int, ...]) -> None:
-
-        if self._able(key):
-            self.drafter.took(self.states[key], DraftTree(tokens, parents))
 
     def _fork(self, pairs: Sequence[tuple[int, int]]) -> None:
         for key, copy in pairs:
             if self._able(key):
-                (state,) = self.drafter.fork([self.states[key]])
-                state.key = copy
-                self.states[copy] = state
+                (state,) = self.drafter.fork([self.requests[key].state])
+                self.requests[copy] = replace(self.requests[key], state=state)
             else:
                 self.refused[copy] = self.refused.get(key, "")
 
     def _end(self, keys: Sequence[int], *, copies: bool) -> None:
         """Forget requests; with `copies` they are forks, which are dropped without the drafter's `end`."""
-        states = [self.states.pop(key) for key in keys if key in self.states]
+        states = [self.requests.pop(key).state for key in keys if key in self.requests]
         if not copies:
             for state in states:
                 try:
@@ -319,10 +343,6 @@ class DraftServer:
             self.inbox.prompts.pop(key, None)
             self._reads.pop(key, None)
         self._heap.trim_if_due()
-
-    def _push(self, key: int, turn: int, tokens: tuple[int, ...], draft: Draft) -> None:
-
-        self._send(("prepared", ((key, (turn, tokens)), self._drain(), pack_draft(draft))))
 
     def _send(self, message: tuple[str, Any]) -> None:
         self.inbox.connection.send(message)

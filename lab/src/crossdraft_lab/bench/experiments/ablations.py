@@ -102,11 +102,6 @@ GROUPS: Mapping[str, AblationGroup] = MappingProxyType(
             ),
             tuple((f"eagle2, {shape}", "eagle2, chain") for shape in ("static", "beams", "dynamic")),
         ),
-        "parallel": AblationGroup(
-            "What the drafter does while the target verifies",
-            (Variant("nothing", "event-sync"), Variant("ssd", "event-ssd")),
-            (("ssd", "nothing"),),
-        ),
         "ride-along": AblationGroup(
             "A hidden draft that rides along with the prefill, or none",
             (
@@ -311,7 +306,7 @@ ABLATIONS = Experiment(
     "verifies, the ride-along, caches, elastic cores? And what does sampling cost?",
     AblationsConfig(),
     AblationsConfig(
-        groups=("placement", "length", "trees", "parallel", "ride-along", "cache", "elastic", "temperature 0.7"),
+        groups=("placement", "length", "trees", "ride-along", "cache", "elastic", "temperature 0.7"),
         pairs=2, block=2, repeats=1, warm_ups=1, max_new_tokens=64,
     ),
     *runs_of(studies),
