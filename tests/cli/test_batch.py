@@ -97,6 +97,16 @@ def test_a_run_that_was_cut_goes_on_and_asks_nothing_twice(service, whole, tmp_p
         assert said(found) == said([json.loads(one) for one in full.splitlines()])
 
 
+def test_a_second_line_of_an_id_is_refused_wherever_the_run_was_cut(service, clip, tmp_path):
+    given, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    given.write_bytes(line("a", QUESTIONS[0], clip, stream=True) + line("a", QUESTIONS[0], clip))
+    whole = answered(BatchFiles(given, out, MOST), service)
+    assert [one["error"]["code"] for one in whole] == ["invalid_value", "duplicate_id"]
+    out.write_bytes(out.read_bytes().splitlines(keepends=True)[0])
+    again = answered(BatchFiles(given, out, MOST), service)
+    assert [one["error"] for one in again] == [one["error"] for one in whole]
+
+
 def test_an_interrupt_leaves_whole_lines(service, whole, tmp_path):
     run, counted = BatchFiles(whole[0], tmp_path / "out.jsonl", MOST), []
 

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,10 +12,16 @@ import pytest
 from pydantic import BaseModel
 
 from crossdraft import Request, Structure
+from crossdraft.engine.request import Origin, Piece
+from crossdraft.messages import ToolCall
 from crossdraft.serve import response_store
+from crossdraft.serve.answering import SILENCE, Answering
 from crossdraft.serve.errors import ApiError
+from crossdraft.serve.gate import RequestInfo
 from crossdraft.serve.keys import append_key, new_key, new_record
+from crossdraft.serve.response_items import ResponseRequest
 from crossdraft.serve.response_store import ResponseStore, StoredResponse
+from crossdraft.serve.responses import ResponseForm
 from tests.serve.conftest import QUESTION, content
 
 
@@ -183,13 +190,11 @@ def test_a_response_is_its_clients_own_and_can_be_deleted(keyed):
     found = post(server, anna).json()
     url = f"{server.url}/v1/responses/{found['id']}"
     assert httpx.get(url, headers=bearer(anna)).json() == found
-    for refused in (
-        httpx.get(url, headers=bearer(bert)),
-        httpx.delete(url, headers=bearer(bert)),
-        post(server, bert, previous_response_id=found["id"]),
-    ):
+    for refused in (httpx.get(url, headers=bearer(bert)), httpx.delete(url, headers=bearer(bert))):
         assert (refused.status_code, refused.json()["error"]["code"]) == (404, "response_not_found")
-    assert post(server, bert, previous_response_id=found["id"]).json()["error"]["param"] == "previous_response_id"
+    refused = post(server, bert, previous_response_id=found["id"])
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "previous_response_not_found")
+    assert refused.json()["error"]["param"] == "previous_response_id"
     assert httpx.delete(url, headers=bearer(anna)).json() == {
         "id": found["id"], "object": "response", "deleted": True,
     }  # fmt: skip
@@ -207,40 +212,69 @@ def test_what_is_not_to_be_stored_is_not(server):
         server.client().responses.retrieve(kept.id)
 
 
+def kept(store: ResponseStore, owner: str) -> list[str]:
+    names = []
+    for name in "abcdef":
+        with suppress(ApiError):
+            names.append(store.get(name, owner).body.decode())
+    return names
+
+
+def put(store: ResponseStore, owner: str, name: str, size: int) -> None:
+    store.put(owner, name, StoredResponse(name.encode(), b"x" * (size - 1)))
+
+
 def test_the_store_is_bounded_for_each_client(monkeypatch):
     monkeypatch.setattr(response_store, "MOST_BYTES", 1000)
     monkeypatch.setattr(response_store, "MOST_RESPONSES", 4)
     store = ResponseStore()
-
-    def held(owner: str) -> list[str]:
-        names = []
-        for name in "abcdef":
-            with suppress(ApiError):
-                names.append(store.get(name, owner).body["id"])
-        return names
-
-    store.put("bert", "a", StoredResponse({"id": "a"}, [], 900))
+    put(store, "bert", "a", 900)
     for name in "abcde":
-        store.put("anna", name, StoredResponse({"id": name}, [], 1))
-    assert held("anna") == ["b", "c", "d", "e"]  # four of the least size
+        put(store, "anna", name, 1)
+    assert kept(store, "anna") == ["b", "c", "d", "e"]  # four of the least size
     store.get("b", "anna")
-    store.put("anna", "f", StoredResponse({"id": "f"}, [], 600))
-    assert held("anna") == ["b", "f"]  # the least recently used ones went
-    store.put("anna", "a", StoredResponse({"id": "a"}, [], 1001))
-    assert held("anna") == ["b", "f"]  # one that alone is too large is not stored
-    assert held("bert") == ["a"]
+    put(store, "anna", "f", 600)
+    assert kept(store, "anna") == ["b", "f"]  # the least recently used ones went
+    put(store, "anna", "a", 1001)
+    assert kept(store, "anna") == ["b", "f"]  # one that alone is too large is not stored
+    assert kept(store, "bert") == ["a"]
 
 
-def test_a_long_chain_counts_all_that_it_holds(server, monkeypatch):
-    sizes = []
-    put = ResponseStore.put
+def test_the_store_is_bounded_over_all_clients(monkeypatch):
+    monkeypatch.setattr(response_store, "MOST_BYTES", 1000)
+    monkeypatch.setattr(response_store, "MOST_OF_ALL", 2000)
+    store = ResponseStore()
+    for at in range(100):
+        put(store, f"client{at}", "a", 700)
+    held = [at for at in range(100) if kept(store, f"client{at}")]
+    assert held == [98, 99]
+    store.delete("a", "client99")
+    put(store, "anna", "a", 700)
+    assert [kept(store, name) for name in ("client98", "anna")] == [["a"], ["a"]]
+
+
+def test_what_is_stored_is_counted_byte_by_byte(server, monkeypatch):
+    """The conversation is kept as JSON: as objects, parts of a letter each would hold many times what counts."""
+    stored, put = [], ResponseStore.put
     monkeypatch.setattr(
-        ResponseStore, "put", lambda self, owner, found, one: (sizes.append(one.size), put(self, owner, found, one))
+        ResponseStore, "put", lambda self, owner, found, one: (stored.append(one), put(self, owner, found, one))
     )
-    first = create(server, "x" * 200)
-    create(server, "y" * 200, previous_response_id=first.id)
-    assert sizes[0] > 200
-    assert sizes[1] > sizes[0] + 200
+    asked = [{"role": "user", "content": [{"type": "input_text", "text": "a"}] * 100}]
+    first = post(server, input=asked, max_output_tokens=1).json()
+    post(server, input=asked, max_output_tokens=1, previous_response_id=first["id"])
+    assert [len(json.loads(one.messages)) for one in stored] == [2, 4]
+    assert all(len(one.body) + len(one.messages) <= one.size for one in stored)
+
+
+def test_a_conversation_has_no_more_values_than_a_body(server):
+    empty = [{"type": "input_text", "text": ""}] * 999
+    many, name = [{"role": "user", "content": [{"type": "input_text", "text": "a"}, *empty]}] * 2, None
+    for _ in range(2):
+        found = post(server, input=many, max_output_tokens=1, previous_response_id=name)
+        assert found.status_code == 200, found.text
+        name = found.json()["id"]
+    found = post(server, input=many, max_output_tokens=1, previous_response_id=name)
+    assert (found.status_code, found.json()["error"]["code"]) == (413, "body_too_large")
 
 
 def test_two_threads_go_on_with_conversations_of_their_own(server):
@@ -279,7 +313,10 @@ def test_two_threads_go_on_with_conversations_of_their_own(server):
         ({"input": [{"role": "user", "content": "a"}] * 257}, "input", "256"),
         ({"max_output_tokens": 0}, "max_output_tokens", "greater than or equal to 1"),
         ({"max_output_tokens": "many"}, "max_output_tokens", "valid integer"),
-        ({"max_output_tokens": 10**6}, "max_tokens", "ask for fewer"),
+        ({"max_output_tokens": True}, "max_output_tokens", "true is no number"),
+        ({"max_output_tokens": 10**6}, "max_output_tokens", "ask for fewer"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]}, "input", "no such file"),
+        ({"input": "a car " * 4000}, "input", "context"),
         ({"max_tokens": 4}, "max_tokens", "Unrecognized"),
         ({"messages": []}, "messages", "Unrecognized"),
         ({"nonsense": 1}, "nonsense", "Unrecognized"),
@@ -287,7 +324,11 @@ def test_two_threads_go_on_with_conversations_of_their_own(server):
         ({"background": True}, "background", "leave it out"),
         ({"include": ["file_search_call.results"]}, "include[0]", "logprobs"),
         ({"conversation": "conv_1"}, "conversation", "Unrecognized"),
-        ({"text": {"format": {"type": "xml"}}}, "response_format.type", "json_schema"),
+        ({"response_format": {"type": "text"}}, "response_format", "Unrecognized"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type", "json_schema"),
+        ({"text": {"format": "json"}}, "text.format", "object"),
+        ({"text": {"fromat": {"type": "text"}}}, "text.fromat", "Unrecognized"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "none"}, None, "One of the tools is not"),
         ({"text": {"format": {"type": "json_schema", "schema": {"type": "nonsense"}}}}, None, "Invalid type"),
         ({"previous_response_id": "resp_none"}, "previous_response_id", "no such response"),
         ({"temperature": 3}, "temperature", "2"),
@@ -297,9 +338,40 @@ def test_two_threads_go_on_with_conversations_of_their_own(server):
 @pytest.mark.parametrize("stream", [False, True])
 def test_wrong_requests_are_refused_by_name(server, fields, param, part, stream):
     found = post(server, **fields, stream=stream)
-    assert found.status_code == (404 if fields.keys() & {"model", "previous_response_id"} else 400)
+    assert found.status_code == (404 if part in ("no model", "no such file") else 400)
     assert found.json()["error"]["param"] == param
     assert part in found.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("pieces", [0, 1])
+def test_an_error_in_a_stream_is_raised_by_openais_client_and_ends_the_response(server, monkeypatch, pieces):
+    """After a comment, and after the first piece."""
+    news, asked = Answering._next, Counter()
+
+    async def failing(answering):
+        asked[answering] += 1
+        if asked[answering] > 1:
+            raise RuntimeError("failed")
+        return await news(answering) if pieces else SILENCE
+
+    monkeypatch.setattr(Answering, "_next", failing)
+    events = [json.loads(line[6:]) for line in post(server, stream=True).text.splitlines() if line[:6] == "data: "]
+    kinds, shown = [event["type"] for event in events], [*ORDER[2:], "response.output_text.delta"] * pieces
+    assert kinds == ["response.created", "response.in_progress", *shown, "error", "response.failed"]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert events[-2]["error"]["type"] == "server_error"
+    assert (events[-1]["response"]["status"], events[-1]["response"]["error"]["code"]) == ("failed", "server_error")
+    with pytest.raises(openai.APIError, match=events[-2]["message"][:20]):
+        list(create(server, stream=True))
+
+
+def test_tokens_whose_text_comes_later_keep_their_logprobs(server):
+    """Half a character has no text; a call's tokens belong to no message."""
+    fields = {"model": "reference", "input": QUESTION, "top_logprobs": 0}
+    form = ResponseForm(server.service, ResponseRequest.model_validate(fields), RequestInfo("a"))
+    for tokens, text, calls in (((5, 6), "", ()), ((7,), "é", ()), ((8,), "", ()), ((9,), "", (ToolCall("f", "{}"),))):
+        form.piece(0, Piece(tokens, text, Origin.TARGET, "a", (-1.0,) * len(tokens), None, 9, calls))
+    assert len(form._output[0]["content"][0]["logprobs"]) == 3
 
 
 def test_harmless_fields_are_taken(server):
@@ -309,6 +381,6 @@ def test_harmless_fields_are_taken(server):
         "text": {"format": {"type": "text"}, "verbosity": "low"}, "store": True, "stream_options": None,
         "prompt_cache_key": "a", "safety_identifier": "a", "prompt_cache_retention": "24h", "seed": 1, "top_k": 1,
     }  # fmt: skip
-    found = post(server, **harmless)
+    found = post(server, **harmless, input=[{"type": None, "role": "user", "content": "a"}])
     assert found.status_code == 200, found.text
     assert (found.json()["metadata"], found.json()["user"]) == ({"a": "b"}, "a")

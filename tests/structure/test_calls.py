@@ -1,6 +1,7 @@
 """Calls of tools in an answer's text, in the form in which each family of models was published."""
 
 import json
+import time
 
 import pytest
 
@@ -90,6 +91,32 @@ def test_many_marks_cost_little():
     reader = CallReader(FORMS["hermes"], {})
     assert reader.push(text) + reader.push("", last=True) == text
     assert reader._reads <= MOST_READS + 1
+
+
+BLANKS, KEYS = " " * 60_000, "<arg_key>" * 12_000
+COSTLY = [
+    ("hermes", f"<tool_call>{BLANKS}x</tool_call>"),
+    ("mistral", f"[TOOL_CALLS]{BLANKS}x"),
+    ("glm45", f"<tool_call>f{KEYS}</tool_call>"),
+    ("glm45", f"<tool_call>f{'<arg_key></arg_key><arg_value>' * 4000}</tool_call>"),
+    ("qwen3_coder", f"<tool_call><function=f>{'<parameter=a>' * 9000}</function></tool_call>"),
+    ("gemma4", f"<|tool_call>call:f{{{'a,' * 30_000}}}<tool_call|>"),
+]
+
+
+@pytest.mark.parametrize(("form", "text"), COSTLY)
+def test_no_text_costs_its_length_squared(form, text):
+    start = time.thread_time()
+    assert read(form, [text]) == (text, [])
+    assert time.thread_time() - start < 1
+
+
+def test_half_a_character_in_arguments_is_replaced():
+    """JSON may spell half of a pair of surrogates, which no answer could be sent with."""
+    text = '<tool_call>{"name": "f", "arguments": {"a": "x\\ud83d", "b": "\\ud83d\\ude00"}}</tool_call>'
+    assert read("hermes", [text]) == ("", [("f", {"a": "x?", "b": "\U0001f600"})])
+    named = text.replace('"f"', '"\\udc00"')
+    assert read("hermes", [named]) == (named, [])
 
 
 def test_special_tokens_of_a_form_are_seen_and_no_others():

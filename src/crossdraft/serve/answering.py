@@ -79,7 +79,7 @@ class Answering:
             async with AsyncExitStack() as held:
                 questions = await self.questions(held)
                 pending = [self._submitted(question, held) for question in questions]
-                answers = [await asyncio.wrap_future(one) for one in pending]
+                answers = await asyncio.gather(*map(asyncio.wrap_future, pending))
         except Exception as error:
             raise self.failed(error) from error
         self.count(*answers)

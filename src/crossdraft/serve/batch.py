@@ -73,18 +73,20 @@ def custom_id(line: bytes) -> str | None:
     return None
 
 
-def read_line(line: bytes, known: set[str | None], most: int) -> BatchLine | ApiError:
-    """Read a line of a batch; an error says why it is none. Its id is added to the `known` ones, and must be new."""
+def read_line(line: bytes, named: str | None, known: set[str | None], most: int) -> BatchLine | ApiError:
+    """Read a line of a batch; an error says why it is none. Its id `named` joins the `known` ones, and must be new."""
     try:
         if len(line) > most:
             raise bad_request(f"The line has more than {most:,} bytes, the limit; send less.", code="line_too_large")
         found = validated(BatchLine, line)
-        if found.custom_id in known:
+        if named in known:
             raise bad_request("An earlier line has this custom_id; give each its own.", "custom_id", "duplicate_id")
     except (ApiError, ValueError) as error:
         return as_api_error(error)
-    known.add(found.custom_id)
-    return found
+    else:
+        return found
+    finally:
+        known.add(named)
 
 
 async def answers(
@@ -106,8 +108,8 @@ async def answers(
     try:
         while (line := await asyncio.to_thread(next, lines, None)) is not None or begun:
             if line is not None:
-                read = read_line(line, known, service.settings.body_bytes)
-                begun.append(asyncio.create_task(_answered(service, read, custom_id(line), client, room)))
+                read = read_line(line, named := custom_id(line), known, service.settings.body_bytes)
+                begun.append(asyncio.create_task(_answered(service, read, named, client, room)))
             if line is None or len(begun) > HELD * parallel:
                 yield await begun[0]
                 begun.popleft()

@@ -80,11 +80,11 @@ def checked_json(body: bytes) -> object:
         ValueCounter().push(body)
     value = from_json(body)
     if commas >= FEW_COMMAS:
-        _check_values(value)
+        check_values(value)
     return value
 
 
-def _check_values(value: object) -> None:
+def check_values(value: object) -> None:
     """Refuse a value that would be expensive to validate.
 
     Raises:

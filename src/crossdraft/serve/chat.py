@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from fastapi import APIRouter
 from pydantic import ValidationError
@@ -22,16 +22,7 @@ from crossdraft.serve.service import Service
 router = APIRouter()
 
 
-class ModelRequest(Protocol):
-    """The body of a request to an endpoint."""
-
-    @property
-    def model(self) -> str:
-        """Name of the model that is asked."""
-        ...
-
-
-A = TypeVar("A", bound=ModelRequest)
+A = TypeVar("A", bound=ChatRequest)
 
 
 async def read_body(service: Service, body: bytes, parse: Callable[[bytes], A], client: Client | None = None) -> A:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
@@ -129,11 +130,9 @@ class CompletionForm(ChatForm):
         """A completion, or the next piece of it, with log-probabilities in the older form."""
         text = str(delta.get("content", ""))
         tokens: Any = logprobs["content"] if logprobs else ()
-        at, offsets = len(before := self._sent_text.get(number, "")), list[int]()
+        before = self._sent_text.get(number, "")
         self._sent_text[number] = before + text
-        for one in tokens:
-            offsets.append(at)
-            at += len(one["token"])
+        offsets = [*accumulate((len(one["token"]) for one in tokens), initial=len(before))][:-1]
         tops = [{_name(top): top["logprob"] for top in one["top_logprobs"]} for one in tokens]
         older = {
             "tokens": [_name(one) for one in tokens],

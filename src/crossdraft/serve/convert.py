@@ -77,10 +77,11 @@ def tools_of(chat: ChatRequest) -> Tools | None:
         CrossdraftError: as `Tools`.
     """
     choice = chat.tool_choice
-    if not chat.tools or choice == "none":
+    if not chat.tools:
         return None
     only = choice.function["name"] if isinstance(choice, ToolChoice) else None
-    return Tools(chat.tools, "required" if choice == "required" else "auto", only, chat.parallel_tool_calls)
+    found = Tools(chat.tools, "required" if choice == "required" else "auto", only, chat.parallel_tool_calls)
+    return None if choice == "none" else found
 
 
 def message(answer: Answer) -> dict[str, object]:

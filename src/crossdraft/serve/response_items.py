@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, model_validator
 
+from crossdraft.serve.bodies import check_values
 from crossdraft.serve.errors import bad_request, refuse_names
 from crossdraft.serve.schema import (
     MAX_MESSAGES,
@@ -13,10 +14,8 @@ from crossdraft.serve.schema import (
     ChatMessage,
     ChatRequest,
     EventPart,
-    FilePart,
     Id,
-    ImagePart,
-    TextPart,
+    ResponseFormat,
     ToolChoice,
     Url,
     VideoPart,
@@ -24,9 +23,7 @@ from crossdraft.serve.schema import (
 )
 
 # Fields of a chat request that are called otherwise here, or have no meaning.
-OF_CHATS = frozenset(
-    {"messages", "max_tokens", "max_completion_tokens", "n", "response_format", "logprobs", "modalities", "crossdraft"}
-)
+OTHERS = frozenset({"messages", "max_completion_tokens", "n", "text.format", "logprobs", "modalities", "crossdraft"})
 LOGPROBS = "message.output_text.logprobs"
 
 
@@ -103,14 +100,22 @@ class ReasoningItem(InputItem):
 AnyItem = Annotated[MessageItem | CallItem | ResultItem | ReasoningItem, Discriminator("type")]
 
 
+class TextOptions(Body):
+    """OpenAI's `text`; its `format` is read as a `response_format`."""
+
+    format: dict[str, Any] | None = None
+    verbosity: str | None = None
+
+
 class ResponseRequest(ChatRequest):
     """The body of a response request, as a chat request whose messages are made of `input`."""
 
     input: list[AnyItem] = Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
     instructions: str | None = None
     previous_response_id: Id | None = None
-    max_output_tokens: Whole | None = Field(default=None, ge=1)
-    text: dict[str, Any] = Field(default_factory=dict)
+    max_tokens: Whole | None = Field(default=None, ge=1, validation_alias="max_output_tokens")
+    response_format: ResponseFormat | None = Field(default=None, validation_alias="text.format")
+    text: TextOptions = TextOptions()
     include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] = Field(default_factory=list)
     truncation: Literal["disabled"] | None = None
     background: Literal[False] | None = None
@@ -122,26 +127,26 @@ class ResponseRequest(ChatRequest):
     def _as_chat(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        refuse_names(values, OF_CHATS)
-        tokens, items = values.get("max_output_tokens"), values.get("input")
-        found = {**values, "messages": NO_MESSAGES}
-        if isinstance(tokens, int) and tokens > 0:
-            found["max_tokens"] = tokens
+        refuse_names(values, OTHERS)
+        found, items = {**values, "messages": NO_MESSAGES}, values.get("input")
         items = [{"role": "user", "content": items}] if isinstance(items, str) else items
         if isinstance(items, list):
-            found["input"] = [{"type": "message", **one} if isinstance(one, dict) else one for one in items]
-        if isinstance(text := values.get("text"), dict) and text.get("format") is not None:
-            found["response_format"] = _format(text["format"])
+            found["input"] = [
+                {**one, "type": one.get("type") or "message"} if isinstance(one, dict) else one for one in items
+            ]
+        if isinstance(text := values.get("text"), dict):
+            found["text.format"] = _nested(text.get("format"), "json_schema")
         if isinstance(tools := values.get("tools"), list):
-            found["tools"] = [_nested(one) for one in tools]
-        found["tool_choice"] = _nested(values.get("tool_choice"))
+            found["tools"] = [_nested(one, "function") for one in tools]
+        found["tool_choice"] = _nested(values.get("tool_choice"), "function")
         found["logprobs"] = values.get("top_logprobs") is not None or LOGPROBS in (values.get("include") or ())
         return found
 
     @property
     def flat_tools(self) -> list[Any]:
         """The tools as they came."""
-        return [{"type": "function", **one["function"]} for one in self.tools or ()]
+        inner = [(one, one.get("function")) for one in self.tools or ()]
+        return [{"type": "function", **made} if isinstance(made, dict) else one for one, made in inner]
 
     @property
     def flat_choice(self) -> object:
@@ -149,12 +154,12 @@ class ResponseRequest(ChatRequest):
         choice = self.tool_choice
         return {"type": "function", **choice.function} if isinstance(choice, ToolChoice) else choice or "auto"
 
-    def continued(self, before: Sequence[ChatMessage]) -> list[ChatMessage]:
-        """The messages `before` and those of the input, as many as a chat may have; calls join the answer before them.
+    def continued(self, before: Sequence[Any]) -> list[ChatMessage]:
+        """The messages `before` and those of the input, bounded as a chat's; calls join the answer before them.
 
         Raises:
             ValidationError: an item is no message of a chat.
-            ApiError: they are too many.
+            ApiError: they are too many, or have too many values.
         """
         asked: list[Any] = []
         for one in self.input:
@@ -165,21 +170,15 @@ class ResponseRequest(ChatRequest):
             asked += [made] if made else []
         if len(before) + len(asked) > MAX_MESSAGES:
             raise bad_request(f"The conversation has more than {MAX_MESSAGES} messages; begin another one.", "input")
-        return [*before, *(ChatMessage.model_validate(one) for one in asked)]
+        check_values(messages := [*before, *asked])
+        return [ChatMessage.model_validate(one) for one in messages]
 
 
-def _format(given: Any) -> Any:
-    """OpenAI's `text.format` as a `response_format`."""
-    if not isinstance(given, dict) or given.get("type") != "json_schema":
+def _nested(given: Any, kind: str) -> Any:
+    """A format, a tool or the choice of one as chats write it: what a `kind` has stands under its name."""
+    if not isinstance(given, dict) or given.get("type") != kind or kind in given:
         return given
-    return {"type": "json_schema", "json_schema": {name: one for name, one in given.items() if name != "type"}}
-
-
-def _nested(tool: Any) -> Any:
-    """A tool, or the choice of one, as chats write it."""
-    if not isinstance(tool, dict) or tool.get("type") != "function" or "function" in tool:
-        return tool
-    return {"type": "function", "function": {name: one for name, one in tool.items() if name != "type"}}
+    return {"type": kind, kind: {name: one for name, one in given.items() if name != "type" and one is not None}}
 
 
 def _message(item: object) -> dict[str, Any] | None:
@@ -201,9 +200,9 @@ def _message(item: object) -> dict[str, Any] | None:
 def _part(part: object) -> object:
     match part:
         case TextItem():
-            return TextPart(type="text", text=part.text)
+            return {"type": "text", "text": part.text}
         case ImageItem(file_id=str(found)) | FileItem(file_id=str(found)):
-            return FilePart.model_validate({"type": "file", "file": {"file_id": found}})
+            return {"type": "file", "file": {"file_id": found}}
         case ImageItem():
-            return ImagePart.model_validate({"type": "image_url", "image_url": part.image_url})
+            return {"type": "image_url", "image_url": part.image_url}
     return part

@@ -1,12 +1,13 @@
 """`/v1/responses`: the answers of chats as OpenAI's newer objects and events."""
 
-import json
+import re
 import secrets
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
+from pydantic_core import from_json, to_json
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -20,7 +21,6 @@ from crossdraft.serve.errors import ApiError
 from crossdraft.serve.gate import RequestInfo, asked_by, service_of
 from crossdraft.serve.response_items import ResponseRequest
 from crossdraft.serve.response_store import StoredResponse
-from crossdraft.serve.schema import ChatMessage
 from crossdraft.serve.service import Service
 
 router = APIRouter()
@@ -28,20 +28,17 @@ router = APIRouter()
 
 async def begin(service: Service, body: bytes, asked: RequestInfo) -> "tuple[Answering, ResponseForm]":
     """Read the body of a response request; errors as `chat.read_body`."""
-    store, owner, size = service.responses, asked.client.name, len(body)
 
     def parse(body: bytes) -> ResponseRequest:
-        nonlocal size
-        found, messages = validated(ResponseRequest, body), list[ChatMessage]()
+        found, messages = validated(ResponseRequest, body), list[Any]()
         if (name := found.previous_response_id) is not None:
-            before = store.get(name, owner, "previous_response_id")
-            messages, size = [*before.messages], size + before.size
+            messages = from_json(service.responses.get(name, asked.client.name, previous=True).messages)
         if found.instructions:
-            messages = [ChatMessage(role="system", content=found.instructions), *messages]
+            messages = [{"role": "system", "content": found.instructions}, *messages]
         return found.model_copy(update={"messages": found.continued(messages)})
 
     chat = await read_body(service, body, parse, asked.client)
-    return Answering(service, chat, asked), ResponseForm(service, chat, asked, size)
+    return Responding(service, chat, asked), ResponseForm(service, chat, asked)
 
 
 router.add_route("/v1/responses", endpoint(begin), methods=["POST"])
@@ -50,7 +47,8 @@ router.add_route("/v1/responses", endpoint(begin), methods=["POST"])
 @router.get("/v1/responses/{found}")
 async def stored(request: Request, found: str) -> Response:
     """Return a response that was stored."""
-    return JSONResponse(service_of(request).responses.get(found, asked_by(request).client.name).body)
+    body = service_of(request).responses.get(found, asked_by(request).client.name).body
+    return Response(body, media_type="application/json")
 
 
 @router.delete("/v1/responses/{found}")
@@ -60,15 +58,29 @@ async def delete(request: Request, found: str) -> Response:
     return JSONResponse({"id": found, "object": "response", "deleted": True})
 
 
+class Responding(Answering):
+    """Answers a response request; errors name its own fields in place of a chat's."""
+
+    def failed(self, error: Exception) -> ApiError:
+        found = super().failed(error)
+        for name, own in ((r"\bmax_tokens\b", "max_output_tokens"), (MESSAGES, "input")):
+            found.message, found.param = re.sub(name, own, found.message), re.sub(name, own, found.param or "") or None
+        return found
+
+
+MESSAGES = r"\bmessages(\[\d+\](\.content)?)+|^messages$"  # with their number, as those before the input count, too
+
+
 class ResponseForm:
     """OpenAI's responses; see `Form`. A whole response is made of the items of a stream's events."""
 
-    def __init__(self, service: Service, chat: ResponseRequest, asked: RequestInfo, size: int) -> None:
-        self._service, self._chat, self._asked, self._size = service, chat, asked, size
+    def __init__(self, service: Service, chat: ResponseRequest, asked: RequestInfo) -> None:
+        self._service, self._chat, self._asked = service, chat, asked
         self._id, self._created, self._events = f"resp_{secrets.token_hex(16)}", int(time.time()), 0
         self._output: list[dict[str, Any]] = []  # items that are over
         self._text, self._logprobs = list[str](), list[Any]()  # of the message that is open, if there is any
-        self._message = ""  # its id
+        self._textless = list[Any]()  # log-probabilities of tokens whose text is still to come
+        self._message, self._status = "", "in_progress"  # its id; of the response
 
     def whole(self, answers: Sequence[Answer]) -> dict[str, object]:
         for piece in answers[0].pieces:
@@ -77,24 +89,32 @@ class ResponseForm:
         return self._stored(answers[0])
 
     def begin(self) -> bytes:
-        found = self._object("in_progress")
+        found = self._object()
         return self._event("response.created", response=found) + self._event("response.in_progress", response=found)
 
     def piece(self, number: int, piece: Piece) -> bytes:
-        logprobs = convert.logprobs(piece, self._service.engine.target)
-        events = self._said(piece.text, [] if logprobs is None else logprobs["content"]) if piece.text else b""
+        logprobs: Any = convert.logprobs(piece, self._service.engine.target)
+        self._textless += logprobs["content"] if logprobs else ()
+        events = self._said(piece.text, self._textless) if piece.text else b""
+        if piece.text or piece.calls:  # those of a call are shown nowhere
+            self._textless = []
         return events + b"".join(map(self._called, piece.calls))
 
     def end(self, number: int, answer: Answer) -> bytes:
+        self._status = "incomplete" if convert.FINISH_REASONS[answer.finish] == "length" else "completed"
         events = b"" if self._message or self._output else self._said("", [])
-        return events + self._close("completed" if self._complete(answer) else "incomplete")
+        return events + self._close(self._status)
 
     def last(self, answers: Sequence[Answer]) -> bytes:
-        found = self._stored(answers[0])
-        return self._event(f"response.{found['status']}", response=found)
+        return self._event(f"response.{self._status}", response=self._stored(answers[0]))
 
     def failed(self, error: ApiError) -> bytes:
-        return self._event("error", code=error.code, message=error.message, param=error.param)
+        """An event of the error, whose `error` OpenAI's clients raise, and one of the response."""
+        events, self._status = b"" if self._events else self.begin(), "failed"
+        events += self._event("error", code=error.code, message=error.message, param=error.param, **error.body)
+        code = "server_error" if error.status >= 500 else "invalid_prompt"  # OpenAI names few
+        more = {"output": self._output, "error": {"code": code, "message": error.message}}
+        return events + self._event("response.failed", response=self._object() | more)
 
     def _event(self, kind: str, **fields: object) -> bytes:
         self._events += 1
@@ -142,16 +162,12 @@ class ResponseForm:
     def _item(self, content: list[object], status: str) -> dict[str, object]:
         return {"id": self._message, "type": "message", "status": status, "role": "assistant", "content": content}
 
-    def _complete(self, answer: Answer) -> bool:
-        return convert.FINISH_REASONS[answer.finish] != "length"
-
     def _stored(self, answer: Answer) -> dict[str, object]:
         """The response that is over, after it was stored for later requests."""
         usage = convert.usage(answer.stats)
-        status = "completed" if self._complete(answer) else "incomplete"
-        found = self._object(status) | {
+        found = self._object() | {
             "output": self._output,
-            "incomplete_details": None if self._complete(answer) else {"reason": "max_output_tokens"},
+            "incomplete_details": {"reason": "max_output_tokens"} if self._status == "incomplete" else None,
             "usage": {
                 "input_tokens": usage["prompt_tokens"],
                 "input_tokens_details": usage["prompt_tokens_details"],
@@ -161,25 +177,24 @@ class ResponseForm:
             },
         }
         if self._chat.store is not False:
-            said = ChatMessage.model_validate(convert.message(answer))
-            kept = [*self._chat.messages[bool(self._chat.instructions) :], said]
-            stored = StoredResponse(found, kept, self._size + len(json.dumps(found)))
+            kept = [*self._chat.messages[bool(self._chat.instructions) :], convert.message(answer)]
+            stored = StoredResponse(to_json(found), to_json(kept, exclude_none=True))
             self._service.responses.put(self._asked.client.name, self._id, stored)
         return found
 
-    def _object(self, status: str) -> dict[str, object]:
+    def _object(self) -> dict[str, object]:
         chat = self._chat
         return {
             "id": self._id,
             "object": "response",
             "created_at": self._created,
             "model": chat.model,
-            "status": status,
+            "status": self._status,
             "output": [],
             "error": None,
             "incomplete_details": None,
             "usage": None,
-            "text": {"format": {"type": "text"}, **chat.text},
+            "text": {"format": {"type": "text"}, **chat.text.model_dump(exclude_none=True)},
             "tools": chat.flat_tools,
             "tool_choice": chat.flat_choice,
             "parallel_tool_calls": chat.parallel_tool_calls is not False,
@@ -187,11 +202,12 @@ class ResponseForm:
             "truncation": "disabled",
             "store": chat.store is not False,
             "metadata": chat.metadata or {},
+            "max_output_tokens": chat.max_tokens,
             **{name: getattr(chat, name) for name in ECHOED},
         }
 
 
-ECHOED = ("instructions", "max_output_tokens", "previous_response_id", "temperature", "top_logprobs", "top_p", "user")
+ECHOED = ("instructions", "previous_response_id", "temperature", "top_logprobs", "top_p", "user")
 
 
 def _part(text: str, logprobs: Any) -> dict[str, object]:

@@ -136,44 +136,28 @@ def _url(value: Any) -> Any:
     return {"url": value} if isinstance(value, str) else value
 
 
+SHORT = BeforeValidator(_url)
+
+
 class ImagePart(MediaPart):
     """An image."""
 
     type: Literal["image_url"]
-    image_url: ImageUrl | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short(cls, values: Any) -> Any:
-        return _with_object(values, "image_url")
+    image_url: Annotated[ImageUrl, SHORT] | None = None
 
 
 class VideoPart(MediaPart):
     """A clip."""
 
     type: Literal["video_url"]
-    video_url: VideoUrl | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short(cls, values: Any) -> Any:
-        return _with_object(values, "video_url")
+    video_url: Annotated[VideoUrl, SHORT] | None = None
 
 
 class EventPart(MediaPart):
     """An event recording of the clip's moment. It is not part of the prompt: only the drafter reads it."""
 
     type: Literal["event_url"]
-    event_url: EventUrl | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short(cls, values: Any) -> Any:
-        return _with_object(values, "event_url")
-
-
-def _with_object(values: Any, name: str) -> Any:
-    return {**values, name: _url(values[name])} if isinstance(values, dict) and name in values else values
+    event_url: Annotated[EventUrl, SHORT] | None = None
 
 
 class FilePart(Body):
@@ -408,14 +392,9 @@ class Replay(Body):
         speed: speed of the replay; 1 = real time.
     """
 
-    video_url: ReplayedClip
-    event_url: ReplayedEvents | None = None
+    video_url: Annotated[ReplayedClip, SHORT]
+    event_url: Annotated[ReplayedEvents, SHORT] | None = None
     speed: Number = Field(default=1.0, ge=0.01, le=100)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short(cls, values: Any) -> Any:
-        return _with_object(_with_object(values, "video_url"), "event_url")
 
 
 class WatchRequest(Body):

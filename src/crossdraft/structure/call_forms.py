@@ -14,7 +14,7 @@ Calls = list[tuple[str, Mapping[str, Any]]]
 """Names of the tools that are called, each with its arguments."""
 Schemas = Mapping[str, Mapping[str, Any]]
 """JSON schema of each tool's parameters."""
-BEFORE_JSON = re.compile(r"(?:\s|[;,]|\[TOOL_CALLS\])*(?:([\w.-]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?)?\s*(?=[\[{])")
+BEFORE_JSON = re.compile(r"(?:[\s;,]|\[TOOL_CALLS\])*+(?:([\w.-]++)(?:\[CALL_ID\]\w++)?(?:\[ARGS\])?)?\s*+(?=[\[{])")
 BRACED = re.compile(r"\s*call:([\w.-]+)\s*(\{.*\})\s*", re.DOTALL)
 KEY = re.compile(r"([{,]\s*)([^\s\"{}\[\]:,]+)\s*:")
 WORDS = {"True": "true", "False": "false", "None": "null"}  # as templates print Python's values
@@ -69,7 +69,7 @@ def read_json(text: str, schemas: Schemas) -> tuple[Calls, str]:
 
 def tagged(head: str, argument: str) -> Callable[[str, Schemas], tuple[Calls, str]]:
     """Make a reader of a call whose arguments stand between tags, as text; the schema says which are JSON."""
-    whole, each = re.compile(head, re.DOTALL), re.compile(argument, re.DOTALL)
+    whole, each = re.compile(head, re.DOTALL), re.compile(rf"\s*+{argument}", re.DOTALL)
 
     def value_of(text: str, schema: Any) -> Any:
         try:
@@ -78,11 +78,13 @@ def tagged(head: str, argument: str) -> Callable[[str, Schemas], tuple[Calls, st
             return text
 
     def read(text: str, schemas: Schemas) -> tuple[Calls, str]:
-        found = whole.fullmatch(text)
-        if found is None or each.sub("", found[2]).strip():
+        if (found := whole.fullmatch(text)) is None:
             return [], text
         known: Any = schemas.get(found[1], {}).get("properties") or {}
-        return [(found[1], {key: value_of(value, known.get(key)) for key, value in each.findall(found[2])})], ""
+        given, rest, at = dict[str, Any](), found[2], 0
+        while (one := each.match(rest, at)) is not None:  # one after another: a search would begin at each letter
+            given[one[1]], at = value_of(one[2], known.get(one[1])), one.end()
+        return ([], text) if rest[at:].strip() else ([(found[1], given)], "")
 
     return read
 
@@ -111,7 +113,7 @@ FORMS: Mapping[str, CallForm] = {
     ),
     "glm45": CallForm(
         ("<tool_call>", "<arg_key>"), ("<tool_call>",), "</tool_call>",
-        tagged(r"\s*([^\s<]+)(.*)", r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>"),
+        tagged(r"\s*([^\s<]+)(.*)", r"<arg_key>([^<]*+)</arg_key>\s*+<arg_value>(.*?)</arg_value>"),
         "<tool_call>NAME\n", "</tool_call>", ("<arg_key>KEY</arg_key>\n<arg_value>", "", "</arg_value>\n"),
     ),
     "gemma4": CallForm(
@@ -209,7 +211,8 @@ class CallReader:
         body = text.removeprefix(self._form.begin[0]).removesuffix(self._form.end)
         try:
             found, rest = self._form.read(body, self._schemas)
-            made = [(name + "", json.dumps(given, ensure_ascii=False, allow_nan=False)) for name, given in found]
+            spelt = [(name.encode(), json.dumps(given, ensure_ascii=False, allow_nan=False)) for name, given in found]
+            made = [(name.decode(), given.encode(errors="replace").decode()) for name, given in spelt]
         except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
             return [], text
         rest = rest if rest.strip() else ""
