@@ -100,7 +100,7 @@ class ReasoningItem(InputItem):
 AnyItem = Annotated[MessageItem | CallItem | ResultItem | ReasoningItem, Discriminator("type")]
 
 
-class TextOptions(Body):
+class ResponseText(Body):
     """OpenAI's `text`; its `format` is read as a `response_format`."""
 
     format: dict[str, Any] | None = None
@@ -115,7 +115,7 @@ class ResponseRequest(ChatRequest):
     previous_response_id: Id | None = None
     max_tokens: Whole | None = Field(default=None, ge=1, validation_alias="max_output_tokens")
     response_format: ResponseFormat | None = Field(default=None, validation_alias="text.format")
-    text: TextOptions = TextOptions()
+    text: ResponseText = ResponseText()
     include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] = Field(default_factory=list)
     truncation: Literal["disabled"] | None = None
     background: Literal[False] | None = None
