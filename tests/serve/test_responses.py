@@ -9,7 +9,8 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-from pydantic import BaseModel
+from openai.types.responses import ResponseStreamEvent
+from pydantic import BaseModel, TypeAdapter
 
 from crossdraft import Request, Structure
 from crossdraft.engine.request import Origin, Piece
@@ -106,10 +107,12 @@ def test_a_streams_events_come_in_openais_order(server):
 
 
 def test_a_streams_lines_name_their_events(server):
+    """And are whole, by the types of OpenAI's client, which itself checks nothing."""
     lines = [line for line in post(server, stream=True).text.splitlines() if line]
     assert lines[0] == "event: response.created"
     for event, data in zip(lines[::2], lines[1::2], strict=True):
         assert json.loads(data.removeprefix("data: "))["type"] == event.removeprefix("event: ")
+        TypeAdapter(ResponseStreamEvent).validate_json(data.removeprefix("data: "))
     assert lines[-2] == "event: response.incomplete"
 
 

@@ -5,6 +5,7 @@ import shutil
 
 import openai
 import pytest
+from openai.types.responses import Response
 from transformers import AutoTokenizer
 
 from crossdraft import Engine, Options, Request, Sampling, Tools
@@ -172,6 +173,7 @@ def test_a_responses_calls_are_items_and_their_results_go_on(tools_server):
     client, given = tools_server.client(), {"model": "target", "input": "what?", "max_output_tokens": 160}
     must = {"tools": FLAT, "tool_choice": {"type": "function", "name": "stop"}, "parallel_tool_calls": False}
     first = client.responses.create(**given, **must)
+    Response.model_validate(first.to_dict())  # whole by the type, which the client itself does not check
     (call,) = first.output
     wanted = create(tools_server, tool_choice=NAMED, parallel_tool_calls=False).choices[0].message.tool_calls[0]
     assert (call.type, call.name, call.arguments) == ("function_call", "stop", wanted.function.arguments)

@@ -1,6 +1,7 @@
 """Answers that must call a tool are the masked target's own; templates write tools, calls and results."""
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -188,6 +189,20 @@ def test_schemas_that_cannot_be_compiled_are_refused_with_their_words(target, fr
     tools = Tools([{"type": "function", "function": function}], "required", form=form)
     with pytest.raises(cd.CrossdraftError, match=words):
         answered(target, None, [asked(frames, tools)])
+
+
+@pytest.mark.parametrize(
+    ("form", "kind", "more"),
+    [("gemma4", "string", {}), ("glm45", "integer", {"$defs": {"a": {"type": "string", "pattern": "x" * 9000}}})],
+)
+def test_many_arguments_are_refused_before_a_huge_grammar_is_written(target, form, kind, more):
+    """Each argument stands in the grammar as often as there are others, or brings all definitions along."""
+    properties = {f"a{at}": {"type": kind} for at in range(1000)}
+    function = {"name": "f", "parameters": {"type": "object", "properties": properties, **more}}
+    tools, start = Tools([{"type": "function", "function": function}], "required", form=form), time.thread_time()
+    with pytest.raises(cd.CrossdraftError, match="too many arguments for their length"):
+        tools.begin(target.text, target.vocab_size, target.defaults.eos)
+    assert time.thread_time() - start < 1
 
 
 # -- templates -------------------------------------------------------------------------------------------------------

@@ -170,7 +170,7 @@ class ResponseForm:
             "incomplete_details": {"reason": "max_output_tokens"} if self._status == "incomplete" else None,
             "usage": {
                 "input_tokens": usage["prompt_tokens"],
-                "input_tokens_details": usage["prompt_tokens_details"],
+                "input_tokens_details": {"cached_tokens": answer.stats.cached_tokens, "cache_write_tokens": 0},
                 "output_tokens": usage["completion_tokens"],
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": usage["total_tokens"],

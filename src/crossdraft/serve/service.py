@@ -199,15 +199,6 @@ class Service:
         )
 
     @property
-    def active(self) -> int:
-        """Number of running answers."""
-        return self.limits.active
-
-    def stop(self) -> None:
-        """End all running requests with an error."""
-        self.engine.close()
-
-    @property
     def ready(self) -> bool:
         """True if the server takes requests."""
         return not (self.draining or self.engine.closed)

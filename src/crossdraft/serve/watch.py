@@ -28,7 +28,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from crossdraft.api import Request
 from crossdraft.engine.request import Answer, Piece
 from crossdraft.serve import convert
-from crossdraft.serve.bodies import checked_json
+from crossdraft.serve.bodies import validated
 from crossdraft.serve.budget import MediaShare
 from crossdraft.serve.client_socket import GOING_AWAY, NORMAL, POLICY_VIOLATION, TRY_AGAIN, ClientSocket, FrameRate
 from crossdraft.serve.edge import PING_S, SILENT_S
@@ -129,7 +129,7 @@ class WatchConnection:
         text = message.get("text")
         if text is None or len(text) > MOST_REQUEST:
             raise bad_request(f"The first message is no JSON text of at most {MOST_REQUEST:,} characters; see docs.")
-        asked = _request_of(text)
+        asked = validated(WatchRequest, text.encode())
         service, longest = self._service, self._service.longest(self._asked.client)
         if asked.model not in (None, service.settings.model):
             raise ApiError(
@@ -317,14 +317,6 @@ class WatchConnection:
         with suppress(WebSocketDisconnect):
             await self._send({"type": "error", **failed.body})
         await self._socket.close(TRY_AGAIN if failed.status == OVERLOADED else POLICY_VIOLATION)
-
-
-def _request_of(text: str) -> WatchRequest:
-    """Parse the first message; errors as `chat_of`."""
-    try:
-        return WatchRequest.model_validate(checked_json(text.encode()))
-    except ValueError:
-        return WatchRequest.model_validate_json(text)  # as in `chat_of`
 
 
 async def _unless_failed(work: "asyncio.Future[T]", tasks: Collection["asyncio.Future[None]"]) -> T:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}  # of templates' own JSON
+MOST_WRITTEN = 1 << 22  # bytes of each schema times its arguments, which may each be written with all of it
 MARKED = re.compile(rb"\xff\[(\d+)\]")  # how llguidance writes a token that is no text
 
 
@@ -48,8 +49,11 @@ def call_grammar(form: CallForm, schemas: Schemas, marks: Mapping[str, int], *, 
         marks: ids of the form's marks that are tokens of their own.
 
     Raises:
-        ValueError: a schema would compile to a huge automaton.
+        ValueError: a schema would compile to a huge automaton, or the grammar would be huge.
     """
+    costs = [len(schema.get("properties") or ()) * len(json.dumps(schema)) for schema in schemas.values()]
+    if form.keyed is not None and sum(costs) > MOST_WRITTEN:
+        raise ValueError("they have too many arguments for their length")
     split = re.compile(f"({'|'.join(map(re.escape, marks)) or '(?!)'})")
     rules: list[str] = ["TEXT: /(?s:.*)/"]
 
