@@ -10,13 +10,13 @@ from crossdraft.drafters.memory.seed import SeedTarget, read_seed
 from crossdraft.drafters.short_head import read_ids
 from crossdraft.drafters.trees.static import RankCounts
 from crossdraft.errors import CrossdraftError
-from crossdraft.events.dsec_rgb import event_to_image_homography
 from crossdraft.files import read_json
 from crossdraft.models.eventgpt.processing import ProcessorOptions
 from crossdraft.serve.keys import Client, read_keys
 from crossdraft.serve.settings import read_settings
 from crossdraft.video.spec import video_settings
 from crossdraft_lab.bench.traces import read_traces
+from crossdraft_lab.datasets.dsec_rgb import event_to_image_homography
 from crossdraft_lab.datasets.rows import json_rows
 from crossdraft_lab.datasets.video_qa import _msrvtt_sources
 from crossdraft_lab.train.capture.plan import read_index

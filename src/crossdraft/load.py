@@ -7,12 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import transformers
 from jinja2 import TemplateRuntimeError, TemplateSyntaxError
-from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -102,12 +101,12 @@ def load_target(
             cannot be quantised for, or frames are asked of a text model.
     """
     folder = checked_folder(source, TARGETS)
-    kind = _class_of(folder)
+    kind = class_of(folder)
     text = kind is AutoModelForCausalLM
     if text:
         _refuse_frames(folder, num_frames, fps)
     if device_map is not None:
-        model = load_mapped(kind, folder, DTYPES[_usual_dtype(dtype)], device_map).eval()
+        model = load_mapped(kind, folder, DTYPES[usual_dtype(dtype)], device_map).eval()
     else:
         model = load_network(kind, folder, device, dtype, packed=packed, quantize=quantize, rows=rows)
     tokenizer = load_tokenizer(folder)
@@ -190,7 +189,7 @@ def _refuse_frames(target: object, num_frames: int | None, fps: float | None) ->
         raise CrossdraftError(f"{name} is about clips, and the target {target} is a text model; leave it out.")
 
 
-def _class_of(folder: Path) -> Any:
+def class_of(folder: Path) -> Any:
     """Return the class of a checkpoint that can be a target."""
     kind = target_class(folder)
     if kind == ANY_CLASS:
@@ -212,58 +211,9 @@ def _class_of(folder: Path) -> Any:
     return getattr(transformers, kind)
 
 
-def _usual_dtype(dtype: str | None) -> str:
+def usual_dtype(dtype: str | None) -> str:
+    """Name of the dtype of weights: the given one, else bfloat16 on a machine with a GPU, float32 on others."""
     return dtype_name(dtype or ("bfloat16" if torch.cuda.is_available() else "float32"))
-
-
-def load_embeddings(
-    source: str = "reference", device: str | None = None, dtype: str | None = None
-) -> tuple[Tensor, Tensor]:
-    """Load a target's input and output embeddings [V, H]; no other weights are read.
-
-    Args:
-        source, device, dtype: as in `load_target`.
-
-    Raises:
-        CrossdraftError: as `load_target`.
-    """
-    model, _ = _with_embeddings(source, device, dtype)
-    layers = model.get_input_embeddings(), model.get_output_embeddings()
-    return layers[0].weight.detach(), layers[1].weight.detach()
-
-
-@dataclass(frozen=True)
-class OutputHead:
-    """A target's output head: its output embeddings [V, H], and the ids among them that are no text."""
-
-    weight: Tensor
-    reserved: frozenset[int]
-
-
-def load_output_head(source: str = "reference", device: str | None = None, dtype: str | None = None) -> OutputHead:
-    """Load a target's output head and little else; arguments and errors as in `load_embeddings`."""
-    model, folder = _with_embeddings(source, device, dtype)
-    return OutputHead(
-        model.get_output_embeddings().weight.detach(), frozenset(reserved_of(model, load_tokenizer(folder)))
-    )
-
-
-def _with_embeddings(source: str, device: str | None, dtype: str | None) -> tuple[Any, Path]:
-    """Load a target with its embeddings alone; also return its folder."""
-    folder = checked_folder(source, TARGETS)
-    where, kind = usable_device(device or None, "device"), _class_of(folder)
-    loaded, fill = load_weights(kind, folder, DTYPES[_usual_dtype(dtype)], where, _all_but_embeddings)
-    model: Any = loaded
-    for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
-        fill(layer)
-        layer.to(where)
-    return model, folder
-
-
-def _all_but_embeddings(model: PreTrainedModel) -> int:
-    """Bytes of a model's weights other than its embeddings."""
-    kept = {id(cast("Any", layer).weight) for layer in (model.get_input_embeddings(), model.get_output_embeddings())}
-    return sum(weight.numel() * weight.element_size() for weight in model.parameters() if id(weight) not in kept)
 
 
 def adapt_model(
@@ -365,7 +315,7 @@ def text_reader(source: str, reserved: Collection[int]) -> Callable[[Request], P
         CrossdraftError: the folder lacks a file, or the class is not supported.
     """
     folder = checked_folder(source, TARGETS)
-    kind, tokenizer = _class_of(folder), load_tokenizer(folder)
+    kind, tokenizer = class_of(folder), load_tokenizer(folder)
     if kind.__name__ not in CLASSES.values():
         return lambda request: known_ids(text_ids(TextPrompt(tokenizer)(request).input_ids, reserved))
     config = kind.config_class.from_pretrained(folder)

@@ -90,11 +90,6 @@ def _as_part(spec: Spec) -> str:
     return f"({spec})" if (spec.parts or spec.settings) and spec.runs_in is None else str(spec)
 
 
-def renamed(spec: Spec, names: Mapping[str, str]) -> Spec:
-    """The spec with some of its names replaced."""
-    return replace(spec, name=names.get(spec.name, spec.name), parts=tuple(renamed(part, names) for part in spec.parts))
-
-
 def _with_part(spec: Spec, piece: str, text: str, what: str) -> Spec:
     """The spec with one more setting or part."""
     key, equals, value = (side.strip() for side in piece.partition("="))

@@ -10,7 +10,8 @@ from crossdraft.engine.target import Target
 from crossdraft.heads.files import make
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.registry import NETWORKS
-from crossdraft.load import event_fingerprint, load_embeddings
+from crossdraft.load import event_fingerprint
+from crossdraft_lab.align.embeddings import load_embeddings
 from crossdraft_lab.align.networks.base import Adapter
 
 IDS = tuple(range(30, 300))

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from crossdraft.cli.outputs import check_outputs, write_json
+from crossdraft.cli.outputs import check_outputs
 from crossdraft.comparisons import orders, williams
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.common import check_names, counts, listed, numbers
+from crossdraft_lab.outputs import write_json
 
 
 @pytest.mark.parametrize(

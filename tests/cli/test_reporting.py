@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from crossdraft.cli import bars, reporting
-from crossdraft.cli.bars import progress_bar
 from crossdraft.cli.reporting import progress, saying, track, waiting
+from crossdraft_lab.outputs import progress_bar
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,11 @@ Importing this table needs no PyTorch. Entry points of the group `crossdraft.net
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 
+from crossdraft.checkpoints.locate import shipped_at
+from crossdraft.errors import CrossdraftError
 from crossdraft.heads.registry import HeadRecord
 from crossdraft.methods import METHODS
 
@@ -92,3 +95,24 @@ def task_of(network: str) -> str:
     if network in PACKERS:
         return "packing"
     return next((method.task for method in METHODS.values() if method.network == network), "features")
+
+
+def shipped_folder(network: str, target: str, written: str) -> Path:
+    """Folder of a network that is shipped for the reference target.
+
+    Args:
+        network: name of the network.
+        target: fingerprint of the target that the network is for.
+        written: setting that names another folder, such as `token_packer:dir=FOLDER`.
+
+    Raises:
+        CrossdraftError: `target` is not the reference target.
+    """
+    from crossdraft.load import target_fingerprint
+
+    if target != target_fingerprint("reference"):
+        raise CrossdraftError(
+            f"The {network} that is shipped is the reference target's; write {written}, a folder of 'crossdraft train "
+            f"{network}'."
+        )
+    return shipped_at(f"heads/{network}")

@@ -6,15 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress, ProgressColumn, TaskID
 
 # Seconds before the first line of progress; before the second, doubled for each further line; and the largest.
 FIRST_S, SECOND_S, LAST_S = 1.0, 5.0, 30.0
@@ -54,9 +46,3 @@ class Bar(Progress):
             done = f": {task.completed:,.0f}{of}" if task.completed or of else ""
             with suppress(OSError):  # a closed stderr must not end work of hours
                 print(f"{task.description.strip()}{done}", file=sys.stderr, flush=True)
-
-
-def progress_bar() -> Bar:
-    """A bar with the time left."""
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    return Bar(*columns, transient=False)

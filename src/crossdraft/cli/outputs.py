@@ -2,13 +2,10 @@
 
 import json
 import re
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import atomic_path
 
 NUMBERS = re.compile(r"\[\n[^\[\]{}\"]+\]")  # a list of plain values
 
@@ -41,18 +38,6 @@ def json_text(report: object) -> str:
     """
     text = json.dumps(report, indent=1, default=_unknown, ensure_ascii=False)
     return NUMBERS.sub(lambda found: f"[{' '.join(found[0][1:-1].split())}]", text)
-
-
-def write_json(report: Mapping[str, object], path: Path | None, *, stdout: bool = False) -> None:
-    """Write to a file, whole or not at all, and to standard output if `stdout`."""
-    if path is None and not stdout:
-        return
-    text = json_text(report) + "\n"
-    if stdout:
-        sys.stdout.write(text)
-    if path is not None:
-        with atomic_path(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
 
 
 def _takes_files(folder: Path) -> bool:

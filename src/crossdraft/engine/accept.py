@@ -234,15 +234,3 @@ def aligned(tree: DraftTree, probs: Tensor) -> DraftTree:
         return tree
     used = tree.dists[: max(tree.drawn_from, default=-1) + 1]  # the rows after these belong to nodes cut off
     return replace(tree, dists=to_device(used, probs.device).to(probs))
-
-
-def divergence(p: Tensor, q: Tensor) -> float:
-    """Jensen-Shannon divergence of p and q [V], in nats."""
-    return divergences(p, q[None]).item()
-
-
-def divergences(p: Tensor, dists: Tensor) -> Tensor:
-    """[k] Jensen-Shannon divergences of p [V] and each of `dists` [k, V], in nats."""
-    both = torch.stack([(p + dists) / 2, p.expand_as(dists), dists])
-    entropy = torch.special.entr(both.double()).sum(-1)
-    return (entropy[0] - (entropy[1] + entropy[2]) / 2).clamp_min(0)

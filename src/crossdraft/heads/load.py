@@ -24,25 +24,6 @@ from crossdraft.heads.registry import HEADS, STATIC, weights_of
 from crossdraft.load import event_fingerprint, target_fingerprint
 
 
-def shipped_folder(network: str, target: str, written: str) -> Path:
-    """Folder of a network that is shipped for the reference target.
-
-    Args:
-        network: name of the network.
-        target: fingerprint of the target that the network is for.
-        written: setting that names another folder, such as `token_packer:dir=FOLDER`.
-
-    Raises:
-        CrossdraftError: `target` is not the reference target.
-    """
-    if target != target_fingerprint("reference"):
-        raise CrossdraftError(
-            f"The {network} that is shipped is the reference target's; write {written}, a folder of 'crossdraft train "
-            f"{network}'."
-        )
-    return shipped_at(f"heads/{network}")
-
-
 def load_head_drafter(
     name: str,
     host: Target,

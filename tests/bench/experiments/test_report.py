@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from crossdraft.cli.outputs import write_json
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.charts import IntervalBar, interval_bars
 from crossdraft_lab.bench.environment import environment
@@ -29,6 +28,7 @@ from crossdraft_lab.bench.experiments.report import (
 )  # fmt: skip
 from crossdraft_lab.bench.experiments.runner import kept_outcome, write_outcome
 from crossdraft_lab.bench.experiments.runs import RUNS, RunLine, RunsFile
+from crossdraft_lab.outputs import write_json
 
 HOSTILE = '<script>alert("x")</script>|<img src="https://elsewhere.example/x.png">'
 VOID = {"meta", "link", "br", "img", "input", "hr"}

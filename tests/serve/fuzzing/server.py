@@ -14,13 +14,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from crossdraft.api import default_drafter
-from crossdraft.cli.outputs import write_json
 from crossdraft_lab.bench.environment import environment
 from crossdraft_lab.bench.resources import flatness, part_medians
 from crossdraft_lab.bench.serving import load
 from crossdraft_lab.bench.serving.plan import ServePlan
 from crossdraft_lab.bench.serving.process import ServerProcess, serving
 from crossdraft_lab.bench.workload import Workload, items
+from crossdraft_lab.outputs import write_json
 from tests.serve.fuzzing.edges import edge_status, whole_edge, wire
 from tests.serve.fuzzing.fuzz import ANSWERED, Mutant, Seeds, outcome, run_fuzz, sent_to
 

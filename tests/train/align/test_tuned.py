@@ -13,8 +13,9 @@ from crossdraft.cli.main import main
 from crossdraft.drafters.event.load import load_drafter
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.train_batch import TrainBatch
-from crossdraft.load import load_output_head, target_fingerprint
+from crossdraft.load import target_fingerprint
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration
+from crossdraft_lab.align.embeddings import load_output_head
 from crossdraft_lab.train.align.tuned import (
     PROVENANCE,
     RECIPE,

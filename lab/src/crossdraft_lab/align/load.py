@@ -9,8 +9,9 @@ from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import load_head, read_config
 from crossdraft.heads.networks.base import SharedWeights
-from crossdraft.load import event_fingerprint, load_embeddings, target_fingerprint
+from crossdraft.load import event_fingerprint, target_fingerprint
 from crossdraft_lab.align.drafter import PLAIN, AlignedDrafter, AlignedOptions, FusedDrafter
+from crossdraft_lab.align.embeddings import load_embeddings
 from crossdraft_lab.align.networks.attention import TargetAdapter
 from crossdraft_lab.align.networks.base import Adapter
 from crossdraft_lab.align.networks.own_answer import OwnAnswerAdapter

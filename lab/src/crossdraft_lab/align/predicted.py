@@ -24,14 +24,13 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import load_head, read_config
-from crossdraft.heads.load import shipped_folder
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.load import target_fingerprint
 from crossdraft.messages import Message, Part
 from crossdraft.video.inputs import ClipText, chat_inputs, placeholder_of
 from crossdraft_lab.align.load import check_event_model
 from crossdraft_lab.align.networks.vision import VisionAdapter, spread
-from crossdraft_lab.networks import VISION_ADAPTERS
+from crossdraft_lab.networks import VISION_ADAPTERS, shipped_folder
 
 
 @dataclass(frozen=True)

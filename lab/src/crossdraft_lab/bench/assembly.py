@@ -23,7 +23,7 @@ from crossdraft.load import load_target, vocabulary_of
 from crossdraft.methods import build_spec
 from crossdraft.options import Options
 from crossdraft.records import DrafterContext
-from crossdraft.specs import Spec, renamed
+from crossdraft.specs import Spec
 from crossdraft_lab.bench.measure import BenchMethod, Run
 from crossdraft_lab.bench.specs import ON_TARGETS_CORES, runs_in_process, spec_of
 from crossdraft_lab.bench.structures import TimedStructure
@@ -59,7 +59,8 @@ class Models:
 
     def named(self, spec: Spec) -> Spec:
         """Put this record's `event` and `blind` models into a spec, in place of the usual ones."""
-        return renamed(spec, {"event": self.event, "blind": self.blind})
+        name = {"event": self.event, "blind": self.blind}.get(spec.name, spec.name)
+        return replace(spec, name=name, parts=tuple(map(self.named, spec.parts)))
 
     def build(self, spec: Spec, target: Target) -> Drafter[Any]:
         """Build the drafter of a spec in this process, with access to the target where it needs that."""

@@ -15,7 +15,7 @@ import torch
 from transformers.utils import logging
 
 from crossdraft.cli.cores import Cores, choose_cores
-from crossdraft.cli.outputs import check_outputs, write_json
+from crossdraft.cli.outputs import check_outputs
 from crossdraft.dtypes import dtype_name
 from crossdraft.engine.devices import usable_device
 from crossdraft.engine.fast.pinning import pinned
@@ -32,6 +32,7 @@ from crossdraft_lab.bench.scale_measure import (
     measure_prefill,
 )
 from crossdraft_lab.bench.scale_models import DRAFTERS, TARGETS, random_target, shape_of
+from crossdraft_lab.outputs import write_json
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DESCRIPTION = "Measure shapes of any size with random weights: times do not depend on them."

@@ -30,7 +30,7 @@ from crossdraft.checkpoints.files import INDEX
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder
 from crossdraft.models.eventgpt import EventGPTConfig
-from crossdraft.models.eventgpt.layout import official_name
+from crossdraft.models.eventgpt.layout import PREFIXES
 from crossdraft_lab.bench.scale_models import DRAFTERS, FRAMES, TARGETS, clip, small_llama, video_llava
 
 UNK, BOS, EOS, PAD = "<unk>", "<s>", "</s>", "<pad>"
@@ -186,8 +186,12 @@ def layout_of(name: str) -> Layout:
         # Stored is the official checkpoint, which has no row for the placeholder.
         config.text_config.vocab_size = config.event_token_id
         config.event_token_id -= 1
-        return Layout(config, official_name, lambda folder: _write_eventgpt(folder, config), shard)
+        return Layout(config, _eventgpt_name, lambda folder: _write_eventgpt(folder, config), shard)
     return Layout(config, _video_llava_name, lambda folder: _write_video_llava(folder, config), shard)
+
+
+def _eventgpt_name(name: str) -> str:
+    return next((theirs + name.removeprefix(ours) for theirs, ours in PREFIXES if name.startswith(ours)), name)
 
 
 def _video_llava_name(name: str) -> str:

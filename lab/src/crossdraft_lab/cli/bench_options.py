@@ -10,11 +10,12 @@ import typer
 from rich.console import Console
 
 from crossdraft.cli.options import AsJson, Device, Dtype, Force, JsonOut, Target, check_models
-from crossdraft.cli.outputs import check_outputs, write_json
+from crossdraft.cli.outputs import check_outputs
 from crossdraft.cli.reporting import console_for, hush, waiting
 from crossdraft.drawing.save import check_picture
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.specs import needs_events
+from crossdraft_lab.outputs import write_json
 
 if TYPE_CHECKING:
     from crossdraft.cli.cores import Cores

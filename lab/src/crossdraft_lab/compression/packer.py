@@ -16,13 +16,13 @@ from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import load_head
 from crossdraft.heads.glance.frame_encoder import PIXELS
-from crossdraft.heads.load import shipped_folder
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.load import target_fingerprint
 from crossdraft.specs import check_settings
 from crossdraft_lab.align.predicted import check_readable, encoded_rows
 from crossdraft_lab.compression.packer_network import TokenPacker
 from crossdraft_lab.compression.pool import pooled_prompt
+from crossdraft_lab.networks import shipped_folder
 
 HEAD_SIZE = 128  # features of an attention head
 

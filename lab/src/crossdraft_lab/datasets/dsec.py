@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events.dsec_rgb import RgbAligner, read_rectify_map
 from crossdraft.events.excerpt import Excerpt
+from crossdraft_lab.datasets.dsec_rgb import RgbAligner, read_rectify_map
 from crossdraft_lab.datasets.files import subfolders
 from crossdraft_lab.datasets.recorded import ClipPlan, FrameSequence, RecordedReader, read_times
 from crossdraft_lab.datasets.sample import Problem

@@ -63,7 +63,7 @@ def load_drafter(
     Raises:
         CrossdraftError: as `load_target`, or the vocabularies differ.
     """
-    model, tokenizer, folder = _event_model(source, device, dtype, packed=packed, quantize=quantize)
+    model, tokenizer, folder = event_model(source, device, dtype, packed=packed, quantize=quantize)
     if vocabulary is not None:
         _check_vocabulary(_sayable(model.model, tokenizer), vocabulary, folder)
     return IndependentDrafter(model, banned)
@@ -94,7 +94,7 @@ def load_event_drafter(
     Raises:
         CrossdraftError: as `load_target`, or `tli` is asked for and no token is shared.
     """
-    model, tokenizer, _ = _event_model(source, device, dtype, packed=packed, quantize=quantize)
+    model, tokenizer, _ = event_model(source, device, dtype, packed=packed, quantize=quantize)
     if slices is not None:
         prompt = RecordingPrompt(cast("EventPrompt", model.prepare).processor, slices, patches)
         model = model.reading(prompt, RecordingEncoder(model, prompt))
@@ -104,22 +104,21 @@ def load_event_drafter(
     return cross_vocab_drafter(model, own, target(), how or "slem")
 
 
-def _event_model(
+def event_model(
     source: str,
     device: str | None,
     dtype: str | None,
     *,
     packed: bool,
     quantize: str | None,
-    learns: bool = False,
     reduction: Reduction | None = None,
 ) -> tuple[Target, PreTrainedTokenizerBase, Path]:
-    """An EventGPT behind the adapter, its tokenizer and its folder; with `learns` its LM head is not shortened."""
+    """An EventGPT behind the adapter, its tokenizer and its folder. Without a reduction its LM head is shortened."""
     from crossdraft.models.eventgpt import EventGPTForConditionalGeneration, EventGPTProcessor
 
     folder = check_event_model(source)
     dtype = dtype or draft_dtype(device)
-    if not learns and (ids := read_ids(folder)) is not None:
+    if reduction is None and (ids := read_ids(folder)) is not None:
         reduction = Reduction(partial(shorten_head, ids=ids), lambda model: bytes_saved(model, quantize))
     kind = EventGPTForConditionalGeneration
     model = load_network(kind, folder, device, dtype, packed=packed, quantize=quantize, reduction=reduction)
@@ -127,23 +126,6 @@ def _event_model(
     tokenizer = processor.tokenizer
     eos, reserved = ends_of(model, tokenizer), reserved_of(model, tokenizer)
     return Target(model, EventPrompt(processor), token_text(tokenizer), eos, reserved), tokenizer, folder
-
-
-def load_event_learner(
-    source: str, device: str | None = None, dtype: str | None = None, reduction: Reduction | None = None
-) -> Target:
-    """Load an EventGPT behind the adapter for training, with its whole LM head and unchanged layers.
-
-    Args:
-        source, device: as in `load_drafter`.
-        dtype: default float32.
-        reduction: reduction of the model's weights, which are then never all in memory.
-
-    Raises:
-        CrossdraftError: as `load_drafter`.
-    """
-    dtype = dtype or "float32"
-    return _event_model(source, device, dtype, packed=False, quantize=None, learns=True, reduction=reduction)[0]
 
 
 def check_event_drafter(source: str, target: str) -> None:

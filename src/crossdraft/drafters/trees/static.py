@@ -1,7 +1,7 @@
 """Static trees: shapes fixed beforehand from measured acceptance, and filled with a drafter's tokens.
 
-Measure with a shape that offers every rank everywhere (`Shape.chain_with_siblings`): a dynamic tree offers a second
-child only where the drafter is unsure of the first, so its second children look better than they are.
+Measure with a shape that offers every rank everywhere: a dynamic tree offers a second child only where the drafter is
+unsure of the first, so its second children look better than they are.
 """
 
 import heapq
@@ -65,15 +65,6 @@ class Shape:
             parents.append(nodes[path[:-1]])
             ranks.append(path[-1])
         return cls(tuple(parents), tuple(ranks))
-
-    @classmethod
-    def chain_with_siblings(cls, depth: int, width: int) -> "Shape":
-        """A chain of likeliest tokens, each with its next likeliest siblings, to measure acceptance by rank with.
-
-        >>> Shape.chain_with_siblings(2, 2).paths
-        ((0,), (1,), (0, 0), (0, 1))
-        """
-        return cls.from_paths([(*(0,) * level, rank) for level in range(depth) for rank in range(width)])
 
     @cached_property
     def paths(self) -> tuple[tuple[int, ...], ...]:

@@ -22,7 +22,7 @@ VISION_PREFIX = "model.vision_tower."
 EMBEDDING, HEAD = "model.language_model.embed_tokens.weight", "lm_head.weight"
 CLIP_HEAD_DIM = 64  # of every CLIP vision encoder that OpenAI released
 
-_PREFIXES = (  # the longer of two that fit stands first
+PREFIXES = (  # the longer of two that fit stands first
     ("model.visual_tower.visual_tower.vision_model.", VISION_PREFIX),
     ("model.visual_tower.visual_tower.", VISION_PREFIX),
     ("model.visual_projector.0.", "model.multi_modal_projector.linear_1."),
@@ -61,20 +61,11 @@ def rename(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]
     for name, tensor in weights.items():
         if name.endswith(_BUFFERS):
             continue
-        new = next((ours + name.removeprefix(theirs) for theirs, ours in _PREFIXES if name.startswith(theirs)), name)
+        new = next((ours + name.removeprefix(theirs) for theirs, ours in PREFIXES if name.startswith(theirs)), name)
         if new in renamed:
             raise CrossdraftError(f"The checkpoint holds {new} twice, with and without 'vision_model.'; mend it.")
         renamed[new] = tensor
     return renamed, dropped
-
-
-def official_name(name: str) -> str:
-    """The official name of one of our tensors, with the `vision_model.` segment.
-
-    >>> official_name("model.vision_tower.post_layernorm.bias"), official_name("lm_head.weight")
-    ('model.visual_tower.visual_tower.vision_model.post_layernorm.bias', 'lm_head.weight')
-    """
-    return next((theirs + name.removeprefix(ours) for theirs, ours in _PREFIXES if name.startswith(ours)), name)
 
 
 def vision_config_of(weights: Mapping[str, Tensor]) -> CLIPVisionConfig:

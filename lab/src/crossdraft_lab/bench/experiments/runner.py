@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from crossdraft.cli.cores import Cores
-from crossdraft.cli.outputs import write_json
 from crossdraft.drawing.save import check_picture, save_drawing
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path, make_folder, only_process, parse_json
@@ -27,6 +26,7 @@ from crossdraft_lab.bench.experiments.record import (
     Tick,
 )
 from crossdraft_lab.bench.experiments.runs import RUNS, RunLine, RunsFile, read_lines, read_whole, typed
+from crossdraft_lab.outputs import write_json
 
 WORK, TABLE = "work", "table.md"
 SUMMARY, FIGURE = "summary.json", "figure.svg"

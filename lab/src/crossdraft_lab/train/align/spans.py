@@ -31,7 +31,8 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_folder, fingerprint
-from crossdraft.load import load_output_head, load_target, target_fingerprint, text_folder, tokenizer_of
+from crossdraft.load import load_target, target_fingerprint, text_folder, tokenizer_of
+from crossdraft_lab.align.embeddings import load_output_head
 from crossdraft_lab.objective import PREFIX, PREFIXES
 from crossdraft_lab.train.align.aligned_spans import AlignedSpan, aligned_spans, span_divergence, span_sums
 from crossdraft_lab.train.align.pair import DRAFTER

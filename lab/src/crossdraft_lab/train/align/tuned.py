@@ -36,12 +36,12 @@ from crossdraft.files import atomic_folder
 from crossdraft.load import (
     event_fingerprint,
     event_folder,
-    load_output_head,
     load_target,
     target_fingerprint,
     target_folder,
     vocabulary_of,
 )
+from crossdraft_lab.align.embeddings import load_output_head
 from crossdraft_lab.objective import LOSSES, Objective
 from crossdraft_lab.train.align.pair import DRAFTER, check_pair, check_shares
 from crossdraft_lab.train.align.tuned_drafter import Base, TunedDrafter, closest_projection, load_tuned

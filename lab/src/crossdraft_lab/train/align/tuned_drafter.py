@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from crossdraft.checkpoints.files import INDEX
 from crossdraft.checkpoints.weights import Fill
-from crossdraft.drafters.event.load import load_event_learner
+from crossdraft.drafters.event.load import event_model
 from crossdraft.dtypes import DTYPES
 from crossdraft.engine.fast.quantized_linear import bytes_saved
 from crossdraft.engine.target import Target
@@ -282,7 +282,7 @@ def load_tuned(
         mesh: ranks that share its weights: none of them ever holds them all, except in 4 bits during loading.
 
     Raises:
-        CrossdraftError: as `load_event_learner`.
+        CrossdraftError: as `load_drafter`.
     """
     dtype, made = "float32" if base == "float32" else "bfloat16", list[TunedDrafter]()
 
@@ -299,5 +299,5 @@ def load_tuned(
         stored = sum(weight.numel() for weight in model.parameters()) * DTYPES[dtype].itemsize
         return 0 if mesh is None else stored - stored // mesh.size()
 
-    plain = load_event_learner(source, device, dtype, Reduction(apply, saved))
-    return plain, made[0]
+    reduction = Reduction(apply, saved)
+    return event_model(source, device, dtype, packed=False, quantize=None, reduction=reduction)[0], made[0]

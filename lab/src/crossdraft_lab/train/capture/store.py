@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from crossdraft.cli.bars import progress_bar
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft_lab.objective import pad_batch
+from crossdraft_lab.outputs import progress_bar
 from crossdraft_lab.train.capture.plan import CaptureIndex, canonical, read_index
 from crossdraft_lab.train.capture.shard import MEND, CapturedAnswer, Shard
 from crossdraft_lab.train.core.provenance import sha256

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from crossdraft.cli.bars import progress_bar
 from crossdraft.drafters.trees.static import RankCounts, Shape, fill, greedy_shape
 from crossdraft.engine.drafter import Budget, Draft, Drafter, VerifyOutput
 from crossdraft.engine.loop import DecodeLoop
@@ -20,6 +19,7 @@ from crossdraft.heads.networks.base import Head
 from crossdraft.heads.registry import HEADS, NETWORKS, HeadRecord
 from crossdraft.methods import METHODS
 from crossdraft_lab.drafters.evaluate import AcceptanceStats, decode_all, total
+from crossdraft_lab.outputs import progress_bar
 from crossdraft_lab.train.core.log import say
 from crossdraft_lab.train.heads.recipe import Measure
 
@@ -84,7 +84,8 @@ def count_ranks(
     target: Target, drafter: HeadDrafter[Any], requests: Sequence[Request], settings: Measure
 ) -> RankCounts:
     """Count how often the token of each rank is accepted at each depth, as a sibling of the head's own best chain."""
-    shape = Shape.chain_with_siblings(settings.depth, settings.ranks)
+    ranks = range(settings.ranks)
+    shape = Shape.from_paths([(*(0,) * level, rank) for level in range(settings.depth) for rank in ranks])
     counted = _RankCounter(with_tree(drafter, partial(fill, shape)))
     decode_all(target, counted, requests, len(shape))
     return counted.counts

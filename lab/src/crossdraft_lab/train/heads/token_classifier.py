@@ -24,13 +24,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from crossdraft.checks import whole
-from crossdraft.cli.bars import progress_bar
 from crossdraft.drafters.event.load import load_drafter
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import eventgpt_frames
 from crossdraft.files import atomic_path, make_folder
 from crossdraft.load import event_fingerprint, load_target, target_fingerprint, tokenizer_of
 from crossdraft_lab import scenes
+from crossdraft_lab.outputs import progress_bar
 from crossdraft_lab.rules.classifier import BIAS, FILE, ROW, TARGET
 from crossdraft_lab.scenes import QA
 from crossdraft_lab.train.core.log import say

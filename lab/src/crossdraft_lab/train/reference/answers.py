@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossdraft.cli.bars import progress_bar
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import atomic_path
 from crossdraft_lab import scenes
+from crossdraft_lab.outputs import progress_bar
 from crossdraft_lab.train.core.log import complete_lines, say
 from crossdraft_lab.train.reference.batches import Branches, blank_pixels, draw_questions, pack
 from crossdraft_lab.train.reference.clips import ClipCache, Kind, to_pixels

@@ -18,12 +18,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossdraft.cli.bars import progress_bar
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import eventgpt_frames
 from crossdraft.files import atomic_path
 from crossdraft.video.preprocess import FrameSpec, normalise, resize
 from crossdraft_lab import scenes
+from crossdraft_lab.outputs import progress_bar
 from crossdraft_lab.train.core.dist import worker_pool
 from crossdraft_lab.train.reference.recipe import Jitter
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events
-from crossdraft.events.dsec_rgb import RgbAligner, event_to_image_homography, read_rectify_map, rectify
+from crossdraft_lab.datasets.dsec_rgb import RgbAligner, event_to_image_homography, read_rectify_map, rectify
 from tests.events.helpers import made_up
 
 EVENT_SIZE, IMAGE_SIZE = (64, 48), (144, 108)
