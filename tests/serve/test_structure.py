@@ -34,6 +34,12 @@ def test_parse_gives_an_object(server):
     assert found.finish_reason == "stop"
     structure = Structure.json(Scene.model_json_schema())
     assert found.message.content == alone(server, structure, 64, Sampling(logit_bias=tuple(blank.items()))).text
+    later = [
+        *asked["messages"],
+        found.message,
+        {"role": "user", "content": "Is it near?"},
+    ]  # as it came, the object too
+    assert server.client().chat.completions.create(**body(max_tokens=4, messages=later)).choices
 
 
 @pytest.mark.parametrize(

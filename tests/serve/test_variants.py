@@ -48,6 +48,7 @@ def test_an_answer_without_content_and_with_its_reasoning_is_an_empty_turn(serve
             {"content": ""},
             {"content": None},
             {"content": None, "reasoning_content": "A car is seen.", "reasoning": "A car."},
+            {"content": "", "parsed": {"side": "left"}},
             {"content": "", "reasoning_content": None, "provider_specific_fields": {"refusal": None}},
         )
     ]
@@ -142,6 +143,8 @@ def test_other_ends_of_an_answer_are_those_of_generate(server, drafted_for):
 
 
 NEUTRAL = {
+    "reasoning_effort": "low",
+    "verbosity": "low",
     "skip_special_tokens": True,
     "add_generation_prompt": True,
     "continue_final_message": False,

@@ -131,14 +131,20 @@ class BatchFiles:
         """Answer the requests that are left; each line is written whole or not at all, however this ends.
 
         Raises:
-            CrossdraftError: there is no room for the answers, or the engine has stopped.
+            CrossdraftError: there is no room for the answers, another run writes them, or the engine has stopped.
         """
+        import fcntl
+
         from crossdraft.serve.batch import answers, lines_of
 
         options = service.settings.engine
         parallel = options.max_batch + min(options.max_queue or 0, options.max_batch)  # media are read meanwhile
         with self.given.open("rb") as asked, self.out.open("ab", buffering=0) as file:
             lines = islice(lines_of(asked, self.most), self.done, None)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise CrossdraftError(f"Another run writes {self.out}; wait for it, or name another file.") from None
             try:
                 file.truncate(self.size)
                 async with aclosing(answers(service, lines, service.anybody, self._ids, parallel)) as found:

@@ -120,7 +120,6 @@ class ResponseRequest(ChatRequest):
     truncation: Literal["disabled"] | None = None
     background: Literal[False] | None = None
     reasoning: dict[str, Any] | None = None
-    prompt_cache_retention: str | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -24,6 +24,9 @@ from crossdraft.serve.response_store import StoredResponse
 from crossdraft.serve.service import Service
 
 router = APIRouter()
+ECHOED = ("instructions", "previous_response_id", "temperature", "top_logprobs", "top_p", "user")
+# A chat's fields, messages with their number, as those of the conversation so far count, too -> a response's.
+OWN = {r"\bmax_tokens\b": "max_output_tokens", r"\bmessages(\[\d+\](\.content)?)+|^messages$": "input"}
 
 
 async def begin(service: Service, body: bytes, asked: RequestInfo) -> "tuple[Answering, ResponseForm]":
@@ -63,12 +66,9 @@ class Responding(Answering):
 
     def failed(self, error: Exception) -> ApiError:
         found = super().failed(error)
-        for name, own in ((r"\bmax_tokens\b", "max_output_tokens"), (MESSAGES, "input")):
+        for name, own in OWN.items():
             found.message, found.param = re.sub(name, own, found.message), re.sub(name, own, found.param or "") or None
         return found
-
-
-MESSAGES = r"\bmessages(\[\d+\](\.content)?)+|^messages$"  # with their number, as those before the input count, too
 
 
 class ResponseForm:
@@ -205,9 +205,6 @@ class ResponseForm:
             "max_output_tokens": chat.max_tokens,
             **{name: getattr(chat, name) for name in ECHOED},
         }
-
-
-ECHOED = ("instructions", "previous_response_id", "temperature", "top_logprobs", "top_p", "user")
 
 
 def _part(text: str, logprobs: Any) -> dict[str, object]:

@@ -185,6 +185,7 @@ class ChatMessage(Body):
     annotations: Empty | None = None
     function_call: None = None
     audio: None = None
+    parsed: Any = None  # what OpenAI's `parse` made of it
     provider_specific_fields: dict[str, Any] | None = None  # LiteLLM's
 
     @model_validator(mode="before")
@@ -332,7 +333,10 @@ class ChatRequest(Body):
     store: bool | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
     service_tier: str | None = None
+    reasoning_effort: str | None = None
+    verbosity: str | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> "ChatRequest":
