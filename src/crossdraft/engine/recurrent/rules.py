@@ -11,7 +11,6 @@ product of what the pass left. Related: STree (arXiv 2505.14969), trees for stat
 Pure functions on tensors, in the precision of their arguments.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -34,9 +33,6 @@ class Left(NamedTuple):
     keys: Tensor
     values: Tensor
     sums: Tensor
-
-
-ReadTree = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Left]]
 
 
 def read_tree(
@@ -101,17 +97,11 @@ def committed(memory: Tensor, left: Left, last: Tensor, seen: Tensor) -> Tensor:
 
 
 def read_text(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    decay: Tensor,
-    memory: Tensor,
-    beta: Tensor | None = None,
-    tree_rule: ReadTree = read_tree,
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, memory: Tensor, beta: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Read tokens that follow one another; returns [B, H, n, dv] answers, and the memory after the last one.
 
-    Arguments as in `read_tree`; a piece of tokens is read after the other, by `tree_rule`.
+    Arguments as in `read_tree`; a piece of tokens is read after the other.
     """
     answers: list[Tensor] = []
     size = PIECE if decay.shape[-1] == 1 else NARROW
@@ -119,7 +109,7 @@ def read_text(
         part = slice(start, start + size)
         n = min(size, v.shape[2] - start)
         seen = torch.ones(n, n, dtype=torch.bool, device=v.device).tril().expand(len(v), n, n)
-        answer, left = tree_rule(
+        answer, left = read_tree(
             *(q[:, :, part], k[:, :, part], v[:, :, part], decay[:, :, part]),
             *(memory, seen, None if beta is None else beta[:, :, part]),
         )
