@@ -110,8 +110,8 @@ def test_a_clip_that_is_written_over_before_it_is_read_is_not_remembered(pair, c
 def test_a_fresh_clip_is_hashed_when_it_is_identified_and_when_it_was_read(pair, clip, tmp_path, monkeypatch):
     path, hashed = tmp_path / "clip.mp4", []
     shutil.copy(clip.video, path)
-    real = content._file_digest
-    monkeypatch.setattr(content, "_file_digest", lambda path: hashed.append(path) or real(path))
+    real = content.file_digest
+    monkeypatch.setattr(content, "file_digest", lambda path: hashed.append(path) or real(path))
     decoder = DecodeLoop(load_target(str(pair.target), "cpu"), prefixes=PrefixCache(1 << 30))
     first, again = (decoder.generate([cd.Request("why?", path, max_new_tokens=3)])[0] for _ in range(2))
     assert again.stats.cached_tokens > first.stats.cached_tokens

@@ -147,8 +147,8 @@ def test_a_large_file_is_hashed_while_its_first_request_goes_on(tmp_path, digest
     path, threads = tmp_path / "a.mp4", []
     path.write_bytes(b"longer than that")
     monkeypatch.setattr(content, "MOST_AT_ONCE", 8)
-    real = content._file_digest
-    monkeypatch.setattr(content, "_file_digest", lambda path: threads.append(current_thread()) or real(path))
+    real = content.file_digest
+    monkeypatch.setattr(content, "file_digest", lambda path: threads.append(current_thread()) or real(path))
     assert digests.of(path) is None  # fresh: no digest of it would last
     assert not threads
     monkeypatch.setattr(content, "SETTLED_NS", -SETTLED_NS)
@@ -169,8 +169,8 @@ def test_a_large_file_that_changes_while_it_is_hashed_has_no_content(tmp_path, d
     path.write_bytes(b"longer than that")
     monkeypatch.setattr(content, "MOST_AT_ONCE", 8)
     monkeypatch.setattr(content, "SETTLED_NS", -SETTLED_NS)
-    real = content._file_digest
-    monkeypatch.setattr(content, "_file_digest", lambda path: went_on.wait(10) and real(path))
+    real = content.file_digest
+    monkeypatch.setattr(content, "file_digest", lambda path: went_on.wait(10) and real(path))
     assert digests.of(path) is None
     other = tmp_path / "b.mp4"
     other.write_bytes(b"another large one")

@@ -173,7 +173,9 @@ def test_files_are_hashed_in_threads_of_their_own(loader, tmp_path, monkeypatch)
     """So that none of the shared ones, in which uploads are kept and pictures packed, waits for the disk."""
     (tmp_path / "clip.mp4").write_bytes(b"x")
     names = []
-    monkeypatch.setattr(media_files, "_hashed", lambda path: names.append(threading.current_thread().name) or b"digest")
+    monkeypatch.setattr(
+        media_files, "file_digest", lambda path: names.append(threading.current_thread().name) or b"digest"
+    )
     asyncio.run(loader.files._digest(tmp_path / "clip.mp4", "x"))
     assert names[0].startswith("hash")
 

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Any, Self, cast
 
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
@@ -268,7 +267,8 @@ class EdgeClient:
         except InvalidStatus as error:
             if error.response.status_code in (429, 503):  # after a cut, the lost connection may count for a while
                 raise ConnectionError("the server takes no more edges, of this key or at all, or shuts down") from None
-            raise CrossdraftError(_refusal(str(self._address), error.response.status_code)) from None
+            absent = f"No edge is served at {self._address}; start the server with --drafter edge, and check its name."
+            raise self._address.refusal(error.response.status_code, absent) from None
         except (InvalidHandshake, ConnectionClosed) as error:  # a server that hangs up raises either
             hint = (
                 "it may want a certificate (--cert)" if self._address.context else "if it speaks TLS, ask it as wss://…"
@@ -368,9 +368,7 @@ class EdgeClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _send(self, frame: Frame) -> None:
@@ -399,12 +397,3 @@ class EdgeClient:
             drafting.cut()
         self._connection = None
         self._held.close()
-
-
-def _refusal(address: str, status: int) -> str:
-    match status:
-        case 401:
-            return "The server refuses the API key; give its own with --key or CROSSDRAFT_KEY."
-        case 403 | 404:
-            return f"No edge is served at {address}; start the server with --drafter edge, and check its name."
-    return f"The server refuses the connection to {address} (status {status}); see its log."

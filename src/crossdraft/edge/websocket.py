@@ -74,3 +74,19 @@ class ServerAddress:
             ) from None
         except InvalidURI:
             raise CrossdraftError(f"{self} is no address; give ws://HOST:PORT or wss://HOST.") from None
+
+    def refusal(self, status: int, absent: str) -> CrossdraftError:
+        """The error for an HTTP status with which the server refuses the connection.
+
+        Args:
+            status: the status.
+            absent: sentence for a server without the route.
+        """
+        match status:
+            case 401:
+                return CrossdraftError("The server refuses the API key; give its own with --key or CROSSDRAFT_KEY.")
+            case 403 | 404:
+                return CrossdraftError(absent)
+            case 429 | 503:
+                return CrossdraftError(f"The server {self} is full (status {status}); ask again later.")
+        return CrossdraftError(f"The server refuses the connection to {self} (status {status}); see its log.")

@@ -74,7 +74,7 @@ class Content:
 
     def _fresh_same(self) -> bool:
         try:
-            return all(_file_digest(path) == digest for path, digest in self.fresh)
+            return all(file_digest(path) == digest for path, digest in self.fresh)
         except OSError:
             return False
 
@@ -142,7 +142,7 @@ class ContentDigests:
             if settled:
                 self._hash_elsewhere(path, version)
             raise NoDigestError(str(path))
-        known, found = found is not None, found or _file_digest(path)
+        known, found = found is not None, found or file_digest(path)
         files.append((path, version, None if settled or known else found))
         if settled and not known:
             self._remember(version, found)
@@ -165,7 +165,7 @@ class ContentDigests:
 
         def hash_file() -> None:
             try:
-                digest = _file_digest(path)
+                digest = file_digest(path)
             except OSError as error:
                 log.info("%s could not be hashed: %s", path, error)
                 return
@@ -184,7 +184,8 @@ class ContentDigests:
         )  # fmt: skip
 
 
-def _file_digest(path: Path) -> bytes:
+def file_digest(path: Path) -> bytes:
+    """SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
 

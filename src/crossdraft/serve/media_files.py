@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from crossdraft.data_url import MOST_HEAD, DataUrl, data_url, scheme_of
-from crossdraft.engine.content import SETTLED_NS
+from crossdraft.engine.content import SETTLED_NS, file_digest
 from crossdraft.serve.budget import MediaShare
 from crossdraft.serve.errors import bad_request
 from crossdraft.serve.fetch import Fetcher
@@ -180,7 +180,7 @@ class MediaFiles:
         return known
 
     async def _hash(self, path: Path) -> bytes:
-        return await asyncio.get_running_loop().run_in_executor(self._hashing, _hashed, path)
+        return await asyncio.get_running_loop().run_in_executor(self._hashing, file_digest, path)
 
     def _new_of(self, scope: MediaScope) -> Path:
         path = self.new()
@@ -200,8 +200,3 @@ def data_of(url: str, param: str) -> DataUrl:
             f"The data: address has no comma within {MOST_HEAD} characters; write data:video/mp4;base64,….", param
         )
     return found
-
-
-def _hashed(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()

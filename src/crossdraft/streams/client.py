@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
@@ -85,7 +84,8 @@ class WatchClient:
         try:
             self._connection = self._held.enter_context(self._address.connect(MOST_MESSAGE))
         except InvalidStatus as error:
-            raise CrossdraftError(_refusal(str(self._address), error.response.status_code)) from None
+            absent = f"No streams are watched at {self._address}; check its name, and which server runs there."
+            raise self._address.refusal(error.response.status_code, absent) from None
         except (InvalidHandshake, OSError, EOFError) as error:
             raise CrossdraftError(
                 f"The server {self._address} cannot be reached ({error}); check the address, and the certificates."
@@ -127,18 +127,5 @@ class WatchClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _refusal(address: str, status: int) -> str:
-    match status:
-        case 401:
-            return "The server refuses the API key; give its own with --key or CROSSDRAFT_KEY."
-        case 404 | 403:
-            return f"No streams are watched at {address}; check its name, and which server runs there."
-        case 429 | 503:
-            return f"The server {address} takes no more streams now (status {status}); ask again later."
-    return f"The server refuses the connection to {address} (status {status}); see its log."
