@@ -47,7 +47,7 @@ def words(request):
 @pytest.mark.parametrize("suffix", [".srt", ".vtt"])
 def test_subtitles_are_read_without_their_times(tmp_path, suffix):
     path = tmp_path / f"clip{suffix}"
-    path.write_text(("WEBVTT\n\n" if suffix == ".vtt" else "") + SUBTITLES)
+    path.write_text("\ufeff" + ("WEBVTT\n\n" if suffix == ".vtt" else "") + SUBTITLES)
     assert read_hint(path).split("\n") == ["The train to Harrow leaves at noon.", "", "Mind the gap."]
 
 

@@ -11,7 +11,6 @@ from crossdraft.engine.reference import full_forward
 from crossdraft.engine.request import Request
 from crossdraft.engine.structure import masked
 from crossdraft.engine.target import Target
-from crossdraft.engine.tree import DraftTree
 
 T = TypeVar("T")
 
@@ -51,9 +50,9 @@ def first_difference(left: Sequence[int], right: Sequence[int]) -> int:
 def top2_gap(target: Target, request: Request, prefix: Sequence[int]) -> float:
     """Gap in logits between the target's first and second choice after an answer's prefix, as its structure allows."""
     logits = full_forward(target, target.prepare(request), prefix)
-    if (structure := request.structure) is not None:
+    if (structure := request.constraint) is not None:
         masks = structure.begin(target.text, target.vocab_size, target.defaults.eos)
         masks.commit(prefix)
-        logits = masked(logits, masks.masks(DraftTree.empty())[0].to(logits.device))
+        logits = masked(logits, masks.mask().to(logits.device))
     first, second = torch.topk(logits.double(), 2).values.tolist()
     return first - second

@@ -18,7 +18,7 @@ def read_text(path: Path) -> str:
         CrossdraftError: the file cannot be read, or is no text.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = "it is no text" if isinstance(error, UnicodeDecodeError) else error.strerror
         raise CrossdraftError(f"Cannot read {path}: {why}; check the path.") from None

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import crossdraft as cd
 from crossdraft.drafters.ngram.drafter import NgramDrafter
@@ -112,9 +112,10 @@ def test_hints_are_quoted_and_do_not_begin():
 
 
 def test_late_hints_join_when_they_come():
-    late, lost = Future(), Future()
-    texts = after("It says: the train", hints=[late, lost])
+    late, lost, cancelled = Future(), Future(), Future()
+    texts = after("It says: the train", hints=[late, lost, cancelled])
     assert likeliest(texts) == ""
+    cancelled.cancel()
     late.set_result("the train to Harrow leaves at noon")
     lost.set_exception(OSError("no engine"))
     texts.draft(4)
@@ -275,7 +276,7 @@ def test_a_request_without_texts_is_drafted_for_as_before(target, asked, truths)
 
 def test_what_followed_is_in_the_statistics(target, asked, truths):
     text = target.decode(truths[0])
-    count = len(drafts_from_texts(replace(asked[0], hints=[text]), target.text, target.eos)._tokens) - 2  # gaps
+    count = len(drafts_from_texts(replace(asked[0], hints=[text]), target, target.eos)._tokens) - 2  # gaps
     (found,) = answered(target, [replace(asked[0], predictions=[text])])
     said = [token for token in found.tokens if token not in target.eos]
     assert found.stats.predicted == count
@@ -326,7 +327,7 @@ def test_predictions_of_structured_answers(target, asked):
 def test_free_drafts_are_as_long_as_they_repay(target, asked):
     job = Job(0, replace(asked[0], predictions=["one two three four five six seven eight nine ten"]))
     state = RequestState(job, rule_for(None, Sampling()))
-    state.texts = drafts_from_texts(job.request, target.text, target.eos)
+    state.texts = drafts_from_texts(job.request, target, target.eos)
     cost = CostModel()
     for tokens in (1, 9, 17, 33):
         cost.saw_pass(1, tokens, 0.01 + 4e-3 * tokens)
@@ -356,7 +357,27 @@ def test_bad_texts_are_refused(given, said):
 
 def test_special_tokens_of_a_text_are_not_drafted(target, asked):
     special = next(iter(target.text.special.values()))
-    texts = drafts_from_texts(replace(asked[0], predictions=[f"A car{special} waits."]), target.text, target.eos)
+    texts = drafts_from_texts(replace(asked[0], predictions=[f"A car{special} waits."]), target, target.eos)
     assert GAP in texts._tokens.tolist()[:-2]
     assert target.text.special.keys().isdisjoint(texts.draft(32).tree.tokens)
     assert texts.draft(0) == Draft(DraftTree.empty())
+
+
+def test_a_prediction_never_drafts_what_the_target_cannot_read(target, asked, truths):
+    """Not a visual placeholder that is no special token, nor an id beyond the head: an answer would fail."""
+    tokenizer = AutoTokenizer.from_pretrained(target.source)
+    while len(tokenizer) <= target.vocab_size:
+        tokenizer.add_tokens([f"<extra_{len(tokenizer)}>"])
+    beyond = tokenizer.convert_ids_to_tokens(target.vocab_size)
+    (placeholder, *_) = target.traits.visual_ids
+    shown = {one: spelt for one, spelt in target.text.special.items() if one != placeholder}
+    spelt = target.text.special[placeholder]
+    other = target.reading()
+    other.text = replace(target.text, special=shown, tokenizer=tokenizer)
+    for text in (beyond, spelt):
+        request = replace(asked[0], predictions=[f"{text} {text}"])
+        drafted = drafts_from_texts(request, other, target.eos).draft(32).tree.tokens
+        assert placeholder not in drafted
+        assert max(drafted, default=0) < target.vocab_size
+        (found,) = answered(other, [request])
+        assert found.tokens == truths[0]

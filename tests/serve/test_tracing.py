@@ -29,3 +29,14 @@ def test_a_request_is_a_span_with_the_models_work_below_it(start):
     assert "target prepare" in {one.name for one in inner}
     assert all(outer.start_time <= one.start_time <= one.end_time <= outer.end_time for one in inner)
     assert next(one for one in spans if one.name == "GET /nothing").attributes["crossdraft.status"] == 404
+
+
+def test_the_tokens_of_several_answers_are_counted_together(start):
+    server, kept = start(), InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    server.service.spans = SpanRecorder("reference", provider)
+    found = server.post(body(max_tokens=4, n=2, temperature=1.0, seed=1, ignore_eos=True))
+    assert found.json()["usage"]["completion_tokens"] == 8
+    (outer,) = (one for one in kept.get_finished_spans() if one.name == "POST /v1/chat/completions")
+    assert outer.attributes["gen_ai.usage.output_tokens"] == 8

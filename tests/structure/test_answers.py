@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
@@ -12,6 +13,7 @@ from llguidance.hf import from_tokenizer
 from transformers import AutoTokenizer, LogitsProcessor
 
 import crossdraft as cd
+from crossdraft.engine.accept import Acceptance, Rule
 from crossdraft.engine.drafter import Budget, Draft, Needs
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.noise import Noise
@@ -270,9 +272,11 @@ def test_settings_that_leave_no_token_are_refused(target, frames):
 def test_a_token_that_is_suppressed_counts_as_forbidden(target, frames):
     """Where the structure leaves no other token, at the root or behind it, the request ends with the sentence."""
     masks = STRUCTURES["choice"].begin(target.text, target.vocab_size, target.defaults.eos)
-    first = masks.masks(DraftTree.empty())[0].nonzero()[:, 0].tolist()
+    first = masks.mask().nonzero()[:, 0].tolist()
     asked = Request("what?", frames, structure=Structure.choice(["xyz"]), max_new_tokens=LONG)
     inner = masks.tokenizer.tokenize_str("xyz")[-1]
+    unknown = replace(asked, sampling=Sampling(suppress_tokens=(target.vocab_size + 1,)))  # as in `transformers`
+    assert answered(target, None, [unknown])[0].text == "xyz"
     for request in (
         replace(asked, structure=STRUCTURES["choice"], sampling=Sampling(suppress_tokens=tuple(first))),
         replace(asked, sampling=Sampling(suppress_tokens=(inner,))),
@@ -338,17 +342,118 @@ def test_a_draft_into_a_branch_that_the_library_cannot_follow_costs_nothing(targ
     masks = POISONED.begin(target.text, target.vocab_size, target.defaults.eos)
     yes, no = (masks.tokenizer.tokenize_str(word) for word in ("yes", "no"))
     for tree in (DraftTree.chain(yes), DraftTree.from_paths([yes, no])):
-        rows = masks.masks(tree)
-        assert rows[0, no[0]]
-        assert not rows[tree.follow(yes)[-1] + 1].any()
+        assert masks.mask()[no[0]]
+        masks.allowed(tree)
+        assert not [masks.mask(yes[: 1 + at]) for at in range(len(yes))][-1].any()
+        assert not masks.allows(yes, no[0])
+        assert masks.mask()[no[0]]
     masks.forced(16)
     masks.commit(no)
-    assert masks.masks(DraftTree.empty())[0].nonzero()[:, 0].tolist() == sorted(target.eos)
+    assert masks.mask().nonzero()[:, 0].tolist() == sorted(target.eos)
 
 
 def test_one_answer_does_not_spoil_the_next(target):
     """What a lexer has learned, errors included, is its answer's own."""
     spoilt = POISONED.begin(target.text, target.vocab_size, target.defaults.eos)
-    spoilt.masks(DraftTree.chain(spoilt.tokenizer.tokenize_str("yes")))
+    spoilt.mask(spoilt.tokenizer.tokenize_str("yes"))
     fresh = POISONED.begin(target.text, target.vocab_size, target.defaults.eos)
-    assert fresh.masks(DraftTree.empty())[0].any()
+    assert fresh.mask().any()
+
+
+# -- which masks are made -------------------------------------------------------------------------------------------
+
+
+def counted(monkeypatch):
+    """The paths whose masks are made from now on."""
+    made, mask = [], GrammarMasks.mask
+    monkeypatch.setattr(GrammarMasks, "mask", lambda self, path=(): made.append([*path]) or mask(self, path))
+    return made
+
+
+@pytest.mark.parametrize("branching", [False, True])
+def test_masks_are_made_along_the_answer_alone(target, frames, monkeypatch, branching):
+    """Of a tree's nodes those that are taken."""
+    for name, structure in STRUCTURES.items():
+        for sampling in (Sampling(), Sampling(temperature=1.0, seed=3)):
+            request = Request("what?", frames, structure=structure, max_new_tokens=LONG, sampling=sampling)
+            (alone,) = answered(target, None, [request])
+            made = counted(monkeypatch)
+            (found,) = answered(target, Teller(alone.tokens, branching), [request])
+            monkeypatch.undo()
+            assert found.tokens == alone.tokens
+            places = found.stats.rounds + found.stats.accepted
+            assert places < found.stats.rounds + found.stats.drafted, name
+            assert len(made) <= places if sampling.greedy else len(made) == places, name
+
+
+def test_a_greedy_answer_needs_no_mask_where_the_likeliest_token_is_allowed(target, frames, monkeypatch):
+    structure, made = Structure.regex("[a-z ]{9}"), counted(monkeypatch)
+    request = Request("what?", frames, structure=structure)
+    state = RequestState(Job(0, request), rule_for(None, request.sampling))
+    state.masks = masks = structure.begin(target.text, target.vocab_size, target.defaults.eos)
+    *said, digit = masks.tokenizer.tokenize_str("two c2")
+    logits = torch.zeros(1 + len(said), target.vocab_size)
+    for row, token in enumerate((*said, digit)):
+        logits[row, token] = 9
+    accepted = state.verify(DraftTree.chain(said), logits)
+    assert accepted.path == tuple(range(len(said)))
+    assert made == [said]
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_what_is_allowed_without_a_mask_is_what_the_mask_allows(target, name):
+    """Every token at every place of some texts: a token may only be left to the mask."""
+    draws, known = torch.Generator().manual_seed(0), 0
+    for _ in range(6):
+        masks, path = STRUCTURES[name].begin(target.text, target.vocab_size, target.defaults.eos), []
+        while len(path) < 12:
+            mask = masks.mask(path)
+            allowed = [token for token in range(target.vocab_size) if masks.allows(path, token)]
+            assert mask[allowed].all()
+            known += len(allowed)
+            path.append(int(torch.multinomial(mask.float(), 1, generator=draws)))
+            if path[-1] in target.eos:
+                assert mask[path[-1]]
+                break
+            if torch.rand((), generator=draws) < 0.3:
+                masks.commit(path)
+                path = []
+    assert known
+
+
+def test_a_draft_whose_masks_take_long_ends_no_answer(target, frames, monkeypatch):
+    """The limit is the root's; behind it a round ends early."""
+    request = Request("what?", frames, structure=STRUCTURES["schema"], max_new_tokens=LONG)
+    drawn = replace(request, sampling=Sampling(temperature=1.0, seed=2))
+    alone = [answered(target, None, [one])[0].tokens for one in (request, drawn)]
+    bits = GrammarMasks._bits
+
+    def slow(self, matcher):
+        until = time.thread_time() + 0.05 * (matcher is not self.matcher)
+        while time.thread_time() < until:
+            pass
+        return bits(self, matcher)
+
+    monkeypatch.setattr(GrammarMasks, "_bits", slow)
+    monkeypatch.setattr("crossdraft.structure.masks.ROUND_S", 0.04)
+    for one, truth in zip((request, drawn), alone, strict=True):
+        (found,) = answered(target, Teller(truth, branching=True), [one])
+        assert found.tokens == truth
+
+
+def test_rules_that_read_logits_get_the_targets_own(target, frames):
+    """Not the masked ones, most of which are minus infinity."""
+    seen = []
+
+    def verify(tree, probs, generator, logits):
+        seen.append((logits, probs))
+        return Acceptance((), int(probs[0].argmax()))
+
+    request = Request("what?", frames, structure=STRUCTURES["choice"], sampling=Sampling(temperature=1.0, seed=1))
+    state = RequestState(Job(0, request), Rule("reads", False, False, verify, reads_logits=True))
+    state.masks = STRUCTURES["choice"].begin(target.text, target.vocab_size, target.defaults.eos)
+    logits = torch.randn(1, target.vocab_size)
+    state.verify(DraftTree.empty(), logits)
+    ((given, probs),) = seen
+    assert torch.equal(given, logits)
+    assert (probs == 0).any()

@@ -11,7 +11,7 @@ import crossdraft as cd
 from crossdraft.engine.detokenize import TokenText
 from crossdraft.errors import CrossdraftError
 from crossdraft.structure import structure as module
-from crossdraft.structure.structure import MOST_TEXT, Structure
+from crossdraft.structure.structure import MOST_OF, Structure
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +29,14 @@ def begun(structure, text):
     [
         (lambda: Structure("xml", "<a>"), "Unknown kind 'xml'"),
         (lambda: Structure.json('{"type": '), "JSON schema cannot be read"),
-        (lambda: Structure.json({"type": object}), "JSON schema is no JSON"),
+        (lambda: Structure.json({"type": object}), "JSON schema cannot be read"),
         (lambda: Structure.choice([]), "choice is []"),
         (lambda: Structure.choice("yes"), "give a list of texts"),
         (lambda: Structure.choice(["a", ""]), "none of them empty"),
         (lambda: Structure.choice(["a"] * 1025), "1,025 texts"),
-        (lambda: Structure.regex("a" * (MOST_TEXT + 1)), "65,537 characters"),
+        (lambda: Structure.regex("a" * (MOST_OF["regex"] + 1)), "16,385 characters"),
+        (lambda: Structure.regex(5), "regex is 5; give a string"),
+        (lambda: Structure.grammar(None), "grammar is None; give a string"),
         (lambda: Structure.grammar("a" * 4097), "4,097 characters"),
         (lambda: cd.Request("what?", structure={"type": "object"}), "give a crossdraft.Structure"),
         (lambda: cd.Request("what?", structure=Structure.json(), ignore_eos=True), "leave out ignore_eos"),
@@ -54,6 +56,12 @@ def test_what_is_no_structure_is_refused_at_once(make, part):
         (Structure.json({"allOf": [{"type": "string"}, {"type": "integer"}]}), "Unsatisfiable schema"),
         (Structure.json({"items": [{"multipleOf": 123456789}]}), "multipleOf is 123456789"),
         (Structure.json({"multipleOf": 1e-9}), "multipleOf is 1e-09"),
+        (Structure.json({"multipleOf": 999.999}), "multipleOf is 999.999"),
+        (Structure.json({"pattern": "a?" * 9000}), "a text in it has 18,000 characters, and 16,384 are the limit"),
+        (Structure.json({"patternProperties": {"a?" * 9000: {}}}), "a text in it has 18,000 characters"),
+        (Structure.grammar('start: "a" %json {"items": {"multipleOf": 123456789}}'), "multipleOf is 123456789"),
+        (Structure.grammar('start: %json {"multiple\\u004ff" : 99999989}'), "multipleOf is 99999989"),
+        (Structure.grammar('{"grammars": [{"json_schema": {"multipleOf": 99999989}}]}'), "multipleOf is 99999989"),
         (Structure.json({"$ref": "http://localhost/a.json"}), "does not fetch resources"),
         (Structure.regex("(a"), "regex cannot be used: unclosed group."),
         (Structure.regex("(?=a)b"), "look-around"),
@@ -70,7 +78,7 @@ def test_what_the_library_cannot_compile_is_refused_with_its_words(structure, pa
 
 def test_a_grammar_may_be_llama_cpps(text):
     masks = begun(Structure.grammar('root ::= "yes" | "no"'), text)
-    assert {masks.tokenizer.decode_str([token]) for token in masks.masks(_empty())[0].nonzero()[:, 0].tolist()} <= {
+    assert {masks.tokenizer.decode_str([token]) for token in masks.mask().nonzero()[:, 0].tolist()} <= {
         "y", "n", "ye", "yes", "no",
     }  # fmt: skip
 
@@ -93,6 +101,8 @@ def nested(depth):
         Structure.json({"anyOf": [{"enum": [f"{i}-{j}" for j in range(60)]} for i in range(100)]}),
         Structure.regex("((a{1,1000}){1,1000}){1,1000}"),
         Structure.regex("(.*a.{200}b.*){5}"),
+        Structure.regex("a?" * 5400 + "a" * 5400),
+        Structure.json({"pattern": "^" + "(a|b)?" * 5000 + "a" * 5000 + "$"}),
         Structure.json(nested(400)),
         Structure.grammar("start: a\n" + "\n".join(f"a{i}: a{i + 1} a{i + 1}" for i in range(250))),
         Structure.grammar("start: a0\n" + "\n".join(f"a{i}: a{i + 1}" for i in range(330)) + '\na330: "x"'),
@@ -105,7 +115,7 @@ def test_bombs_end_in_seconds(structure, text):
     start = time.process_time()
     with contextlib.suppress(CrossdraftError):
         masks = begun(structure, text)
-        masks.masks(_empty())
+        masks.mask()
         masks.forced(32)
     assert time.process_time() - start < 10
 
@@ -167,4 +177,36 @@ def test_no_structure_asks_for_a_special_token(text):
     ids = " | ".join(f"<[{token}]>" for token in special if token < 316)
     masks = begun(Structure.grammar(f'start: "a" ({ids}) "b"'), spelt)
     masks.commit(masks.tokenizer.tokenize_str("a"))
-    assert not masks.masks(_empty())[0].any()
+    with pytest.raises(CrossdraftError, match="no token may come"):
+        masks.mask()
+
+
+ADDED = "<tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("structure", "written"),
+    [
+        (Structure.choice([f"{ADDED}x"]), f"{ADDED}x"),
+        (Structure.choice([f"a {ADDED}{ADDED}", "no"]), f"a {ADDED}{ADDED}"),
+        (Structure.regex("<tool[_]call>(yes)"), f"{ADDED}yes"),
+        (Structure.grammar(f'start: "{ADDED}" "b"'), f"{ADDED}b"),
+        (Structure.json({"const": {ADDED: f"a{ADDED}"}}), f'{{"{ADDED}":"a{ADDED}"}}'),
+    ],
+)
+def test_text_of_an_added_token_is_written_in_other_tokens(pair, structure, written):
+    """What an added token spells is text like any other; the token itself is none."""
+    tokenizer = AutoTokenizer.from_pretrained(pair.target)
+    tokenizer.add_tokens([ADDED])
+    added = tokenizer.convert_tokens_to_ids(ADDED)
+    masks = structure.begin(TokenText(tokenizer.decode, tokenizer=tokenizer), len(tokenizer), [315])
+    said = b""
+    while said != written.encode():
+        drafted, row = masks.forced(8), masks.mask()
+        assert not row[added]
+        assert added not in drafted.tokens
+        ways = {token: masks.tokenizer.decode_bytes([token]) for token in row.nonzero()[:, 0].tolist() if token != 315}
+        token = next(one for one, text in ways.items() if written.encode().startswith(said + text))
+        masks.commit([token])
+        said += ways[token]
+    assert masks.mask().nonzero()[:, 0].tolist() == [315]

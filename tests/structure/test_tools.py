@@ -153,10 +153,10 @@ def test_a_grammar_takes_the_published_text(target, tokenizer, form):
     masks = Tools(TOOLS, "required", form=form).begin(target.text, target.vocab_size, target.defaults.eos)
     tokens = tokenizer(WRITTEN[form], add_special_tokens=False)["input_ids"]
     for at, token in enumerate(tokens):
-        row = masks.masks(DraftTree.empty())[0]
+        row = masks.mask()
         assert row[token], tokenizer.decode(tokens[: at + 1])
         masks.commit([token])
-    row = masks.masks(DraftTree.empty())[0]
+    row = masks.mask()
     assert all(row[end] for end in target.defaults.eos)
     reader, _ = Tools(TOOLS, form=form).reader(target.text)
     assert reader.push(tokenizer.decode(tokens), last=True) == ""
@@ -170,7 +170,7 @@ def test_the_schema_holds_in_each_form(target, tokenizer):
         for old, new in wrong:
             masks = Tools(TOOLS, "required", form=form).begin(target.text, target.vocab_size, target.defaults.eos)
             ids = tokenizer(text.replace(old, new), add_special_tokens=False)["input_ids"]
-            assert not all(masks.masks(DraftTree.empty())[0][one] and masks.commit([one]) is None for one in ids), form
+            assert not all(masks.mask()[one] and masks.commit([one]) is None for one in ids), form
 
 
 @pytest.mark.parametrize(

@@ -117,12 +117,13 @@ class Dice:
         return sample_one(weights, self.generator)
 
 
-def follow(tree: DraftTree, wanted: Callable[[int, int], int]) -> Acceptance:
-    """Accept the path of the target's own tokens: `wanted(node, depth)` after a node, depth 0 being `ROOT`'s."""
+def follow(tree: DraftTree, wanted: Callable[[int, int], int | None]) -> Acceptance:
+    """Accept the path of the target's own tokens, `wanted(node, depth)`; `None` after a node: its token is the last."""
     path: list[int] = []
     node = ROOT
     while True:
-        token = wanted(node, len(path))
+        if (token := wanted(node, len(path))) is None:
+            return Acceptance(tuple(path[:-1]), tree.tokens[node])
         node = next((child for child in tree.children(node) if tree.tokens[child] == token), ROOT)
         if node == ROOT:
             return Acceptance(tuple(path), token)

@@ -143,7 +143,7 @@ class Opening:
             if (structure := state.request.constraint) is not None:
                 state.masks = structure.begin(target.text, target.vocab_size, target.defaults.eos)
             ends = {*state.ends, *(() if state.request.ignore_eos else target.eos)}
-            state.texts = drafts_from_texts(state.request, target.text, ends)
+            state.texts = drafts_from_texts(state.request, target, ends)
         return made
 
     def _encode(self, encoding: Encoding) -> list[Encoded]:

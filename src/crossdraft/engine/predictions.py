@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossdraft.engine.detokenize import TokenText
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.request import MOST_TEXT, Request
+from crossdraft.engine.target import Target
 from crossdraft.engine.tree import ROOT, DraftTree
 
 GAP = -1  # behind a text, and in place of special tokens: nothing is copied from there
@@ -83,7 +83,9 @@ class TextDrafts:
         """The likeliest `nodes` nodes, likeliest first; none where the answer is away from all texts."""
         if done := [hint for hint in self._late if hint.done()]:
             self._late = [hint for hint in self._late if hint not in done]
-            self._add([self._encode(hint.result()[:MOST_TEXT]) for hint in done if hint.exception() is None])
+            self._add(
+                [self._encode(one.result()[:MOST_TEXT]) for one in done if not (one.cancelled() or one.exception())]
+            )
         expected, _ = self._expected()
         at: dict[tuple[int, int], int] = {}
         probs: list[float] = []
@@ -122,21 +124,22 @@ class TextDrafts:
         self._ratios = np.minimum(RATIO, len(self._tokens) / (1 + counts[kinds]))
 
 
-def drafts_from_texts(request: Request, text: TokenText, ends: Collection[int]) -> TextDrafts | None:
+def drafts_from_texts(request: Request, target: Target, ends: Collection[int]) -> TextDrafts | None:
     """Drafts from a request's predictions and hints; `None` if it has none, or the target's tokenizer is not here.
 
     Args:
         request: the request.
-        text: the target's side of the tokenizer.
+        target: the target, which knows its tokenizer, and the ids that are no text.
         ends: ids that end its answer.
     """
-    tokenizer: Any = text.tokenizer
+    tokenizer: Any = target.text.tokenizer
     if tokenizer is None or not any((*request.predictions, *request.hints)):  # empty ones are none
         return None
 
     def encode(given: str) -> list[int]:
         ids: list[int] = tokenizer(given, add_special_tokens=False, verbose=False)["input_ids"]
-        return [GAP if token in text.special else token for token in ids]
+        silent = target.text.special.keys() | target.reserved
+        return [GAP if token in silent or token >= target.vocab_size else token for token in ids]
 
     usual: int | None = tokenizer.eos_token_id
     end = usual if usual in ends else min(ends, default=None)

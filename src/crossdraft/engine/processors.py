@@ -123,8 +123,7 @@ class TreeProcessors:
             self._structure.masks = masks
             processed = self._processors(ids.clone(), scores.clone())  # some work in place, and are called again
             if masks is not None:
-                lost = torch.tensor(impossible(processed != -torch.inf), device=processed.device)
-                processed = processed.masked_fill(lost[:, None], torch.nan)
+                processed[impossible(processed != -torch.inf)] = torch.nan
         except Exception as error:
             if len(ids) > 1:
                 parts = [slice(i, i + 1) for i in range(len(ids))]
@@ -153,8 +152,8 @@ class _Masked(LogitsProcessor):
         return scores if self.masks is None else masked(scores, self.masks)
 
 
-def impossible(possible: Tensor) -> list[bool]:
-    """[1 + n] whether a structure leaves no token in a row that the other settings do not forbid.
+def impossible(possible: Tensor) -> Tensor:
+    """[1 + n] bool, true where a structure leaves no token in a row that the other settings do not forbid.
 
     Args:
         possible: [1 + n, V] bool, true for the tokens that neither of them forbids.
@@ -162,7 +161,7 @@ def impossible(possible: Tensor) -> list[bool]:
     Raises:
         CrossdraftError: the first row, the root's, is such a row.
     """
-    lost: list[bool] = (~possible.any(-1)).tolist()
+    lost = ~possible.any(-1)
     if lost[0]:
         raise CrossdraftError(
             "The request's other settings (such as min_new_tokens or bad_words_ids) forbid every token that its "
@@ -171,21 +170,13 @@ def impossible(possible: Tensor) -> list[bool]:
     return lost
 
 
-def verify_tree(
-    rule: Rule,
-    tree: DraftTree,
-    warped: Tensor,
-    noise: Noise,
-    logits: Tensor | None = None,
-    lost: Sequence[bool] | None = None,
-) -> Acceptance:
-    """Verify a tree, some rows of whose `warped` [1 + n, V] are `lost`: no token may come there, or nobody knows which.
+def verify_tree(rule: Rule, tree: DraftTree, warped: Tensor, noise: Noise, logits: Tensor | None = None) -> Acceptance:
+    """Verify a tree, some rows of whose `warped` [1 + n, V] have NaN: no token may come there, or nobody knows which.
 
-    By default those with NaN, as `TreeProcessors.warp_tree` makes them. Nodes after the node of such a row are not
-    verified. If that node is accepted, its token is the round's last: in the next round it is the root, where the
-    processor fails as for the target alone, unless the answer has ended.
+    Nodes after the node of such a row are not verified. If that node is accepted, its token is the round's last: in the
+    next round it is the root, where the processor fails as for the target alone, unless the answer has ended.
     """
-    lost = warped.isnan().any(-1).tolist() if lost is None else lost
+    lost: list[bool] = warped.isnan().any(-1).tolist() if len(tree) else []
     if not any(lost):
         return rule(tree, warped, noise, logits)
     kept: list[int] = []

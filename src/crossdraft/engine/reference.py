@@ -42,7 +42,7 @@ def generate(
     prompt, accept = target.prepare(request), rule_for(rule, request.sampling)
     limit = request.max_new_tokens or target.defaults.limit(len(prompt), target.context)
     ends = {*request.stop_token_ids, *(() if request.ignore_eos else target.eos)}
-    structure, answer = request.structure, list[int]()
+    structure, answer = request.constraint, list[int]()
     masks = None if structure is None else structure.begin(target.text, target.vocab_size, target.defaults.eos)
     states = [] if drafter is None else drafter.begin([request])
     while True:
@@ -50,7 +50,7 @@ def generate(
         tree = tree if masks is None else tree.keep(masks.allowed(tree))
         paths = [tree.path_tokens(node) for node in range(-1, len(tree))]  # -1 is the root, after the answer so far
         logits = torch.stack([full_forward(target, prompt, (*answer, *path)) for path in paths])
-        logits = logits if masks is None else masked(logits, masks.masks(tree))
+        logits = logits if masks is None else masked(logits, torch.stack([masks.mask(path) for path in paths]))
         warped = warp_tree(logits, tree, (*prompt.input_ids.tolist(), *answer), request.sampling, answer)
         accepted = accept(tree, warped, Noise(request.sampling.seed or 0, len(answer)))
         tokens = (*(tree.tokens[node] for node in accepted.path), accepted.bonus)

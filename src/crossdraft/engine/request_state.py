@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Acceptance, Rule
+from crossdraft.engine.accept import Acceptance, Rule, follow
 from crossdraft.engine.arrivals import VisualFuture
 from crossdraft.engine.cache import KVCache, KVPrefix
 from crossdraft.engine.cost_model import DraftDepth
@@ -279,21 +280,43 @@ class RequestState:
 
     def verify(self, tree: DraftTree, logits: Tensor) -> Acceptance:
         """Verify a tree, by raw logits [1 + n, V] at the root and at every node."""
-        noise, sampling = Noise(self.seed, len(self.tokens)), self.request.sampling
-        if self.masks is None:
-            if self.processors is None:
-                return self.rule(tree, warp_tree(logits, tree, self.context, sampling, self.tokens), noise, logits)
-            warped = self.processors.warp_tree(logits, tree, self.context)
-            return verify_tree(self.rule, tree, warped, noise, logits)
-        masks = self.masks.masks(tree)
+        if (masks := self.masks) is None:
+            return self._verified(tree, logits)
+        if self.rule.invariant:  # then masks are needed along the answer alone
+            return follow(tree, lambda node, _: self._next(masks, tree.path_tokens(node), logits[node + 1 : node + 2]))
+        paths = [tree.path_tokens(node) for node in range(ROOT, len(tree))]
+        return self._verified(tree, logits, torch.stack([masks.mask(path) for path in paths]))
+
+    def _next(self, masks: Masks, path: Sequence[int], logits: Tensor) -> int | None:
+        """The target's own token after a path that it takes, by raw logits [1, V]; `None` = the next round tells."""
+        nothing = DraftTree.empty()
+        try:
+            if self.request.sampling.greedy and self.processors is None:
+                likeliest = self._verified(nothing, logits, path=path).bonus
+                if masks.allows(path, likeliest):
+                    return likeliest
+            return self._verified(nothing, logits, masks.mask(path)[None], path).bonus
+        except CrossdraftError:  # the answer may have ended before
+            if not path:
+                raise
+        return None
+
+    def _verified(
+        self, tree: DraftTree, logits: Tensor, masks: Tensor | None = None, path: Sequence[int] = ()
+    ) -> Acceptance:
+        """Apply the rule to a tree behind the answer and a path, whose root and nodes have `masks` [1 + n, V]."""
+        context, answer = ([*self.context, *path], [*self.tokens, *path]) if path else (self.context, self.tokens)
+        noise, sampling = Noise(self.seed, len(answer)), self.request.sampling
+        masks = None if masks is None else to_device(masks, logits.device)
         if self.processors is not None:
-            warped = self.processors.warp_tree(logits, tree, self.context, to_device(masks, logits.device))
-            return verify_tree(self.rule, tree, warped, noise, logits)
-        masks[:, [token for token, bias in sampling.token_bias if bias == -math.inf]] = False
-        lost = impossible(masks)
-        logits = masked(logits, to_device(masks, logits.device))
-        warped = warp_tree(logits, tree, self.context, sampling, self.tokens)
-        return verify_tree(self.rule, tree, warped, noise, logits, lost)
+            return verify_tree(self.rule, tree, self.processors.warp_tree(logits, tree, context, masks), noise, logits)
+        if masks is None:
+            return self.rule(tree, warp_tree(logits, tree, context, sampling, answer), noise, logits)
+        forbidden = [token for token, bias in sampling.token_bias if bias == -math.inf and token < masks.shape[-1]]
+        masks[:, forbidden] = False
+        warped = warp_tree(masked(logits, masks), tree, context, sampling, answer)
+        warped[impossible(masks)] = torch.nan
+        return verify_tree(self.rule, tree, warped, noise, logits)
 
     def permitted(self, draft: Draft) -> Draft:
         """A draft without the nodes that the request's structure forbids.

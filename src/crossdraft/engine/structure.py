@@ -21,8 +21,12 @@ class Masks(Protocol):
         """The nodes that may come after their parents and all that is committed, in their order."""
         ...
 
-    def masks(self, tree: DraftTree) -> Tensor:
-        """[1 + n, V] bool, on the CPU: tokens that may come after the root and each allowed node; none elsewhere."""
+    def allows(self, path: Sequence[int], token: int) -> bool:
+        """True if `token` may come there, in a fraction of the time of `mask`; if false, `mask` decides."""
+        ...
+
+    def mask(self, path: Sequence[int] = ()) -> Tensor:
+        """[V] bool, on the CPU: tokens that may come after all that is committed and `path`; none if that may not."""
         ...
 
     def forced(self, nodes: int) -> DraftTree:

@@ -54,7 +54,7 @@ class SpanRecorder:
         if answer is not None:
             span.set_attribute("gen_ai.response.model", self._model)
             span.set_attribute("gen_ai.usage.input_tokens", answer.stats.prompt_tokens)
-            span.set_attribute("gen_ai.usage.output_tokens", answer.stats.new_tokens)
+            span.set_attribute("gen_ai.usage.output_tokens", facts.get("new_tokens", answer.stats.new_tokens))
             below = set_span_in_context(span)
             for one in answer.timeline.spans:
                 child = self._tracer.start_span(f"{one.lane} {one.name}", below, start_time=self._ns(one.start))

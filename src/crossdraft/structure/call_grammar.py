@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from crossdraft.structure.call_forms import CallForm, Schemas, is_text
-from crossdraft.structure.structure import Structure, _check_multiples
+from crossdraft.structure.structure import Structure, _check_schema
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -85,7 +85,7 @@ def call_grammar(form: CallForm, schemas: Schemas, marks: Mapping[str, int], *, 
 
     calls: list[str] = []
     for name, schema in schemas.items():
-        _check_multiples(schema)
+        _check_schema(schema)
         given = _json(schema) if form.keyed is None else arguments(schema, *form.keyed)
         calls.append(f"{literal(form.head.replace('NAME', name))} {given} {literal(form.tail)}")
     more = f"({literal(form.between or '')} call)*" if several and form.between is not None else ""

@@ -34,7 +34,7 @@ class GrammarMasks:
 
     Args:
         tokenizer: llguidance's form of the tokenizer.
-        first_bytes: [tokens] the first byte of each token.
+        byte_tokens: [256] the token of each byte.
         make: makes a matcher at the answer's beginning, and for JSON one of the structure without blanks: it knows
             what must come but for the blanks, which `Blanks` learns from the answer.
         vocabulary: number of the target's logits.
@@ -45,53 +45,68 @@ class GrammarMasks:
     def __init__(
         self,
         tokenizer: "LLTokenizer",
-        first_bytes: np.ndarray,
+        byte_tokens: NDArray[np.int64],
         make: "Callable[[], tuple[LLMatcher, LLMatcher | None]]",
         vocabulary: int,
         ends: Collection[int],
         reserved: Collection[int] = (),
     ) -> None:
-        self.tokenizer, self.first_bytes, self._make = tokenizer, first_bytes, make
+        self.tokenizer, self.byte_tokens, self._make = tokenizer, byte_tokens, make
         self.matcher, self.dense = make()
         self.vocabulary, self.ends = vocabulary, frozenset(ends)
         self._ends = self._packed(ends)
         self._text = ~self._packed({*ends, *reserved}) & self._packed(range(vocabulary))
         self._blanks = None if self.dense is None else Blanks()
         self._said: list[int] = []
+        self._ahead: tuple[list[int], LLMatcher | None] = [], None  # the last path that was asked for
+        self._spent_s = 0.0  # of a core, by this round's masks
 
     def allowed(self, tree: DraftTree) -> list[int]:
-        return sorted(node for node, _ in self._walk(tree))
+        found: list[int] = []
+        waiting = [(ROOT, self.matcher)]
+        while waiting:
+            node, matcher = waiting.pop()
+            for child in tree.children(node):
+                behind = matcher.deep_copy()
+                if tree.tokens[child] in self.ends:
+                    found += [child] if matcher.is_accepting() else []
+                elif behind.try_consume_tokens([tree.tokens[child]]):
+                    found.append(child)
+                    waiting.append((child, behind))
+        return sorted(found)
 
-    def masks(self, tree: DraftTree) -> Tensor:
-        # Where a node may not come, or the library fails, no token may: a round ends with that node at the latest.
-        found = np.zeros((1 + len(tree), len(self._ends)), dtype=np.uint8)
-        start, root = time.thread_time(), self._bits(self.matcher)
-        if root is None:
+    def allows(self, path: Sequence[int], token: int) -> bool:
+        matcher, shown = self._after(path), self._text[token >> 3] >> (token & 7) & 1
+        if matcher is None or not shown or matcher.is_stopped():
+            return False
+        # Of bytes that must come, the mask has the usual token alone.
+        usual = matcher.compute_ff_tokens()[:1] if matcher.compute_ff_bytes() else [token]
+        return token in usual and matcher.validate_tokens([token]) > 0
+
+    def mask(self, path: Sequence[int] = ()) -> Tensor:
+        start, matcher = time.thread_time(), self._after(path)
+        bits = self._bits(matcher) if self.ends.isdisjoint(path) else self._ends
+        if not path and not bits.any():  # a draft may have led the library into an error
             self._renew()
-            root = self._bits(self.matcher)
-        if root is None:
-            raise CrossdraftError(f"The answer's structure cannot be followed: {self.matcher.get_error():.300}.")
-        found[0], failed = root, False
-        for node, matcher in self._walk(tree):
-            bits = root if matcher is None else self._bits(matcher)  # nothing is asked behind an end
-            if bits is not None:
-                found[1 + node] = bits
-            failed |= bits is None
-            if time.thread_time() - start > ROUND_S:
-                raise CrossdraftError(
-                    f"The masks of the answer's structure take more than {ROUND_S:g} s a round; make it simpler."
-                )
-        if failed:
-            self._renew()
-        return torch.from_numpy(np.unpackbits(found, axis=1, count=self.vocabulary, bitorder="little").view(bool))
+            bits = self._bits(self.matcher)
+            if not bits.any():
+                why = self.matcher.get_error().partition("\n")[0] or "no token may come"
+                raise CrossdraftError(f"The answer's structure cannot be followed: {why}.")
+        self._spent_s += time.thread_time() - start
+        if self._spent_s > ROUND_S:
+            raise CrossdraftError(
+                f"The masks of the answer's structure take more than {ROUND_S:g} s a round; make it simpler."
+            )
+        return torch.from_numpy(np.unpackbits(bits, count=self.vocabulary, bitorder="little").view(bool))
 
     def commit(self, tokens: Sequence[int]) -> None:
         tokens = [token for token in tokens if token not in self.ends]
         self._said += tokens
+        self._ahead, self._spent_s = ([], None), 0.0
         if self.matcher.try_consume_tokens(tokens) != len(tokens):
             self._renew()
         if self._blanks is not None:
-            text = self.tokenizer.tokenize_bytes(self._blanks.push(self._bytes(tokens)))
+            text = self.tokenizer.tokenize_bytes(self._blanks.push(self.tokenizer.decode_bytes(tokens)))
             if self.dense is not None and self.dense.try_consume_tokens(text) != len(text):
                 self.dense = None  # nothing is forced any more
 
@@ -110,33 +125,32 @@ class GrammarMasks:
         Raises:
             CrossdraftError: it does not take the answer.
         """
-        self.matcher, _ = self._make()
+        (self.matcher, _), self._ahead = self._make(), ([], None)
         if self.matcher.try_consume_tokens(self._said) != len(self._said):
-            raise CrossdraftError(
-                f"The answer left its structure: {self.matcher.get_error() or 'a token is forbidden'}."
-            )
+            why = self.matcher.get_error().partition("\n")[0] or "a token is forbidden"
+            raise CrossdraftError(f"The answer left its structure: {why}.")
 
-    def _walk(self, tree: DraftTree) -> "Iterator[tuple[int, LLMatcher | None]]":
-        """Allowed nodes, each with the matcher after it; `None` after an end."""
-        waiting: list[tuple[int, LLMatcher]] = [(ROOT, self.matcher)]
-        while waiting:
-            node, matcher = waiting.pop()
-            for child in tree.children(node):
-                token = tree.tokens[child]
-                if token in self.ends:
-                    if matcher.is_accepting():
-                        yield child, None
-                    continue
-                behind = matcher.deep_copy()
-                if behind.try_consume_tokens([token]):
-                    yield child, behind
-                    waiting.append((child, behind))
+    def _after(self, path: Sequence[int]) -> "LLMatcher | None":
+        """The matcher behind a path, made from the last path's where that goes on; `None` if the path may not come."""
+        if not path:
+            return self.matcher
+        said, matcher = self._ahead
+        if matcher is None or said != [*path[: len(said)]]:
+            said, matcher = [], self.matcher.deep_copy()
+        rest = [*path[len(said) :]]
+        came = matcher.try_consume_tokens(rest) == len(rest)
+        self._ahead = ([*path], matcher) if came else ([], None)
+        return self._ahead[1]
 
-    def _bits(self, matcher: "LLMatcher") -> NDArray[np.uint8] | None:
-        """[V / 8] uint8, a bit for each token that may come next; `None` where the library fails."""
-        bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)[: len(self._ends)]
-        if matcher.is_error():
-            return None
+    def _bits(self, matcher: "LLMatcher | None") -> NDArray[np.uint8]:
+        """[V / 8] uint8, a bit for each token that may come next; none without a matcher, or if the library fails."""
+        bits = np.frombuffer(b"" if matcher is None else matcher.compute_bitmask(), dtype=np.uint8)[: len(self._ends)]
+        if matcher is None or matcher.is_error():
+            return np.zeros_like(self._ends)
+        forced = matcher.compute_ff_tokens()
+        if forced and not matcher.validate_tokens(forced[:1]):  # an added token, which spells text but is none
+            first = self.tokenizer.tokenize_bytes(self.tokenizer.decode_bytes(forced[:1])[:-1])[:1]
+            return self._packed(first if first and matcher.validate_tokens(first) else ())
         known = self._text.copy()
         known[: len(bits)] &= bits
         known[len(bits) :] = 0
@@ -170,7 +184,7 @@ class GrammarMasks:
             if -share >= LEAST_PROB:
                 for way in ways:
                     behind = matcher.deep_copy()
-                    if behind.consume_tokens(self.tokenizer.tokenize_bytes(bytes([way]))):
+                    if behind.consume_tokens([int(self.byte_tokens[way])]):
                         heapq.heappush(waiting, (share, text + bytes([way]), behind))
             elif text:
                 found.append((prob, text))
@@ -179,20 +193,13 @@ class GrammarMasks:
 
     def _ways(self, matcher: "LLMatcher") -> bytes:
         """The bytes that may come next, if they are at most `MOST_WAYS`."""
-        bits = self._bits(matcher)
-        if bits is None:
-            return b""
-        texts: NDArray[np.uint8] = bits & ~self._ends
-        allowed = np.flatnonzero(np.unpackbits(texts, count=len(self.first_bytes), bitorder="little"))
-        first = np.flatnonzero(np.bincount(self.first_bytes[allowed]))
+        bits: NDArray[np.uint8] = self._bits(matcher) & ~self._ends
+        first = np.flatnonzero(bits[self.byte_tokens >> 3] >> (self.byte_tokens & 7) & 1)
         return bytes(first.tolist()) if len(first) <= MOST_WAYS else b""
-
-    def _bytes(self, tokens: Sequence[int]) -> bytes:
-        return self.tokenizer.decode_bytes([*tokens])
 
     def _tokens(self, text: bytes) -> list[int]:
         """The model's own tokens of a text that follows the answer."""
         tail = self._said[-TAIL:]
-        ids = self.tokenizer.tokenize_bytes(self._bytes(tail) + text)
+        ids = self.tokenizer.tokenize_bytes(self.tokenizer.decode_bytes(tail) + text)
         same = ids[: len(tail)] == tail
         return ids[len(tail) :] if same else self.tokenizer.tokenize_bytes(text)

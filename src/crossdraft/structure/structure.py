@@ -5,10 +5,12 @@ so a schema costs milliseconds; most of its limits are counted in steps. What th
 """
 
 import json
+import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -16,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from crossdraft.checks import choice
+from crossdraft.checks import choice, text
 from crossdraft.engine.detokenize import TokenText
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import parse_json
@@ -28,8 +30,9 @@ if TYPE_CHECKING:
 
 Kind = Literal["json", "regex", "choice", "grammar"]  # as llguidance names them, too
 KINDS: tuple[Kind, ...] = get_args(Kind)
-MOST_TEXT = 64 * 1024  # characters of a schema, an expression, or all choices
-MOST_GRAMMAR = 4096  # of a grammar: some 2,500 rules, each of the next, overflow the library's stack
+MOST_TEXT = 64 * 1024  # characters of a schema, or of all choices
+# Of others: some 2,500 rules, each of the next, overflow the library's stack; memory is of the square of an expression.
+MOST_OF = {"grammar": 4096, "regex": 16_384}
 MOST_MULTIPLE = 1000  # of a schema's `multipleOf`, and its inverse
 MOST_CHOICES = 1024
 LONGEST_S = 1.0  # of compiling
@@ -51,7 +54,7 @@ class Structure:
         text: a JSON schema, a regular expression (Rust's syntax), a JSON list of texts, or a grammar (Lark or GBNF).
 
     Raises:
-        CrossdraftError: the text is too long.
+        CrossdraftError: it is no text, or too long.
     """
 
     kind: Kind
@@ -59,7 +62,8 @@ class Structure:
 
     def __post_init__(self) -> None:
         choice("kind", self.kind, KINDS)
-        most = MOST_GRAMMAR if self.kind == "grammar" else MOST_TEXT
+        text(self.kind, self.text, "yes|no")
+        most = MOST_OF.get(self.kind, MOST_TEXT)
         if len(self.text) > most:
             raise CrossdraftError(
                 f"The answer's {self.kind} has {len(self.text):,} characters, and {most:,} are the limit; "
@@ -73,15 +77,11 @@ class Structure:
         Raises:
             CrossdraftError: it is no JSON.
         """
-        if isinstance(schema, str):
-            try:
-                schema = parse_json(schema)
-            except ValueError as error:
-                raise CrossdraftError(f"The JSON schema cannot be read: {error}.") from None
         try:
-            return cls("json", json.dumps({"type": "object"} if schema is None else schema))
+            given = parse_json(schema) if isinstance(schema, str) else {} if schema is True else schema
+            return cls("json", json.dumps({"type": "object"} if given is None else given))
         except (TypeError, ValueError, RecursionError) as error:
-            raise CrossdraftError(f"The JSON schema is no JSON: {error}.") from None
+            raise CrossdraftError(f"The JSON schema cannot be read: {error}.") from None
 
     @classmethod
     def regex(cls, expression: str) -> "Structure":
@@ -116,7 +116,7 @@ class Structure:
 
         compiled = compiled_for(text.tokenizer, vocabulary, tuple(ends))
         make, reserved = partial(compiled.matchers, self), set(text.special) - {*ends}
-        return GrammarMasks(compiled.tokenizer, compiled.first_bytes, make, vocabulary, ends, reserved)
+        return GrammarMasks(compiled.tokenizer, compiled.byte_tokens, make, vocabulary, ends, reserved)
 
 
 class Compiled:
@@ -130,8 +130,10 @@ class Compiled:
 
     def __init__(self, tokenizer: "LLTokenizer") -> None:
         self.tokenizer = tokenizer
-        texts = (tokenizer.decode_bytes([token]) for token in range(tokenizer.vocab_size))
-        self.first_bytes = np.array([text[0] if text else 0 for text in texts], dtype=np.uint8)
+        self.byte_tokens = np.full(256, tokenizer.eos_token)
+        for token in range(tokenizer.vocab_size):
+            if len(spelt := tokenizer.decode_bytes([token])) == 1:
+                self.byte_tokens[ord(spelt)] = token
         self._kept = OrderedDict[Structure, tuple[str, ...] | str]()
         self._lock = threading.Lock()
 
@@ -190,32 +192,40 @@ def _grammars(structure: Structure) -> tuple[str, ...]:
     """
     from llguidance import LLMatcher, grammar_from
 
+    if structure.kind == "grammar":
+        _check_schema([*_objects(structure.text)])
     if structure.kind != "json":
         return (grammar_from(structure.kind, structure.text),)
-    _check_multiples(parse_json(structure.text))
+    _check_schema(parse_json(structure.text))
     made = LLMatcher.grammar_from_json_schema
     wide = made(structure.text, overrides={"whitespace_pattern": WHITESPACE})
     return wide, made(structure.text, overrides={"whitespace_flexible": False})
 
 
-def _check_multiples(schema: Any) -> None:
-    """Refuse a `multipleOf` that compiles to a huge automaton: its states are as many as the number.
+def _objects(text: str) -> Iterator[Any]:
+    """Yield the JSON objects in a text, such as the schemas in a grammar."""
+    for brace in re.finditer("{", text):
+        with suppress(ValueError, RecursionError):
+            yield json.JSONDecoder().raw_decode(text, brace.start())[0]
+
+
+def _check_schema(schema: Any) -> None:
+    """Refuse a schema that compiles to a huge automaton, with as many states as a `multipleOf`, or by a long pattern.
 
     Raises:
-        ValueError: it is too large, or too fine.
+        ValueError: it has such a number, or text.
     """
-    waiting = [schema]
+    waiting, most = [schema], MOST_MULTIPLE
     while waiting:
         part = waiting.pop()
-        if isinstance(part, list):
-            waiting += part
-        elif isinstance(part, dict):
-            waiting += part.values()
-            number = part.get("multipleOf")
-            if isinstance(number, int | float) and not 1 / MOST_MULTIPLE <= abs(number) <= MOST_MULTIPLE:
-                raise ValueError(
-                    f"multipleOf is {number}; between 1/{MOST_MULTIPLE} and {MOST_MULTIPLE} it can be used"
-                )
+        if isinstance(part, str) and len(part) > MOST_OF["regex"]:
+            raise ValueError(f"a text in it has {len(part):,} characters, and {MOST_OF['regex']:,} are the limit")
+        waiting += part if isinstance(part, list) else [*part, *part.values()] if isinstance(part, dict) else ()
+        number = part.get("multipleOf") if isinstance(part, dict) else None
+        if isinstance(number, int | float) and (
+            not 1 / most <= abs(number) <= most or float(f"{number:.5g}") != number
+        ):
+            raise ValueError(f"multipleOf is {number}; from 1/{most} to {most}, in five digits, it can be used")
 
 
 _compiled = WeakKeyDictionary[Any, dict[tuple[int, tuple[int, ...]], Compiled]]()

@@ -111,7 +111,7 @@ class Tools(NamedFields):
         reserved = {*text.special} - {*ends, *marks.values()}
         tokenizer: Any = MarkedTokenizer(compiled.tokenizer, {*marks.values()})
         make = partial(compiled.matchers, grammar)
-        return GrammarMasks(tokenizer, compiled.first_bytes, make, vocabulary, ends, reserved)
+        return GrammarMasks(tokenizer, compiled.byte_tokens, make, vocabulary, ends, reserved)
 
     def _form(self, tokenizer: Any) -> CallForm:
         if self.form is not None:

@@ -98,11 +98,11 @@ def compare(models: Models, asked: Sequence[Item], drafter: str, ocr: str | None
     def method(drafts: str) -> EngineMethod:
         return make_engine(Variant(drafts), target, models, None)
 
-    methods: dict[str, BenchMethod] = {"target": method("target")}
+    alone = method("target")
+    methods: dict[str, BenchMethod] = {"target": alone}
     if drafter != "none":
         methods[drafter] = method(drafter)
     if ocr is None:
-        alone = method("target")
         texts = {item.seed: alone.ask(item.request, lambda piece: None).text for item in asked}
         for share in SHARES:
             changed = {seed: with_changed_words(text, share, seed) for seed, text in texts.items()}

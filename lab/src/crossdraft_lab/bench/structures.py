@@ -68,7 +68,7 @@ class TimedMasks:
     Args:
         masks_of: the answer's masks.
         forced_text: whether text that must come is drafted.
-        seconds, nodes: time of all masks, and the places in draft trees that they were made for.
+        seconds, nodes: time of all masks, and the places in the answer and its drafts that were asked about.
     """
 
     masks_of: Masks
@@ -79,11 +79,18 @@ class TimedMasks:
     def allowed(self, tree: DraftTree) -> list[int]:
         return self.masks_of.allowed(tree)
 
-    def masks(self, tree: DraftTree) -> Tensor:
+    def allows(self, path: Sequence[int], token: int) -> bool:
         start = time.perf_counter()
-        found = self.masks_of.masks(tree)
+        found = self.masks_of.allows(path, token)
         self.seconds += time.perf_counter() - start
-        self.nodes += len(found)
+        self.nodes += found  # else `mask` is asked next
+        return found
+
+    def mask(self, path: Sequence[int] = ()) -> Tensor:
+        start = time.perf_counter()
+        found = self.masks_of.mask(path)
+        self.seconds += time.perf_counter() - start
+        self.nodes += 1
         return found
 
     def forced(self, nodes: int) -> DraftTree:
@@ -112,5 +119,5 @@ class TimedStructure:
 
     @property
     def nodes(self) -> int:
-        """Places in draft trees that they were made for."""
+        """Places that were asked about."""
         return sum(one.nodes for one in self.answers)

@@ -113,7 +113,7 @@ def _row(name: str, results: Results, items: Sequence[Item], target: Target, aga
 
 
 def _mask_ms(runs: Sequence[Run]) -> float | None:
-    """Milliseconds of a structure's mask for a place in a draft tree; `None` where no answer has a structure."""
+    """Milliseconds of a structure's masks for a place that an answer takes; `None` where no answer has a structure."""
     nodes = sum(run.masked_nodes for run in runs)
     return round(1e3 * sum(run.masks_s for run in runs) / nodes, 4) if nodes else None
 
