@@ -374,7 +374,8 @@ def counted(monkeypatch):
 def test_masks_are_made_along_the_answer_alone(target, frames, monkeypatch, branching):
     """Of a tree's nodes those that are taken."""
     for name, structure in STRUCTURES.items():
-        for sampling in (Sampling(), Sampling(temperature=1.0, seed=3)):
+        penalties = Sampling(frequency_penalty=1.5, presence_penalty=0.5, repetition_penalty=1.3)
+        for sampling in (Sampling(), penalties, Sampling(temperature=1.0, seed=3)):
             request = Request("what?", frames, structure=structure, max_new_tokens=LONG, sampling=sampling)
             (alone,) = answered(target, None, [request])
             made = counted(monkeypatch)

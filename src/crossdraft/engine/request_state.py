@@ -289,13 +289,12 @@ class RequestState:
 
     def _next(self, masks: Masks, path: Sequence[int], logits: Tensor) -> int | None:
         """The target's own token after a path that it takes, by raw logits [1, V]; `None` = the next round tells."""
-        nothing = DraftTree.empty()
         try:
             if self.request.sampling.greedy and self.processors is None:
-                likeliest = self._verified(nothing, logits, path=path).bonus
+                likeliest = self._verified(DraftTree.empty(), logits, path=path).bonus
                 if masks.allows(path, likeliest):
                     return likeliest
-            return self._verified(nothing, logits, masks.mask(path)[None], path).bonus
+            return self._verified(DraftTree.empty(), logits, masks.mask(path)[None], path).bonus
         except CrossdraftError:  # the answer may have ended before
             if not path:
                 raise

@@ -58,7 +58,6 @@ class GrammarMasks:
         self._text = ~self._packed({*ends, *reserved}) & self._packed(range(vocabulary))
         self._blanks = None if self.dense is None else Blanks()
         self._said: list[int] = []
-        self._ahead: tuple[list[int], LLMatcher | None] = [], None  # the last path that was asked for
         self._spent_s = 0.0  # of a core, by this round's masks
 
     def allowed(self, tree: DraftTree) -> list[int]:
@@ -94,15 +93,13 @@ class GrammarMasks:
                 raise CrossdraftError(f"The answer's structure cannot be followed: {why}.")
         self._spent_s += time.thread_time() - start
         if self._spent_s > ROUND_S:
-            raise CrossdraftError(
-                f"The masks of the answer's structure take more than {ROUND_S:g} s a round; make it simpler."
-            )
+            raise CrossdraftError(f"The masks of a structure take more than {ROUND_S:g} s a round; make it simpler.")
         return torch.from_numpy(np.unpackbits(bits, count=self.vocabulary, bitorder="little").view(bool))
 
     def commit(self, tokens: Sequence[int]) -> None:
         tokens = [token for token in tokens if token not in self.ends]
         self._said += tokens
-        self._ahead, self._spent_s = ([], None), 0.0
+        self._spent_s = 0.0
         if self.matcher.try_consume_tokens(tokens) != len(tokens):
             self._renew()
         if self._blanks is not None:
@@ -125,36 +122,32 @@ class GrammarMasks:
         Raises:
             CrossdraftError: it does not take the answer.
         """
-        (self.matcher, _), self._ahead = self._make(), ([], None)
+        self.matcher, _ = self._make()
         if self.matcher.try_consume_tokens(self._said) != len(self._said):
             why = self.matcher.get_error().partition("\n")[0] or "a token is forbidden"
             raise CrossdraftError(f"The answer left its structure: {why}.")
 
     def _after(self, path: Sequence[int]) -> "LLMatcher | None":
-        """The matcher behind a path, made from the last path's where that goes on; `None` if the path may not come."""
-        if not path:
-            return self.matcher
-        said, matcher = self._ahead
-        if matcher is None or said != [*path[: len(said)]]:
-            said, matcher = [], self.matcher.deep_copy()
-        rest = [*path[len(said) :]]
-        came = matcher.try_consume_tokens(rest) == len(rest)
-        self._ahead = ([*path], matcher) if came else ([], None)
-        return self._ahead[1]
+        """The matcher behind a path; `None` if the path may not come."""
+        matcher = self.matcher.deep_copy() if path else self.matcher
+        return matcher if not path or matcher.try_consume_tokens([*path]) == len(path) else None
 
     def _bits(self, matcher: "LLMatcher | None") -> NDArray[np.uint8]:
         """[V / 8] uint8, a bit for each token that may come next; none without a matcher, or if the library fails."""
-        bits = np.frombuffer(b"" if matcher is None else matcher.compute_bitmask(), dtype=np.uint8)[: len(self._ends)]
-        if matcher is None or matcher.is_error():
+        if matcher is None:
             return np.zeros_like(self._ends)
-        forced = matcher.compute_ff_tokens()
-        if forced and not matcher.validate_tokens(forced[:1]):  # an added token, which spells text but is none
-            first = self.tokenizer.tokenize_bytes(self.tokenizer.decode_bytes(forced[:1])[:-1])[:1]
+        accepting, forced = matcher.is_accepting(), matcher.compute_ff_tokens()[:1]
+        spelt = not forced or matcher.validate_tokens(forced)
+        bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)[: len(self._ends)]
+        if matcher.is_error():
+            return np.zeros_like(self._ends)
+        if not spelt:  # by an added token, which is no text for the parser
+            first = self.tokenizer.tokenize_bytes(self.tokenizer.decode_bytes(forced)[:-1])[:1]
             return self._packed(first if first and matcher.validate_tokens(first) else ())
         known = self._text.copy()
         known[: len(bits)] &= bits
         known[len(bits) :] = 0
-        return known | self._ends if matcher.is_accepting() else known
+        return known | self._ends if accepting else known
 
     def _packed(self, tokens: Iterable[int]) -> NDArray[np.uint8]:
         """[V / 8] uint8, a bit for each token that has a logit."""
