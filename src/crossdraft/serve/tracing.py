@@ -6,7 +6,7 @@ variables: `OTEL_EXPORTER_OTLP_ENDPOINT` and the like. A client's `traceparent` 
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from crossdraft.engine.request import Answer
 from crossdraft.errors import CrossdraftError
@@ -32,7 +32,7 @@ class SpanRecorder:
         self._epoch_ns = time.time_ns() - time.perf_counter_ns()
 
     def record(
-        self, name: str, since: float, headers: Mapping[str, str], facts: Mapping[str, object], answer: Answer | None
+        self, name: str, since: float, headers: Mapping[str, str], facts: Mapping[str, Any], answer: Answer | None
     ) -> None:
         """Record a request that is over now.
 
