@@ -141,6 +141,13 @@ def test_what_takes_longer_than_its_limit_is_refused(text, monkeypatch):
         begun(Structure.regex("never seen before"), text)
 
 
+def test_masks_that_take_longer_than_their_limit_end_the_answer(text, monkeypatch):
+    masks = begun(Structure.json(), text)
+    monkeypatch.setattr("crossdraft.structure.masks.ROUND_S", 0.0)
+    with pytest.raises(CrossdraftError, match="masks of a structure take more than 0 s a round"):
+        masks.mask()
+
+
 def test_the_oldest_compiled_structures_go(text):
     compiled = module.compiled_for(text.tokenizer, 316, (315,))
     for number in range(module.KEPT + 3):
