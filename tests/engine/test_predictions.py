@@ -381,3 +381,23 @@ def test_a_prediction_never_drafts_what_the_target_cannot_read(target, asked, tr
         assert max(drafted, default=0) < target.vocab_size
         (found,) = answered(other, [request])
         assert found.tokens == truths[0]
+
+
+def test_of_a_prediction_nothing_is_drafted_that_the_structure_forbids(target, asked):
+    structure = Structure.regex("The [a-z]+ car turns (left|right)\\.")
+    job = Job(0, replace(asked[0], structure=structure, predictions=["The red car turns RIGHT."]))
+    state = RequestState(job, rule_for(None, Sampling()))
+    state.texts = drafts_from_texts(job.request, target, target.eos)
+    state.masks = structure.begin(target.text, target.vocab_size, target.defaults.eos)
+    from_text = state.free_drafts(32)[0].tree
+    assert 3 < len(from_text) < len(state.texts.draft(32).tree)
+    assert state.masks.allowed(from_text) == [*range(len(from_text))]
+
+
+def test_texts_have_a_quarter_of_a_pass_beside_a_drafter(target, asked):
+    state = RequestState(Job(0, replace(asked[0], max_new_tokens=99)), rule_for(None, Sampling()))
+    own, free = Draft(DraftTree.chain(range(32))), Draft(DraftTree.chain(range(100, 132)))
+    found = state.with_free(own, [free], 32).tree.tokens
+    assert found == (*range(24), *range(100, 108))
+    assert state.added == 8
+    assert state.with_free(own, [], 32) == own
