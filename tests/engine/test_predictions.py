@@ -394,7 +394,7 @@ def test_of_a_prediction_nothing_is_drafted_that_the_structure_forbids(target, a
     assert state.masks.allowed(from_text) == [*range(len(from_text))]
 
 
-def test_texts_have_a_quarter_of_a_pass_beside_a_drafter(target, asked):
+def test_texts_have_a_quarter_of_a_drafter_s_pass(target, asked):
     state = RequestState(Job(0, replace(asked[0], max_new_tokens=99)), rule_for(None, Sampling()))
     own, free = Draft(DraftTree.chain(range(32))), Draft(DraftTree.chain(range(100, 132)))
     found = state.with_free(own, [free], 32).tree.tokens
