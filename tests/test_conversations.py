@@ -294,6 +294,7 @@ def test_who_cannot_tell_images_from_clips_says_so(kind, family):
             r"messages\[2\] is of a tool",
         ),
         ([user(text("x")), {**CALLED, "tool_calls": [{"id": "a"}]}, user(text("z"))], r"tool_calls\[0\] is no call"),
+        ([user(text("x")), {**CALLED, "tool_calls": 5}, user(text("z"))], r"tool_calls\[0\] is no call"),
         ([user(text("x")), with_arguments("[1]"), user(text("z"))], "no JSON object"),
         ([user(text("x")), with_arguments("{"), user(text("z"))], "no JSON object"),
         ([user(text("x")), with_arguments('{"a": "\\ud800"}'), user(text("z"))], "no JSON object"),

@@ -170,23 +170,23 @@ def check_folder(folder: Path) -> None:
 
 
 @contextmanager
-def only_process(folder: Path) -> Iterator[None]:
-    """Be the only process that fills a folder; the lock goes with the process, however it ends.
+def only_process(path: Path) -> Iterator[None]:
+    """Be the only process that fills a folder or a file; the lock goes with the process, however it ends.
 
     Raises:
-        CrossdraftError: another process fills the folder, or it is not writable.
+        CrossdraftError: another process fills it, or it is not writable.
     """
     import fcntl  # there is none on Windows, where the rest of this file works
 
     try:
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        handle = os.open(path / LOCK if path.is_dir() else path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        raise CrossdraftError(f"Cannot write in {folder}: {error.strerror}; name another folder.") from error
+        raise CrossdraftError(f"Cannot write in {path}: {error.strerror}; name another.") from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise CrossdraftError(f"Another process fills {folder}; wait for it, or name another folder.") from error
+            raise CrossdraftError(f"Another process fills {path}; wait for it, or name another.") from error
         yield
     finally:
         os.close(handle)

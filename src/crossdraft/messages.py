@@ -133,6 +133,7 @@ def _message(given: object, number: int) -> Message:
         raise CrossdraftError(f"{where} is of the {role} and shows something; only the user's messages can.")
     calls: dict[str, Any] = {}
     if role == "assistant" and (made := fields.get("tool_calls")):
+        made = made if isinstance(made, Sequence) else (made,)
         calls["tool_calls"] = [_call(one, f"{where}.tool_calls[{at}]") for at, one in enumerate(made)]
     if role == "tool":
         calls = {name: fields[name] for name in ("tool_call_id", "name") if fields.get(name) is not None}

@@ -379,7 +379,7 @@ def test_a_conversation_and_its_images_come_from_a_file(ask_anything, clip, tmp_
         (["Why", "so?"], 'came as 2 words; quote it: "Why so?"'),
         (["Why?", "--messages", "m.json"], "whole conversation"),
         (["--messages", "missing.json"], "Cannot read missing.json"),
-        (["--messages", "VIDEO"], "is no JSON"),
+        (["--messages", "VIDEO"], "it is no text"),
     ],
 )
 def test_what_is_asked_about_is_named_once(given, complaint, ask_anything, clip):

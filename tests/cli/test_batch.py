@@ -16,6 +16,7 @@ from crossdraft import Request
 from crossdraft.cli.batch import BatchFiles
 from crossdraft.cli.main import main
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import only_process
 from crossdraft.serve.local_files import OwnFiles
 from crossdraft.serve.service import Service, load_engine
 from tests.serve.conftest import settings, with_clip
@@ -152,6 +153,19 @@ def test_an_interrupt_leaves_whole_lines(service, whole, tmp_path):
     assert run.out.read_bytes().startswith(kept)
 
 
+def test_two_runs_never_write_one_file(service, whole, tmp_path):
+    out = tmp_path / "out.jsonl"
+
+    def step(name: str) -> None:
+        with pytest.raises(CrossdraftError, match="Another process fills"), only_process(out):
+            pass
+
+    with only_process(out), pytest.raises(CrossdraftError, match="Another process fills"):
+        answered(BatchFiles(whole[0], out, MOST), service)
+    found = answered(BatchFiles(whole[0], out, MOST), service, step)
+    assert said(found) == said([json.loads(one) for one in whole[1].splitlines()])
+
+
 def test_a_full_disk_is_one_sentence_and_leaves_whole_lines(service, whole, tmp_path, monkeypatch):
     import resource
 
@@ -244,6 +258,14 @@ def test_the_requests_are_never_overwritten(tmp_path):
         with pytest.raises(CrossdraftError, match="holds the requests"):
             BatchFiles(given, given, MOST).find_known(force=force)
     assert main(["batch", str(given), str(tmp_path / "none" / "out.jsonl")]) == 2
+
+
+def test_a_missing_media_folder_is_refused_before_models_are_loaded(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("crossdraft.serve.service.load_engine", None)
+    (tmp_path / "in.jsonl").write_bytes(line("a", "x"))
+    words = ["batch", str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl")]
+    assert main([*words, "--media-root", str(tmp_path / "none")]) == 2
+    assert "There is no media folder at" in capsys.readouterr().err
 
 
 @pytest.mark.slow

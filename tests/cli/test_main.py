@@ -1,5 +1,6 @@
 """The command line's frame: lazy commands, one sentence for bad input, exit statuses, a clean terminal."""
 
+import errno
 import io
 import re
 import signal
@@ -167,6 +168,13 @@ def test_help_uses_the_field_s_words():
 def test_a_bug_stays_a_traceback(bug):
     with pytest.raises(type(bug)):
         run(raising(bug), [])
+
+
+def test_a_full_disk_is_one_sentence(capsys):
+    assert run(raising(OSError(errno.ENOSPC, "No space left on device")), []) == 2
+    assert capsys.readouterr().err == "crossdraft: The disk is full (standard output); make room, or write elsewhere.\n"
+    with pytest.raises(OSError, match="denied"):
+        run(raising(OSError(errno.EACCES, "denied")), [])
 
 
 def test_ctrl_c_leaves_with_130_and_the_cursor_visible(monkeypatch):

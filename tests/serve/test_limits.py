@@ -240,6 +240,8 @@ def test_what_a_client_called_things_is_repeated_in_part(server):
     assert len(found["param"]) == 64
     said = server.post(body(max_new_tokens=3)).json()["error"]["message"]
     assert said == "Unrecognized request argument: max_new_tokens; say max_tokens."
+    said = server.post(body(guided_json={})).json()["error"]["message"]
+    assert said == "Unrecognized request argument: guided_json; say structured_outputs.json."
     long = "y" * 100_000
     odd = {"role": "user", "content": [{"type": long}]}
     for change in ({"model": long}, {"messages": [odd]}, {"logit_bias": {long: 1}}, {"stop": [long, ""]}):

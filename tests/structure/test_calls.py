@@ -145,7 +145,7 @@ def tool(name="f", **parameters):
         ([], {}, "There are 0 tools"),
         ([tool(f"f{i}") for i in range(129)], {}, "There are 129 tools; give 1 to 128"),
         ([tool(), tool()], {}, "different names"),
-        ([tool()], {"only": "g"}, "one of them the tool that must be called"),
+        ([tool()], {"only": "g"}, "Unknown tool 'g'; choose one of"),
         ([tool("a" * 65)], {}, "1 to 64 of a-zA-Z0-9_-"),
         ([tool("get weather")], {}, "1 to 64 of a-zA-Z0-9_-"),
         ([tool("f\n")], {}, "1 to 64 of a-zA-Z0-9_-"),

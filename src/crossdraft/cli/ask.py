@@ -1,6 +1,6 @@
 """`crossdraft ask`: a question about clips and images; each part of the answer is shown with its origin."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -177,9 +177,7 @@ class ShownOptions:
 
 def _conversation(path: Path) -> Any:
     try:
-        return parse_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CrossdraftError(f"Cannot read {path}: {error.strerror}; check the path.") from None
+        return parse_json(read_text(path))
     except ValueError as error:
         raise CrossdraftError(f"{path} is no JSON ({error}); write a list of messages into it.") from None
 
@@ -294,16 +292,7 @@ def _request(
 
     from crossdraft.engine.sampling import Sampling
 
-    drawn = Sampling(
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        min_p=sampling.min_p,
-        repetition_penalty=sampling.repetition_penalty,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-        seed=sampling.seed,
-    )
+    drawn = Sampling(**{name: value for name, value in asdict(sampling).items() if name != "stop"})
     stop = tuple(sampling.stop) if sampling.stop else None
     return replace(
         asked, events=excerpt, max_new_tokens=pair.max_new_tokens, sampling=drawn, stop=stop, logprobs=output.logprobs

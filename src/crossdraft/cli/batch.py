@@ -16,6 +16,7 @@ from crossdraft.cli.options import AsJson
 from crossdraft.cli.outputs import check_outputs
 from crossdraft.cli.serve import FLAGS, check_settings, setting_options
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import only_process
 
 if TYPE_CHECKING:
     from crossdraft.serve.service import Service
@@ -139,7 +140,7 @@ class BatchFiles:
 
         options = service.settings.engine
         parallel = options.max_batch + min(options.max_queue or 0, options.max_batch)  # media are read meanwhile
-        with self.given.open("rb") as asked, self.out.open("ab", buffering=0) as file:
+        with only_process(self.out), self.given.open("rb") as asked, self.out.open("ab", buffering=0) as file:
             lines = islice(lines_of(asked, self.most), self.done, None)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,6 +4,7 @@ Exit status: 0 done, 1 answers differ from the target's own (`bench identity`, `
 2 bad input or a broken environment, 130 interrupted with Ctrl-C.
 """
 
+import errno
 import logging
 import os
 import re
@@ -168,6 +169,10 @@ def run(program: typer.Typer, argv: Sequence[str] | None) -> int:
         if package is None:
             raise
         return complain(f"Package '{error.name}' is missing; install it: pip install {package}.")
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return complain(f"The disk is full ({error.filename or 'standard output'}); make room, or write elsewhere.")
     except KeyboardInterrupt:
         return 130
     finally:

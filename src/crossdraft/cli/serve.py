@@ -108,10 +108,12 @@ def serve(
 
 
 def check_settings(settings: "ServerSettings") -> None:
-    """Refuse a target or drafter that does not exist, before slow imports."""
+    """Refuse a target, a drafter or a media folder that does not exist, before slow imports."""
     from crossdraft.cli.options import check_device, check_models
     from crossdraft.methods import check_drafter_files, check_spec, read_spec
 
+    if settings.media_root is not None and not settings.media_root.is_dir():
+        raise CrossdraftError(f"There is no media folder at {settings.media_root}; make it, or check the path.")
     spec = None if settings.drafter in ("auto", "none") else read_spec(settings.drafter)
     if spec is not None:
         check_spec(spec)
@@ -124,12 +126,10 @@ def check_settings(settings: "ServerSettings") -> None:
 
 
 def _check_files(settings: "ServerSettings") -> str:
-    """Refuse folders, keys and certificates that cannot be used; return the scheme of the server's addresses."""
+    """Refuse a folder, keys and certificates that cannot be used; return the scheme of the server's addresses."""
     from crossdraft.serve.keys import Client, read_keys
     from crossdraft.serve.tls import server_context
 
-    if settings.media_root is not None and not settings.media_root.is_dir():
-        raise CrossdraftError(f"There is no media folder at {settings.media_root}; make it, or check the path.")
     if settings.upload_folder is not None and settings.upload_folder.exists() and not settings.upload_folder.is_dir():
         raise CrossdraftError(f"Uploads cannot be kept in {settings.upload_folder}, which is no folder; name another.")
     if settings.keys_file is not None:

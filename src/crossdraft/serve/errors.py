@@ -193,7 +193,8 @@ def from_validation(error: ValidationError) -> ApiError:
     param = _param(first["loc"])
     if first["type"] == "extra_forbidden":
         unknown = [_param(one["loc"]) for one in found if one["type"] == "extra_forbidden"]
-        mend = f"say {FIELDS[param]}" if param in FIELDS else f"leave {'them' if len(unknown) > 1 else 'it'} out"
+        now = FIELDS.get(param, param.replace("guided_", "structured_outputs."))  # vLLM's older names
+        mend = f"say {now}" if now != param else f"leave {'them' if len(unknown) > 1 else 'it'} out"
         names = ", ".join(unknown[:MOST_NAMES]) + (" …" if len(unknown) > MOST_NAMES else "")
         several = "s" if len(unknown) > 1 else ""
         return bad_request(f"Unrecognized request argument{several}: {names}; {mend}.", param, "unknown_parameter")

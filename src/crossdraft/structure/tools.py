@@ -62,11 +62,10 @@ class Tools(NamedFields):
             raise CrossdraftError(
                 f"The tools have {size:,} bytes, and {MOST_DEFINITIONS:,} are the limit; shorten them."
             )
-        if not 0 < len(names) <= MOST_TOOLS or len({*names}) < len(names) or self.only not in (None, *names):
-            raise CrossdraftError(
-                f"There are {len(names)} tools; give 1 to {MOST_TOOLS} with different names, one of them the tool that "
-                "must be called, if any."
-            )
+        if not 0 < len(names) <= MOST_TOOLS or len({*names}) < len(names):
+            raise CrossdraftError(f"There are {len(names)} tools; give 1 to {MOST_TOOLS} with different names.")
+        if self.only is not None:
+            choice("tool", self.only, names)
 
     @property
     def schemas(self) -> Schemas:
