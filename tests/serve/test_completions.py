@@ -121,7 +121,7 @@ def test_logprobs_are_in_the_older_form(server):
         ({"prompt": ""}, "prompt[0]", "at least 1 character"),
         ({"prompt": ["a", ""]}, "prompt[1]", "at least 1 character"),
         ({"prompt": 7}, "prompt", "array"),
-        ({"prompt": "a" * 1_000_000}, "messages", "maximum context length"),
+        ({"prompt": "a" * 1_000_000}, "prompt", "maximum context length"),
         ({"prompt": "What is <video>?"}, "prompt", "stands for a picture"),
         ({"prompt": None}, "prompt", "Field required"),
         ({"echo": True}, "echo", "leave it out"),

@@ -1,6 +1,7 @@
 """Answers to a chat request: admitted, asked for, counted. How a client gets them is a `Form`, one for each route."""
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError, Future
@@ -56,6 +57,8 @@ class Form(Protocol):
 
 class Answering:
     """Answers one chat request, as often as it asks."""
+
+    names: tuple[tuple[str, str], ...] = ()  # expressions for a chat's fields in errors -> the endpoint's own
 
     def __init__(self, service: Service, chat: ChatRequest, asked: RequestInfo) -> None:
         self.service, self._chat, self._asked = service, chat, asked
@@ -226,6 +229,8 @@ class Answering:
         if found.status == 500:
             self.service.metrics.ended(FinishedReason.ERROR)
         self._over = True
+        for name, own in self.names:
+            found.message, found.param = re.sub(name, own, found.message), re.sub(name, own, found.param or "") or None
         self._asked.refused(found)
         return found
 

@@ -70,6 +70,8 @@ router.add_route("/v1/completions", endpoint(begin), methods=["POST"])
 class Completing(Answering):
     """Answers a completion request."""
 
+    names = (("^messages$", "prompt"),)
+
     def __init__(self, service: Service, chat: CompletionRequest, asked: RequestInfo) -> None:
         super().__init__(service, chat, asked)
         self._prompts, self._each = chat.prompt, chat.n // len(chat.prompt)

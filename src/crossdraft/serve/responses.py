@@ -1,6 +1,5 @@
 """`/v1/responses`: the answers of chats as OpenAI's newer objects and events."""
 
-import re
 import secrets
 import time
 from collections.abc import Sequence
@@ -25,8 +24,6 @@ from crossdraft.serve.service import Service
 
 router = APIRouter()
 ECHOED = ("instructions", "previous_response_id", "temperature", "top_logprobs", "top_p", "user")
-# A chat's fields, messages with their number, as those of the conversation so far count, too -> a response's.
-OWN = {r"\bmax_tokens\b": "max_output_tokens", r"\bmessages(\[\d+\](\.content)?)+|^messages$": "input"}
 
 
 async def begin(service: Service, body: bytes, asked: RequestInfo) -> "tuple[Answering, ResponseForm]":
@@ -62,13 +59,9 @@ async def delete(request: Request, found: str) -> Response:
 
 
 class Responding(Answering):
-    """Answers a response request; errors name its own fields in place of a chat's."""
+    """Answers a response request. Messages lose their number, as those of the conversation so far count, too."""
 
-    def failed(self, error: Exception) -> ApiError:
-        found = super().failed(error)
-        for name, own in OWN.items():
-            found.message, found.param = re.sub(name, own, found.message), re.sub(name, own, found.param or "") or None
-        return found
+    names = (r"\bmax_tokens\b", "max_output_tokens"), (r"\bmessages(\[\d+\](\.content)?)+|^messages$", "input")
 
 
 class ResponseForm:
