@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from crossdraft.engine.devices import memory_bytes, resolve, usable_device
+from crossdraft.engine.devices import memory_bytes, usable_device
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.runner.process import ProcessDrafter
@@ -37,11 +37,8 @@ def assemble(
         CrossdraftError: as `methods.build`, or a part cannot run where it is said to.
     """
     device = usable_device(options.draft_device or target.device, "draft_device")
-    hidden = options.hidden
-    if hidden == "auto" and device.type == "cuda" and device != resolve(target.device):
-        hidden = "beside"  # a GPU of its own
     if not isinstance(drafter, Spec):
-        return DraftRunner(drafter, hidden, restarts=Restarts(RESTARTS))
+        return DraftRunner(drafter, options.hidden, device, restarts=Restarts(RESTARTS))
     context = replace(
         context,
         device=options.draft_device or options.device or context.device,
@@ -74,7 +71,7 @@ def assemble(
         for worker in workers:
             worker.close()
         raise
-    return DraftRunner(made, hidden, workers, Restarts(RESTARTS))
+    return DraftRunner(made, options.hidden, device, workers, Restarts(RESTARTS))
 
 
 def cache_bytes(options: Options, device: torch.device) -> int:

@@ -64,7 +64,7 @@ def answers(target: Target, runner: DraftRunner | None, requests=REQUESTS, **opt
 
 
 def inline(drafter: object, hidden: str) -> DraftRunner:
-    return DraftRunner(drafter, hidden)
+    return DraftRunner(drafter, hidden, DEVICE)
 
 
 def check_same(

@@ -16,7 +16,7 @@ from crossdraft.engine.tree import DraftTree
 from crossdraft_lab.bench.scale_models import IMAGE, TARGETS, VIDEO, VOCABULARY, random_target, shape_of
 from tests.engine.deferred import waiting
 from tests.engine.scripted import IgnoresCommits
-from tests.gpu.pairs import DEVICE, answers, drafter_of, inline, target_of
+from tests.gpu.pairs import DEVICE, REQUESTS, answers, drafter_of, inline, target_of
 
 ON_GPU = DEVICE.type == "cuda"
 
@@ -37,13 +37,13 @@ def large():
 
 
 class Typist(IgnoresCommits):
-    """Writes token after token on the CPU, each a small product, until it is stopped."""
+    """Writes token after token on the device, each a small product, until it is stopped."""
 
     def __init__(self):
-        self.weight = torch.randn(256, 256)
+        self.weight = torch.randn(256, 256, device=DEVICE)
 
     def begin(self, requests):
-        return [torch.randn(1, 256) for _ in requests]
+        return [torch.randn(1, 256, device=DEVICE) for _ in requests]
 
     def propose(self, states, budgets):
         (state,), (budget,), tokens = states, budgets, []
@@ -56,7 +56,7 @@ class Typist(IgnoresCommits):
 
 def hidden_tokens(target):
     """Tokens that were drafted while the target read: the median of some answers."""
-    placement = DraftRunner(Typist(), "beside")
+    placement = DraftRunner(Typist(), "beside", DEVICE)
     decoder = DecodeLoop(target, placement, adaptive=False, hidden_nodes=2000, nodes=1)
     counts = sorted(_hidden_draft(decoder) for _ in range(7))
     placement.close()
@@ -107,6 +107,8 @@ def test_times_between_marks_are_the_devices():
 
 
 def test_no_answer_waits_for_the_whole_device(monkeypatch):
+    """Two streams would wait for each other."""
+
     def never(*_):
         raise AssertionError("the whole device was waited for")
 
@@ -117,7 +119,7 @@ def test_no_answer_waits_for_the_whole_device(monkeypatch):
 
 
 def test_what_is_drafted_concurrently_is_what_is_drafted_before():
-    """Fifty answers."""
+    """Fifty answers: a stream that did not wait for the other would read what is not written yet."""
     target = target_of("llava_onevision", "float32")
     requests = [Request("x" * (i % 7 + 1), max_new_tokens=12) for i in range(50)]
     drafter = drafter_of("llava_onevision", "float32")
@@ -129,3 +131,19 @@ def test_what_is_drafted_concurrently_is_what_is_drafted_before():
     kept = [sum(answer.stats.accepted for answer in found) for found in (concurrent, before)]
     # What was read too early would be accepted nowhere; beside a prefill as short as this, drafts are shorter.
     assert min(kept) >= 0.5 * max(kept)
+
+
+@pytest.mark.skipif(not ON_GPU, reason="streams are CUDA's")
+def test_the_drafter_has_a_stream_of_its_own():
+    drafter = drafter_of("video_llava", "float32")
+    used = set()
+    extend = drafter.model.extend
+
+    def noted(*arguments):
+        used.add(torch.cuda.current_stream(DEVICE).cuda_stream)
+        return extend(*arguments)
+
+    drafter.model.extend = noted
+    answers(target_of("video_llava", "float32"), inline(drafter, "beside"), REQUESTS[:2], adaptive=False)
+    assert len(used) == 1
+    assert torch.cuda.default_stream(DEVICE).cuda_stream not in used

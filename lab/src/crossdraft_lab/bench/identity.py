@@ -314,7 +314,7 @@ def open_configs(
                 return DraftRunner(None)
             if where == PROCESS:
                 return runner(config.spec, cache_bytes)
-            made = DraftRunner(drafter(config.spec, cache_bytes), where)
+            made = DraftRunner(drafter(config.spec, cache_bytes), where, target.device)
             stack.callback(made.close)
             return made
 

@@ -190,7 +190,7 @@ def measure_drafter(
     placements = list[Json]()
     for placement, hidden in (("before", "before"), ("thread", "beside")):
         say(f"{name}: {placement}")
-        placements.append(_with_drafter(target, placement, DraftRunner(drafter, hidden)))
+        placements.append(_with_drafter(target, placement, DraftRunner(drafter, hidden, device)))
     del drafter
     gc.collect()
     torch.cuda.empty_cache()

@@ -114,7 +114,7 @@ def make_engine(variant: Variant, target: Target, models: Models, cores: Cores |
         return EngineMethod(engine, forced_text=name == FORCED, cores=cores_of(name, found))
     runner = assemble(models.named(spec), models.context(own), own, options)
     if not variant.lends:
-        runner = DraftRunner(runner.drafter, runner.hidden, [KeptCore(worker) for worker in runner.workers])
+        runner = DraftRunner(runner.drafter, runner.hidden, None, [KeptCore(worker) for worker in runner.workers])
     engine = Engine(own, runner, options, CostModel())
     return EngineMethod(engine, blank_window(models.blind), blind=is_blind(spec), cores=cores_of(name, found))
 

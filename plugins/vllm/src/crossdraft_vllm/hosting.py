@@ -99,7 +99,7 @@ class HostedDrafts:
 
     def __init__(self, drafter: RemoteDrafter, limits: DraftLimits) -> None:
         self.limits = limits
-        self._runner = DraftRunner(drafter, "beside", [drafter], Restarts(RESTARTS))
+        self._runner = DraftRunner(drafter, "beside", None, [drafter], Restarts(RESTARTS))
         self._requests: dict[str, HostedRequest] = {}
         self._waiting: deque[tuple[str, Request]] = deque()  # for a place in `_requests`
         self._warned: set[str] = set()

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
+import torch
+
 from crossdraft.engine.checks import drafts_of
 from crossdraft.engine.drafter import (
     NO_NEEDS,
@@ -32,6 +34,7 @@ from crossdraft.engine.fast.elastic import poll
 from crossdraft.engine.request import Request
 from crossdraft.engine.request_state import RequestState
 from crossdraft.engine.runner.restarts import Restarts
+from crossdraft.engine.runner.side_stream import StreamDrafter
 from crossdraft.engine.timeline import HIDDEN_DRAFT, READ, Span
 from crossdraft.errors import CrossdraftError
 
@@ -122,9 +125,10 @@ class DraftRunner(Generic[State]):
 
     Args:
         drafter: the drafter; `None` = the target is alone.
-        hidden: when the draft for the ride-along is made: `before` the prefill, `beside` it (in a thread, or in the
-            drafter's process), `off` (the drafter reads the request after the prefill), or `auto`: `beside` if the
-            drafter has a process, else `before` where that pays.
+        hidden: when the draft for the ride-along is made: `before` the prefill, `beside` it (in a thread, with a CUDA
+            stream of its own on a GPU, or in the drafter's process), `off` (the drafter reads the request after the
+            prefill), or `auto`: `beside` if the drafter has a process or a GPU, else `before` where that pays.
+        device: device of the drafter's network; `None` = no GPU.
         workers: processes in which the drafter, or parts of it, run.
         restarts: limit on restarts of a lost drafter; by default it is not restarted.
 
@@ -136,14 +140,16 @@ class DraftRunner(Generic[State]):
         self,
         drafter: Drafter[State] | None,
         hidden: str = "auto",
+        device: torch.device | None = None,
         workers: Sequence[Worker] = (),
         restarts: Restarts | None = None,
     ) -> None:
-        self._made, self.workers = drafter, tuple(workers)
+        self._made, self._device, self.workers = drafter, device, tuple(workers)
         self.announced: Needs = NO_NEEDS if drafter is None else drafter.needs  # kept while it is lost
         self.remote = "process" in self.announced.runs_in
         hidden = hidden if self.announced.may_hide else "off"
-        self.hidden = "beside" if self.remote and hidden == "auto" else hidden
+        hides = self.remote or (device is not None and device.type == "cuda")
+        self.hidden = "beside" if hides and hidden == "auto" else hidden
         self._timed = "here" in self.announced.runs_in  # a drafter in another process sends its own times
         self._restarts = restarts or Restarts()
         self.absence: str | None = None
@@ -153,11 +159,21 @@ class DraftRunner(Generic[State]):
         self._spans: list[Span] = []
         self._read_s = 0.0
         self._thread: ThreadPoolExecutor | None = None
-        self.drafter = drafter
+        self._stream: StreamDrafter[State] | None = None
+        self.drafter: Drafter[State] | None = self._fresh()
         self._restarted = False  # true while a restarted drafter waits for `resume`
         self._restarting: threading.Thread | None = None
         self._closed = threading.Event()
         self._lock = threading.Lock()
+
+    def _fresh(self) -> Drafter[State] | None:
+        """Return the drafter as it was given, or on a CUDA stream of its own to draft beside the prefill on a GPU."""
+        made, device = self._made, self._device
+        if made is None or self.remote or device is None or device.type != "cuda":
+            return made
+        if self.hidden == "beside":
+            self._stream = StreamDrafter(made, device)
+        return self._stream or made
 
     # -- what the loop asks ------------------------------------------------------------------------------------------
 
@@ -210,6 +226,8 @@ class DraftRunner(Generic[State]):
             if slot.refusal is not None:
                 return _refused(slot)
             (draft,) = self._taken(hidden(), 1) if hidden is not None else [NOTHING]
+            if self._stream is not None:
+                self._stream.take([draft])
             return draft
 
         draft, self.waited_s = self._guarded([slot], work)
@@ -276,7 +294,7 @@ class DraftRunner(Generic[State]):
         """Use the drafter again, if it was restarted."""
         with self._lock:
             if self._restarted:
-                self.drafter, self._restarted, self.absence = self._made, False, None
+                self.drafter, self._restarted, self.absence = self._fresh(), False, None
 
     def lose(self, why: str) -> None:
         """Give up the drafter: a thread stops it, and restarts it after a delay if `restarts` allows any."""
@@ -424,10 +442,17 @@ class DraftRunner(Generic[State]):
         budget = replace(budget, until=slot.until)
         if not self.remote:
             self._thread = self._thread or ThreadPoolExecutor(1, "drafter")
-            made = self._thread.submit(self._write_hidden, slot, budget)
+            made = self._thread.submit(self._concurrent, slot, budget, self._stream and self._stream.point())
             slot.hidden = lambda: [made.result()]
         elif self._read(slot) is not None:
             slot.hidden = self._propose([(slot, budget)])
+
+    def _concurrent(self, slot: _Slot[State], budget: Budget, point: "torch.cuda.Event | None") -> Draft:
+        """Run `_write_hidden` in the drafter's thread; on a GPU on the drafter's stream, after the event `point`."""
+        if self._stream is None or point is None:
+            return self._write_hidden(slot, budget)
+        with self._stream.concurrent(point):
+            return self._write_hidden(slot, budget)
 
     def _write_hidden(self, slot: _Slot[State], budget: Budget) -> Draft:
         """Read the request and write the hidden draft."""
