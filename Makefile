@@ -11,6 +11,7 @@
 # make interop-ray   replicas on a Ray cluster, a node of which is killed; INTEROP_JSON=FILE writes what was counted
 # make interop-clients  OpenAI's clients and what is built on them, in Python and Node, against the server: a minute
 # make gpu      on a machine with a CUDA device: its tests and the shapes of 7B models, in one JSON; needs no `make setup`
+# make kernels  the Triton kernel of recurrent layers in Triton's interpreter, without a GPU: minutes
 # make dist     source and wheel of each distribution, in dist
 # make bench    how fast, against what, and is it still the same text
 # make report-quick  every experiment at its small size, and their report in build/experiments: minutes
@@ -26,7 +27,7 @@ TESTS := $(ONE_THREAD) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(SIDE_B
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve test test-all check dist format docs site interop interop-vllm interop-ray gpu bench
-.PHONY: interop-processors interop-clients report-quick clean
+.PHONY: interop-processors interop-clients kernels report-quick clean
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -107,6 +108,15 @@ $(SITE)/.ready: pyproject.toml
 gpu:
 	@python=$(PYTHON); $$python -c 'import torch' 2>/dev/null || test ! -x $(BIN)/python || python=$(BIN)/python; \
 	  PYTHONPATH=$(SOURCES):. $$python tests/gpu/run.py $(ARGS)
+
+# Triton is needed here alone, and beside what is installed: PyTorch for a CPU brings none.
+KERNELS := .venv-kernels
+kernels: setup $(KERNELS)/.ready
+	TRITON_INTERPRET=1 PYTHONPATH=$(KERNELS) $(ONE_THREAD) $(BIN)/pytest -n0 tests/engine/recurrent -k "triton or fused"
+
+$(KERNELS)/.ready: Makefile
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(KERNELS) triton==3.4.0
+	@touch $@
 
 # speculators wants an older transformers than ours; of what else it asks for, torchvision, torchaudio and a client for
 # its data servers, an EAGLE-3 on a CPU needs nothing but the imports.

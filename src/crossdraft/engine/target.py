@@ -24,13 +24,14 @@ from crossdraft.engine.devices import to_device, without_cudnn_attention
 from crossdraft.engine.encoded import first_features, joined, last_features, visual_rows
 from crossdraft.engine.fast.elastic import PollHook, poll_between
 from crossdraft.engine.fast.forward import FastDecoder, find_fast
-from crossdraft.engine.fast.static_pass import WIDTHS, StaticDecoder
+from crossdraft.engine.fast.static_pass import WIDTHS, StaticDecoder, check_compiler
 from crossdraft.engine.generation import GenerationDefaults
 from crossdraft.engine.own_forward import OwnForward
 from crossdraft.engine.passes import Chunk, Executor, Pass, PassBuilder, PassRow, TargetOut
 from crossdraft.engine.prompt import Encoded, Prompt
 from crossdraft.engine.recurrent.cache import StateCache
 from crossdraft.engine.recurrent.mixers import read_along_paths
+from crossdraft.engine.recurrent.rules import ReadTree, read_tree
 from crossdraft.engine.request import Request
 from crossdraft.engine.traits import rope_positions
 from crossdraft.engine.tree import DraftTree
@@ -84,6 +85,7 @@ class Target:
         self.fast = find_fast(model) if plain else None
         self._own = OwnForward(self.passes)
         self._static: StaticDecoder | None = None
+        self._tree_rule: ReadTree = read_tree
         self._held: list[PollHook] = []
         self._poll_between()
         images = getattr(model.base_model, "get_image_features", None)  # of clips, too, in some classes
@@ -148,7 +150,7 @@ class Target:
         if self._static is not None:  # rows are as long as the context: their memory must not move
             return self._static.new_cache(layers, max_rows, max(self.context, capacity))
         if self.traits.mixers:
-            return StateCache(layers, self.traits.mixers, max_rows, capacity)
+            return StateCache(layers, self.traits.mixers, max_rows, capacity, self._tree_rule)
         return KVCache(layers, max_rows, capacity)
 
     @torch.inference_mode()
@@ -156,6 +158,7 @@ class Target:
         """Run decode passes as compiled functions of fixed shapes from now on; see `engine.fast.static_pass`.
 
         Each shape takes seconds, most of them only the first time on a machine: PyTorch caches what it has compiled.
+        On CUDA, models with recurrent layers get the fused kernel of their rules in place of fixed shapes.
 
         Args:
             max_rows: most rows of a pass.
@@ -166,9 +169,15 @@ class Target:
             CrossdraftError: there is no compiler here, the model's decoder has no executor `fast`, or the target's
                 compression has an executor of its own.
         """
+        if self.traits.mixers and self.device.type == "cuda":
+            check_compiler(self.device)
+            from crossdraft.engine.recurrent.fused import fused_tree  # imports triton
+
+            self._tree_rule = fused_tree
+            return
         if self.fast is None:
             raise CrossdraftError(
-                "compile is for Llama and Qwen2 decoders with sdpa attention, which "
+                "compile is for Llama and Qwen2 decoders with sdpa attention, and on CUDA for recurrent layers, which "
                 f"{type(self.model).__name__} has not here; leave it out."
             )
         if self._in_one_piece:

@@ -1,10 +1,16 @@
-"""The rules along a tree, alone: against one token after another on each path, in float64."""
+"""The rules along a tree, alone: against one token after another on each path, in float64.
+
+The Triton kernel computes in float32: on a GPU, or in Triton's interpreter (`make kernels`).
+"""
+
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
 from crossdraft.engine.recurrent.rules import Left, committed, convolve, read_text, read_tree, tap_table
+from tests.engine.recurrent.tiny import kernel
 
 PARENTS = (-1, 0, 0, 1, 1, 2, 3, -1, 7, 4)
 HEADS, GROUPS, KEY, VALUE = 4, 2, 5, 3
@@ -13,6 +19,28 @@ RULES = {"delta": (1, True), "kimi": (KEY, True), "mamba": (1, False)}  # channe
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+class Reader(NamedTuple):
+    """A way to read trees, and how near it comes to the rule itself."""
+
+    tree_rule: Any
+    dtype: torch.dtype = torch.float64
+    tolerance: float = 1e-13
+    device: str = "cpu"
+
+    def read(self, given, memory, seen, beta):
+        """`read_tree`, of and in float64."""
+        answers, left = self.tree_rule(*(self.sent(x) for x in (*given, memory, seen, beta)))
+        return answers.cpu().double(), Left(*(x.cpu().double() for x in left))
+
+    def sent(self, x):
+        return x if x is None else x.to(self.device, self.dtype if x.is_floating_point() else None)
+
+
+@pytest.fixture(params=["torch", "triton"])
+def reader(request) -> Reader:
+    return Reader(read_tree) if request.param == "torch" else Reader(kernel()[0], torch.float32, 1e-5, kernel()[1])
 
 
 def inputs(rule: str, n: int, key: int = KEY, value: int = VALUE) -> tuple[tuple[Tensor, ...], Tensor, Tensor | None]:
@@ -50,39 +78,41 @@ def seen_of(paths: list[list[int]]) -> Tensor:
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize(("key", "value"), [(KEY, VALUE), (72, 40)])
-def test_every_node_gets_what_it_would_get_behind_its_own_path(rule, key, value):
+@pytest.mark.parametrize(
+    ("key", "value"), [(KEY, VALUE), (72, 40)]
+)  # of one block of channels of the kernel, and of more
+def test_every_node_gets_what_it_would_get_behind_its_own_path(rule, key, value, reader):
     given, memory, beta = inputs(rule, len(PARENTS), key, value)
     paths = paths_of(PARENTS)
-    answers, left = read_tree(*given, memory, seen_of(paths), beta)
+    answers, left = reader.read(given, memory, seen_of(paths), beta)
     for node, path in enumerate(paths):
         answer, after = one_by_one(given, memory, beta, path)
-        torch.testing.assert_close(answers[:, :, node], answer, rtol=0, atol=1e-13 * key)
+        torch.testing.assert_close(answers[:, :, node], answer, rtol=0, atol=reader.tolerance * key)
         made = committed(memory, left, torch.tensor([node, node]), seen_of(paths))
-        torch.testing.assert_close(made, after, rtol=0, atol=1e-13)
+        torch.testing.assert_close(made, after, rtol=0, atol=reader.tolerance)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_rows_commit_paths_of_their_own(rule):
+def test_rows_commit_paths_of_their_own(rule, reader):
     given, memory, beta = inputs(rule, len(PARENTS))
     paths = paths_of(PARENTS)
-    _, left = read_tree(*given, memory, seen_of(paths), beta)
+    _, left = reader.read(given, memory, seen_of(paths), beta)
     made = committed(memory, left, torch.tensor([9, 0]), seen_of(paths))
     for row, node in enumerate((9, 0)):
         expected = one_by_one(given, memory, beta, paths[node])[1][row]
-        torch.testing.assert_close(made[row], expected, rtol=0, atol=1e-13)
+        torch.testing.assert_close(made[row], expected, rtol=0, atol=reader.tolerance)
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("fault", ["chain", "memory", "decay"])
-def test_planted_faults_show(rule, fault):
+def test_planted_faults_show(rule, fault, reader):
     given, memory, beta = inputs(rule, len(PARENTS))
     paths = paths_of(PARENTS)
-    right, left = read_tree(*given, memory, seen_of(paths), beta)
+    right, left = reader.read(given, memory, seen_of(paths), beta)
     if fault == "chain":  # a node sees its earlier siblings
-        wrong, _ = read_tree(*given, memory, torch.ones(2, 10, 10, dtype=torch.bool).tril(), beta)
+        wrong, _ = reader.read(given, memory, torch.ones(2, 10, 10, dtype=torch.bool).tril(), beta)
     elif fault == "memory":
-        wrong, _ = read_tree(*given, torch.zeros_like(memory), seen_of(paths), beta)
+        wrong, _ = reader.read(given, torch.zeros_like(memory), seen_of(paths), beta)
     else:  # sums along the chain, not along paths
         shifted = Left(left.keys, left.values, given[3].cumsum(2))
         wrong = committed(memory, shifted, torch.tensor([9, 9]), seen_of(paths))
@@ -92,12 +122,12 @@ def test_planted_faults_show(rule, fault):
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("n", [1, 64, 70, 129])
-def test_a_long_text_is_read_in_pieces(rule, n):
+def test_a_long_text_is_read_in_pieces(rule, n, reader):
     given, memory, beta = inputs(rule, n)
-    answers, after = read_text(*given, memory, beta)
+    answers, after = read_text(*(reader.sent(x) for x in (*given, memory, beta)), reader.tree_rule)
     answer, expected = one_by_one(given, memory, beta, list(range(n)))
-    torch.testing.assert_close(answers[:, :, -1], answer, rtol=0, atol=1e-13)
-    torch.testing.assert_close(after, expected, rtol=0, atol=1e-13)
+    torch.testing.assert_close(answers[:, :, -1].cpu().double(), answer, rtol=0, atol=reader.tolerance)
+    torch.testing.assert_close(after.cpu().double(), expected, rtol=0, atol=reader.tolerance)
 
 
 @pytest.mark.parametrize("width", [2, 4, 7])

@@ -26,7 +26,17 @@ from crossdraft.engine.traits import check_layers
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.drafters.iid.tree_model import TreeDrafter
-from tests.engine.recurrent.tiny import EXACT, KINDS, WITHOUT_POSITIONS, ask, generated, prompt_of, target_of, tiny
+from tests.engine.recurrent.tiny import (
+    EXACT,
+    KINDS,
+    WITHOUT_POSITIONS,
+    ask,
+    generated,
+    kernel,
+    prompt_of,
+    target_of,
+    tiny,
+)
 from tests.engine.scripted import IgnoresCommits
 
 TOKENS = range(20, 20 + len(PARENTS))
@@ -66,6 +76,18 @@ def test_trees_are_verified_in_one_pass(kind, what):
     assert (found.wrong_position == 0) == (kind in WITHOUT_POSITIONS)
     wrong = check_conformance(planted(target, StatesSeeAChain), prompt, TOKENS)
     assert min(wrong.riding, wrong.batched) > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["qwen3_5", "kimi_linear", "nemotron_h"])
+def test_the_fused_kernel_reads_whole_models(kind, monkeypatch):
+    rule, device = kernel()
+    prompt, target = prompt_of(kind, "text"), target_of(tiny(kind, torch.float32).to(device))
+    calls = []
+    monkeypatch.setattr(target, "_tree_rule", lambda *given: calls.append(given) or rule(*given))
+    found = check_conformance(target, prompt, TOKENS)
+    assert max(found.riding, found.batched, found.compacted) < 2e-5, found
+    assert found.wrong_mask > 1e-3
+    assert calls
 
 
 @pytest.mark.parametrize("kind", STATES)

@@ -1,7 +1,9 @@
 """Tiny random models with recurrent layers, and some that attend; prompts of text, an image or a clip."""
 
+import os
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from transformers import PreTrainedModel
@@ -149,3 +151,13 @@ def generated(model: PreTrainedModel, request: Request) -> tuple[int, ...]:
     length, mask = request.max_new_tokens, torch.ones_like(inputs["input_ids"])
     found = model.generate(**inputs, attention_mask=mask, max_new_tokens=length, do_sample=False, pad_token_id=0)
     return tuple(found[0, inputs["input_ids"].shape[1] :].tolist())
+
+
+def kernel() -> tuple[Any, str]:
+    """The fused kernel of the rules and the device that runs it: a GPU, or in Triton's interpreter the CPU; or skip."""
+    pytest.importorskip("triton", reason="triton is not installed; `make kernels` needs no GPU")
+    if not (interprets := os.environ.get("TRITON_INTERPRET") == "1") and not torch.cuda.is_available():
+        pytest.skip("no GPU, and TRITON_INTERPRET=1 is not set")
+    from crossdraft.engine.recurrent.fused import fused_tree
+
+    return fused_tree, "cpu" if interprets else "cuda"

@@ -20,7 +20,16 @@ from torch import Tensor
 
 from crossdraft.engine.cache import KVCache, KVPrefix, KVSpan, PassWindow, State
 from crossdraft.engine.devices import to_device
-from crossdraft.engine.recurrent.rules import PIECE, Left, committed, convolve, read_text, read_tree, tap_table
+from crossdraft.engine.recurrent.rules import (
+    PIECE,
+    Left,
+    ReadTree,
+    committed,
+    convolve,
+    read_text,
+    read_tree,
+    tap_table,
+)
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
@@ -115,12 +124,12 @@ class StateLayer:
         if head:
             given = _part(slice(head), q, k, v, decay)
             strength = None if beta is None else beta[:, :, :head]
-            answer, memory = read_text(*given, memory, strength)
+            answer, memory = read_text(*given, memory, strength, self.owner.tree_rule)
             answers.append(answer)
         if head < v.shape[2]:
             given = _part(slice(head, None), q, k, v, decay)
             strength = None if beta is None else beta[:, :, head:]
-            answer, tree = read_tree(*given, memory, paths.seen.to(q.device), strength)
+            answer, tree = self.owner.tree_rule(*given, memory, paths.seen.to(q.device), strength)
             answers.append(answer)
         self.left[rows.start] = replace(self.left[rows.start], memory=memory, tree=tree)
         return torch.cat(answers, 2)
@@ -185,10 +194,19 @@ class StateCache(KVCache):
     Args:
         num_layers, max_rows, capacity: as in `KVCache`.
         states: numbers of the states, as in `find_mixers`: a layer's own, or more where it keeps keys, too.
+        tree_rule: `read_tree`, or another way to compute the same.
     """
 
-    def __init__(self, num_layers: int, states: Collection[int], max_rows: int = 1, capacity: int = 512) -> None:
+    def __init__(
+        self,
+        num_layers: int,
+        states: Collection[int],
+        max_rows: int = 1,
+        capacity: int = 512,
+        tree_rule: ReadTree = read_tree,
+    ) -> None:
         super().__init__(num_layers, max_rows, capacity)
+        self.tree_rule = tree_rule
         self._states = {layer: StateLayer(self) for layer in states}
         for layer, kept in self._states.items():
             if layer < num_layers:
@@ -310,7 +328,7 @@ class StateCache(KVCache):
             layer.inputs = layer.memory = None
 
     def _new(self) -> KVCache:
-        return StateCache(len(self._stores), self._states, self.max_rows, self.capacity)
+        return StateCache(len(self._stores), self._states, self.max_rows, self.capacity, self.tree_rule)
 
     def copy(self) -> "StateCache":
         made = cast("StateCache", super().copy())

@@ -11,6 +11,7 @@ product of what the pass left. Related: STree (arXiv 2505.14969), trees for stat
 Pure functions on tensors, in the precision of their arguments.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -33,6 +34,9 @@ class Left(NamedTuple):
     keys: Tensor
     values: Tensor
     sums: Tensor
+
+
+ReadTree = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Left]]
 
 
 def read_tree(
@@ -97,11 +101,17 @@ def committed(memory: Tensor, left: Left, last: Tensor, seen: Tensor) -> Tensor:
 
 
 def read_text(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, memory: Tensor, beta: Tensor | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    memory: Tensor,
+    beta: Tensor | None = None,
+    tree_rule: ReadTree = read_tree,
 ) -> tuple[Tensor, Tensor]:
     """Read tokens that follow one another; returns [B, H, n, dv] answers, and the memory after the last one.
 
-    Arguments as in `read_tree`; a piece of tokens is read after the other.
+    Arguments as in `read_tree`; a piece of tokens is read after the other, by `tree_rule`.
     """
     answers: list[Tensor] = []
     size = PIECE if decay.shape[-1] == 1 else NARROW
@@ -109,7 +119,7 @@ def read_text(
         part = slice(start, start + size)
         n = min(size, v.shape[2] - start)
         seen = torch.ones(n, n, dtype=torch.bool, device=v.device).tril().expand(len(v), n, n)
-        answer, left = read_tree(
+        answer, left = tree_rule(
             *(q[:, :, part], k[:, :, part], v[:, :, part], decay[:, :, part]),
             *(memory, seen, None if beta is None else beta[:, :, part]),
         )
