@@ -4,8 +4,7 @@ import logging
 import pickle
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -50,10 +49,6 @@ class Inbox:
         self._received = 0
         self._waiting: deque[Received] = deque()
         self._ended = False  # the parent is gone
-
-    def poll(self) -> bool:
-        """True if a message is here."""
-        return bool(self._waiting) or self.connection.poll()
 
     def ends(self, key: int) -> bool:
         """True if a message that ends this state has arrived."""
@@ -305,19 +300,20 @@ class DraftServer:
 
     def _commit(self, missed: Sequence[int], outputs: Sequence[tuple[int, int, tuple[int, ...]]]) -> None:
         """Commit each request's tokens, of which the target accepted the given number."""
-        with self._timed("resync"):
-            for key, accepted, tokens in outputs:
-                if not self._able(key):
-                    continue
-                one = self.requests[key]
-                if key in missed:
-                    one.missed()
-                path = tuple(one.tree.follow(tokens[:accepted]))  # the last draft may be newer than the verified one
-                one.undrawn, one.tree = None, NOTHING.tree
-                try:
-                    self.drafter.commit([one.state], [VerifyOutput(path, tokens)])
-                except CrossdraftError as error:
-                    self.refused[key] = str(error)
+        start = time.perf_counter()
+        for key, accepted, tokens in outputs:
+            if not self._able(key):
+                continue
+            one = self.requests[key]
+            if key in missed:
+                one.missed()
+            path = tuple(one.tree.follow(tokens[:accepted]))  # the last draft may be newer than the verified one
+            one.undrawn, one.tree = None, NOTHING.tree
+            try:
+                self.drafter.commit([one.state], [VerifyOutput(path, tokens)])
+            except CrossdraftError as error:
+                self.refused[key] = str(error)
+        self._record("resync", start)
 
     def _fork(self, pairs: Sequence[tuple[int, int]]) -> None:
         for key, copy in pairs:
@@ -355,14 +351,6 @@ class DraftServer:
     def _record(self, name: str, start: float, tokens: int = 0) -> None:
 
         self.spans.append(Span("drafter", name, start, time.perf_counter(), tokens))
-
-    @contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._record(name, start)
 
 
 class VisualInbox:
