@@ -38,16 +38,6 @@ def positive(name: str, value: Any) -> float:
     return float(value)
 
 
-def frames_or_rate(frames: Any, fps: Any, names: tuple[str, str] = ("num_frames", "fps")) -> None:
-    """Refuse a number of frames and a frame rate that are given for the same clip.
-
-    Raises:
-        CrossdraftError: both are given.
-    """
-    if None not in (frames, fps):
-        raise CrossdraftError(f"{names[0]} is {frames} and {names[1]} is {fps}; give one of them, the other follows.")
-
-
 def text(name: str, value: Any, example: str) -> str:
     """Return `value`, which must be a string.
 

@@ -15,8 +15,8 @@ from crossdraft.engine.target import Target
 T = TypeVar("T")
 
 
-def orders(methods: Sequence[T], seed: int = 0, after: int = 0) -> Iterator[list[T]]:
-    """Endless balanced orders, the same for the same seed: blocks of a Williams design, their rows shuffled.
+def orders(methods: Sequence[T], after: int = 0) -> Iterator[list[T]]:
+    """Endless balanced orders, the same every time: blocks of a Williams design, their rows shuffled.
 
     The first `after` orders are left out: a part of a measurement that runs by itself continues behind earlier parts.
 
@@ -24,7 +24,7 @@ def orders(methods: Sequence[T], seed: int = 0, after: int = 0) -> Iterator[list
     leaves behind (warm caches, a hot core) helps or hurts all alike. Rows are shuffled so that they do not keep in step
     with the workload, whose kinds of question come in turn.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     rows = williams(len(methods))
     every = (rows[number] for _ in count() for number in rng.permutation(len(rows)))
     return ([methods[index] for index in row] for row in islice(every, after, None))

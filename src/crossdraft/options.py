@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, get_type_hints
 
-from crossdraft.checks import NamedFields, choice, core_numbers, frames_or_rate, positive, whole
+from crossdraft.checks import NamedFields, choice, core_numbers, positive, whole
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.errors import CrossdraftError
 
@@ -221,7 +221,8 @@ class Options(NamedFields):
         object.__setattr__(self, "hidden_nodes", whole("hidden_nodes", self.hidden_nodes))
         if self.quantize == "none":
             object.__setattr__(self, "quantize", None)
-        frames_or_rate(self.num_frames, self.fps)
+        if None not in (frames := self.num_frames, fps := self.fps):
+            raise CrossdraftError(f"num_frames is {frames} and fps is {fps}; give one of them, the other follows.")
         if self.compile and self.kv_bytes is not None:
             raise CrossdraftError(
                 "kv_bytes and compile exclude each other: compiled passes allocate the keys and values of all rows at "

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events.stream import Events, Window, batches, check_overlap, concatenate, unwrap_time
+from crossdraft.events.stream import Events, Window, batches, concatenate, unwrap_time
 from tests.events.helpers import made_up, same
 
 
@@ -130,20 +130,6 @@ def test_a_wrapped_counter_is_unwrapped(steps, start):
 def test_disorder_is_not_taken_for_a_wrap():
     with pytest.raises(CrossdraftError, match="out of order"):
         unwrap_time(np.array([500, 400], np.uint16), 16, "x")
-
-
-def test_overlap_with_a_video():
-    events = build(t=(1000, 2000, 3000))
-    check_overlap(events, 0, 1000)
-    check_overlap(events, 3000, 9000)
-    check_overlap(events, 1500, 2500)
-    for start, end in ((0, 999), (3001, 9000), (1001, 1999)):
-        with pytest.raises(CrossdraftError, match="No overlap in time"):
-            check_overlap(events, start, end)
-    with pytest.raises(CrossdraftError, match="empty"):
-        check_overlap(Events.empty(3, 2), 0, 10)
-    with pytest.raises(CrossdraftError, match="before it starts"):
-        check_overlap(events, 10, 0)
 
 
 def test_their_bytes_are_those_of_the_columns():

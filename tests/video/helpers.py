@@ -2,13 +2,16 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import av
 import numpy as np
 from av.audio.stream import AudioStream
 from av.video.stream import VideoStream
 from torch import Tensor
+
+from crossdraft.video.inputs import clip_inputs, question_inputs
+from crossdraft.video.spec import FrameSpec
 
 FRAMES, HEIGHT, WIDTH, FPS = 24, 64, 96, 24
 
@@ -48,3 +51,9 @@ def tone(path: Path) -> Path:
         out.mux(stream.encode(sound))
         out.mux(stream.encode(None))
     return path
+
+
+def model_inputs(config: Any, tokenizer: Any, spec: FrameSpec | None, frames: Tensor, times: Any, question: str) -> Any:
+    """Inputs of a model's forward: those of a clip, and of one question about it."""
+    clip, features = clip_inputs(config, spec, frames, times)
+    return {**question_inputs(config, tokenizer, clip, question), **features}

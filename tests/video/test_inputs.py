@@ -17,9 +17,10 @@ from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.video.classes import CLASSES, model_class
-from crossdraft.video.inputs import FAMILIES, clip_inputs, model_inputs, placeholder_id
+from crossdraft.video.inputs import FAMILIES, clip_inputs, placeholder_id
 from crossdraft.video.preprocess import preprocess
 from crossdraft.video.spec import FrameSpec, PixelBudget
+from tests.video.helpers import model_inputs
 
 SPECIAL = ("<s>", "</s>", "<pad>", "<image>", "<video>", "<|image_pad|>", "<|video_pad|>", "<|vision_start|>")
 SPECIAL += ("<|vision_end|>", "<|im_start|>", "<|im_end|>", "<IMG_CONTEXT>", "<img>", "</img>", "<end_of_utterance>")

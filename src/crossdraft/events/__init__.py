@@ -6,12 +6,12 @@ from crossdraft.events.limits import EventLimits
 from crossdraft.events.read import iter_events, read_events
 from crossdraft.events.sensor import SimulatorConfig
 from crossdraft.events.simulate import Simulator, simulate
-from crossdraft.events.stream import Events, Newest, check_overlap, concatenate
+from crossdraft.events.stream import Events, Newest, concatenate
 from crossdraft.events.windows import adaptive_windows
 from crossdraft.events.write import write_dsec_h5, write_eventgpt_npy, write_events
 
 __all__ = [
-    "EventLimits", "Events", "Excerpt", "Newest", "Simulator", "SimulatorConfig", "adaptive_windows", "check_overlap",
+    "EventLimits", "Events", "Excerpt", "Newest", "Simulator", "SimulatorConfig", "adaptive_windows",
     "concatenate", "eventgpt_frames", "iter_events", "read_events", "simulate", "write_dsec_h5", "write_eventgpt_npy",
     "write_events",
 ]  # fmt: skip

@@ -240,21 +240,6 @@ def check_sorted(t: NDArray[np.int64], source: object, first: int = 0) -> None:
         )
 
 
-def check_overlap(events: Events, video_start_us: int, video_end_us: int) -> None:
-    """Raise CrossdraftError unless some event lies in the video's time span [start, end] (µs, one clock)."""
-    if not len(events):
-        raise CrossdraftError(
-            "The event recording is empty, so it cannot accompany a video; record or simulate events."
-        )
-    if video_end_us < video_start_us:
-        raise CrossdraftError(f"The video ends ({video_end_us} µs) before it starts ({video_start_us} µs).")
-    if not len(events.slice(video_start_us, video_end_us + 1)):
-        raise CrossdraftError(
-            f"No overlap in time: the events span {events.t0} to {events.t0 + events.duration_us} µs, the video "
-            f"{video_start_us} to {video_end_us} µs; give recordings of the same moment, on one clock."
-        )
-
-
 def unwrap_time(t: NDArray[np.integer], bits: int, source: object, first: int = 0) -> NDArray[np.int64]:
     """Undo the overflow of an unsigned `bits`-wide µs counter.
 

@@ -24,23 +24,6 @@ from crossdraft.video.tiles import cut
 
 TEMPLATE: Mapping[str, Any] = {"tokenize": False, "add_generation_prompt": True}
 
-__all__ = [
-    "FAMILIES",
-    "ClipText",
-    "Family",
-    "Features",
-    "chat_inputs",
-    "clip_inputs",
-    "image_inputs",
-    "image_spec",
-    "merged",
-    "model_inputs",
-    "placeholder_id",
-    "placeholder_ids",
-    "placeholder_of",
-    "question_inputs",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class ClipText:
@@ -59,34 +42,6 @@ class ClipText:
     def tokens(self, placeholder: str) -> int:
         """Number of visual tokens of the clip."""
         return self.run * self.text.count(placeholder)
-
-
-def model_inputs(
-    config: PretrainedConfig,
-    tokenizer: PreTrainedTokenizerBase,
-    spec: FrameSpec | None,
-    frames: Tensor,
-    times_s: np.ndarray,
-    question: str,
-    indices: Tensor | None = None,
-) -> Features:
-    """Make prompt, expanded placeholders and preprocessed frames, a batch of one.
-
-    Args:
-        config: configuration of the model; `config.model_type` chooses the family.
-        tokenizer: tokenizer of the checkpoint; its chat template is used if it can render a video.
-        spec, frames, times_s, indices: as in `clip_inputs`.
-        question: plain text.
-
-    Returns:
-        input_ids [1, L] and further inputs of the family's forward (`pixel_values_videos`, …).
-
-    Raises:
-        CrossdraftError: an unknown model_type, a tokenizer or spec that does not fit the model, or a placeholder in the
-            question.
-    """
-    clip, features = clip_inputs(config, spec, frames, times_s, indices)
-    return {**question_inputs(config, tokenizer, clip, question), **features}
 
 
 def clip_inputs(
@@ -179,11 +134,12 @@ def question_inputs(
     """`chat_inputs` of one question about one clip.
 
     Args:
-        config, tokenizer, question: as in `model_inputs`.
+        config, tokenizer: as in `chat_inputs`.
         clip: text and visual tokens of the clip.
+        question: plain text.
 
     Raises:
-        CrossdraftError: as `model_inputs`.
+        CrossdraftError: as `chat_inputs`.
     """
     asked = Message("user", (Part("video", None), Part("text", question)))
     return chat_inputs(config, tokenizer, (asked,), (clip,))[0]
@@ -201,7 +157,8 @@ def chat_inputs(
     Placeholders that stand in the words of a message are text, unless that message shows something.
 
     Args:
-        config, tokenizer: as in `model_inputs`.
+        config: configuration of the model; `config.model_type` chooses the family.
+        tokenizer: tokenizer of the checkpoint; its chat template is used if it can render a video.
         messages: the conversation.
         items: text and visual tokens of its images and clips, in their order.
         template: keywords for the chat template; see `Request.template`.
@@ -210,7 +167,8 @@ def chat_inputs(
         These inputs, and the numbers of the items in the order of their placeholders: a template may put images first.
 
     Raises:
-        CrossdraftError: as `model_inputs`; or no format for conversations is known for the model.
+        CrossdraftError: an unknown model_type, a tokenizer that does not fit the model, a placeholder in a message that
+            shows something, or no format for conversations is known for the model.
     """
     family, visual = _family(config.model_type), placeholder_ids(config)
     spelling_of = {token: tokenizer.convert_ids_to_tokens(token) for token in visual}

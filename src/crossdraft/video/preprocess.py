@@ -11,9 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.video.spec import CLIP_MEAN, CLIP_STD, FrameSpec, LongestEdge, PixelBudget, Size
-
-__all__ = ["CLIP_MEAN", "CLIP_STD", "FrameSpec", "centre_crop", "normalise", "patchify", "preprocess", "resize"]
+from crossdraft.video.spec import FrameSpec, LongestEdge, PixelBudget, Size
 
 MAX_ASPECT = 200  # largest aspect of a frame that is resized whole; HF's limit for a pixel budget
 RESIZED = 16  # frames at once: resizing needs many times their memory

@@ -10,8 +10,6 @@ from torch import Tensor
 from crossdraft.video.preprocess import normalise, preprocess, resize
 from crossdraft.video.spec import AnyResolution, FrameSpec, NearestGrid, Sides
 
-__all__ = ["Tiles", "best_canvas", "cut", "nearest_grid"]
-
 
 @dataclass(frozen=True, slots=True)
 class Tiles:

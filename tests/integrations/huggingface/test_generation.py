@@ -6,8 +6,8 @@ from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPProcessor, Vi
 
 import crossdraft as cd
 from crossdraft.integrations.huggingface import FOLDER
-from crossdraft.video.inputs import model_inputs
 from crossdraft.video.read import read_frames
+from tests.video.helpers import model_inputs
 
 LONGEST = 24
 

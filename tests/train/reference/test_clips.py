@@ -10,7 +10,8 @@ import torch
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import eventgpt_frames
 from crossdraft.video import read_frames
-from crossdraft.video.preprocess import FrameSpec, preprocess
+from crossdraft.video.preprocess import preprocess
+from crossdraft.video.spec import FrameSpec
 from crossdraft_lab import scenes
 from crossdraft_lab.train.reference import clips
 from crossdraft_lab.train.reference.batches import (

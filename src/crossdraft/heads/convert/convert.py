@@ -142,9 +142,9 @@ TRAINING_SETTINGS = ("steps", "anchors")  # settings that foreign files leave ou
 ROWS, LONG, START, VISUAL = 2, 24, 8, 6
 
 
-def random_batch(head: Head, seed: int = 0) -> TrainBatch:
+def random_batch(head: Head) -> TrainBatch:
     """Random tokens and features, of every hidden state that the target has, in the head's dtype."""
-    config, generator = head.config, torch.Generator().manual_seed(seed)
+    config, generator = head.config, torch.Generator().manual_seed(0)
 
     def features(length: int) -> dict[int, torch.Tensor]:
         shape = (ROWS, length, config.hidden_size)

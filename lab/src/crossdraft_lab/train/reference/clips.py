@@ -21,7 +21,8 @@ from torch import Tensor
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import eventgpt_frames
 from crossdraft.files import atomic_path
-from crossdraft.video.preprocess import FrameSpec, normalise, resize
+from crossdraft.video.preprocess import normalise, resize
+from crossdraft.video.spec import FrameSpec
 from crossdraft_lab import scenes
 from crossdraft_lab.outputs import progress_bar
 from crossdraft_lab.train.core.dist import worker_pool

@@ -13,7 +13,7 @@ from crossdraft.drafters.short_head import FILE
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import put_in_place, temporary_folder
 from crossdraft.models.eventgpt import EventGPTForConditionalGeneration, EventGPTProcessor, ProcessorOptions
-from crossdraft.video.preprocess import FrameSpec
+from crossdraft.video.spec import FrameSpec
 from crossdraft_lab.scenes import DURATION_S
 from crossdraft_lab.train.core.log import say
 from crossdraft_lab.train.core.provenance import sha256, write_json, write_provenance
