@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -51,12 +50,6 @@ def answered(run: BatchFiles, service: Service, step=lambda name: None) -> list[
     if run.done < run.total:
         asyncio.run(run.answer(service, step))
     return [json.loads(one) for one in run.out.read_bytes().splitlines()]
-
-
-def in_thread(work) -> None:
-    """Run `work` to its end beside a running event loop; its error is raised."""
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(work).result()
 
 
 def said(found: list[dict]) -> list[tuple[str, str]]:
@@ -113,25 +106,6 @@ def test_a_second_line_of_an_id_is_refused_wherever_the_run_was_cut(service, cli
     out.write_bytes(out.read_bytes().splitlines(keepends=True)[0])
     again = answered(BatchFiles(given, out, MOST), service)
     assert [one["error"] for one in again] == [one["error"] for one in whole]
-
-
-def test_two_runs_do_not_write_one_file(service, whole, tmp_path):
-    given, full = whole
-    out, refused = tmp_path / "out.jsonl", []
-
-    def step(name: str) -> None:
-        before = out.read_bytes()
-        other = BatchFiles(given, out, MOST)
-        other.find_known(force=False)
-        if other.done < other.total:
-            with pytest.raises(CrossdraftError, match="Another run writes") as caught:
-                in_thread(lambda: asyncio.run(other.answer(service, lambda name: None)))
-            refused.append(caught)
-        assert out.read_bytes() == before
-
-    found = answered(BatchFiles(given, out, MOST), service, step)
-    assert len(refused) == len(found) - 1
-    assert said(found) == said([json.loads(one) for one in full.splitlines()])
 
 
 def test_an_interrupt_leaves_whole_lines(service, whole, tmp_path):

@@ -134,18 +134,12 @@ class BatchFiles:
         Raises:
             CrossdraftError: there is no room for the answers, another run writes them, or the engine has stopped.
         """
-        import fcntl
-
         from crossdraft.serve.batch import answers, lines_of
 
         options = service.settings.engine
         parallel = options.max_batch + min(options.max_queue or 0, options.max_batch)  # media are read meanwhile
         with only_process(self.out), self.given.open("rb") as asked, self.out.open("ab", buffering=0) as file:
             lines = islice(lines_of(asked, self.most), self.done, None)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise CrossdraftError(f"Another run writes {self.out}; wait for it, or name another file.") from None
             try:
                 file.truncate(self.size)
                 async with aclosing(answers(service, lines, service.anybody, self._ids, parallel)) as found:
