@@ -1,8 +1,10 @@
 """Side text: files of several kinds, and OCR in processes of its own, with a script as the engine."""
 
+import subprocess
 import sys
 import time
 from concurrent.futures import Future
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -115,6 +117,31 @@ def test_an_engine_is_bounded_in_time_with_what_it_started(tmp_path, monkeypatch
     began = time.monotonic()
     assert words(Ocr(engine(tmp_path, body)).added(Request("?", image=[PIXELS] * 3))).split() == ["Mind"]
     assert time.monotonic() - began < 9
+
+
+ENDING = """
+import pathlib, sys, time
+import numpy as np
+from crossdraft.engine.request import Request
+from crossdraft.ocr import Ocr
+Ocr(sys.argv[1]).added(Request("?", image=np.zeros((9, 9, 3), np.uint8)))
+while not pathlib.Path(sys.argv[2]).exists():
+    time.sleep(0.05)
+"""
+
+
+def test_an_engine_ends_with_the_program(tmp_path):
+    started = tmp_path / "started"
+    write = "import os, pathlib; there = pathlib.Path(__file__).with_name('started'); there.with_suffix('.new')"
+    command = engine(tmp_path, f"{write}.write_text(str(os.getpid())); there.with_suffix('.new').replace(there)")
+    with (tmp_path / "engine.py").open("a") as script:
+        script.write("time.sleep(60)\n")
+    subprocess.run([sys.executable, "-c", ENDING, command, str(started)], check=True, timeout=60)
+    state = Path(f"/proc/{started.read_text()}/stat")  # a zombie may be left to whoever is to reap it
+    until = time.monotonic() + 5
+    while state.exists() and state.read_text().split()[2] != "Z" and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not state.exists() or state.read_text().split()[2] == "Z"
 
 
 def test_an_engine_is_bounded_in_what_it_writes(tmp_path):

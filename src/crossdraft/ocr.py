@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from tempfile import TemporaryFile
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,13 +95,14 @@ class Ocr:
                 env={name: os.environ[name] for name in KEPT if name in os.environ} | ONE_THREAD,
                 start_new_session=True,  # so that what it starts ends with it
             ) as process:
-                timer = threading.Timer(seconds, _kill, [process.pid])
+                end = finalize(process, _kill, process.pid)  # at the latest when this program ends
+                timer = threading.Timer(seconds, end)
                 timer.start()
                 try:
                     text = process.stdout.read(4 * MOST_TEXT).decode(errors="replace") if process.stdout else ""
                 finally:
                     timer.cancel()
-                    _kill(process.pid)
+                    end()
         return joined_lines(text)
 
 

@@ -194,5 +194,4 @@ class GrammarMasks:
         """The model's own tokens of a text that follows the answer."""
         tail = self._said[-TAIL:]
         ids = self.tokenizer.tokenize_bytes(self.tokenizer.decode_bytes(tail) + text)
-        same = ids[: len(tail)] == tail
-        return ids[len(tail) :] if same else self.tokenizer.tokenize_bytes(text)
+        return ids[len(tail) :] if ids[: len(tail)] == tail else self.tokenizer.tokenize_bytes(text)

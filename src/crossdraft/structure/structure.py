@@ -222,9 +222,8 @@ def _check_schema(schema: Any) -> None:
             raise ValueError(f"a text in it has {len(part):,} characters, and {MOST_OF['regex']:,} are the limit")
         waiting += part if isinstance(part, list) else [*part, *part.values()] if isinstance(part, dict) else ()
         number = part.get("multipleOf") if isinstance(part, dict) else None
-        if isinstance(number, int | float) and (
-            not 1 / most <= abs(number) <= most or float(f"{number:.5g}") != number
-        ):
+        fits = not isinstance(number, int | float) or 1 / most <= abs(number) <= most
+        if not fits or (isinstance(number, float) and float(f"{number:.5g}") != number):
             raise ValueError(f"multipleOf is {number}; from 1/{most} to {most}, in five digits, it can be used")
 
 
