@@ -152,8 +152,8 @@ class _Masked(LogitsProcessor):
         return scores if self.masks is None else masked(scores, self.masks)
 
 
-def impossible(possible: Tensor) -> Tensor:
-    """[1 + n] bool, true where a structure leaves no token in a row that the other settings do not forbid.
+def impossible(possible: Tensor) -> list[int]:
+    """The rows in which a structure leaves no token that the other settings do not forbid.
 
     Args:
         possible: [1 + n, V] bool, true for the tokens that neither of them forbids.
@@ -161,8 +161,8 @@ def impossible(possible: Tensor) -> Tensor:
     Raises:
         CrossdraftError: the first row, the root's, is such a row.
     """
-    lost = ~possible.any(-1)
-    if lost[0]:
+    lost: list[int] = (~possible.any(-1)).nonzero()[:, 0].tolist()
+    if 0 in lost:
         raise CrossdraftError(
             "The request's other settings (such as min_new_tokens or bad_words_ids) forbid every token that its "
             "structure allows here; leave them out."

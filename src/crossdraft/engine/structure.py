@@ -57,4 +57,4 @@ class MaskSource(Protocol):
 
 def masked(logits: Tensor, masks: Tensor) -> Tensor:
     """Logits [1 + n, V] with minus infinity where `masks` [1 + n, V] is false."""
-    return logits.masked_fill(~masks, -torch.inf)
+    return torch.where(masks, logits, -torch.inf)
