@@ -229,7 +229,7 @@ def _columns(report: BenchReport) -> list[str]:
         fastest = f"the fastest of {', '.join(ways)}" if len(ways) > 1 else "alone"
         found.append(f"× {against} ({fastest}) = {SPEEDUPS[first['per']]} {INTERVALS}")
     masks = [f"{row['name']} {row['mask_ms_per_node']:.2f} ms" for row in report.methods if row["mask_ms_per_node"]]
-    found += [f"a structure's mask for a place in a draft tree: {', '.join(masks)}"] if masks else []
+    found += [f"a structure's masks for a place that the answer takes: {', '.join(masks)}"] if masks else []
     return [*found, f"MiB: {HOW}."] if report.footprints else found
 
 
