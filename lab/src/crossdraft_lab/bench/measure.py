@@ -41,7 +41,7 @@ class Run:
         lossy: the acceptance rule with its settings, if it was a lossy one.
         prompt_tokens: number of tokens that entered the target's language model.
         busy_s: time in which something ran, by lane of the timeline, `target` and `drafter`.
-        masks_s, masked_nodes: time of the structure's masks, and the places in draft trees that they were made for.
+        masks_s, masked_nodes: time of the structure's masks, and the places that were asked about.
     """
 
     tokens: tuple[int, ...]
