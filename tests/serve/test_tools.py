@@ -142,7 +142,7 @@ def function(**more):
         ({"tools": [{"type": "function"}]}, "One of the tools is not"),
         ({"tools": [], "tool_choice": "required"}, "there are no tools"),
         ({"tools": [], "tool_choice": NAMED}, "there are no tools"),
-        ({"tool_choice": {"type": "function", "function": {"name": "go"}}}, "the tool that must be called"),
+        ({"tool_choice": {"type": "function", "function": {"name": "go"}}}, "Unknown tool 'go'"),
         ({"tool_choice": "any"}, "tool_choice"),
         ({"response_format": {"type": "json_object"}}, "which no call would have"),
         (
