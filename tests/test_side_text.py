@@ -14,7 +14,7 @@ from crossdraft import ocr
 from crossdraft.engine.request import MOST_TEXT, Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.ocr import Ocr
-from crossdraft.side_text import read_hint, read_text
+from crossdraft.side_text import MOST_LETTERS, read_hint, read_text
 
 SUBTITLES = """1
 00:00:01,000 --> 00:00:02,500
@@ -78,13 +78,17 @@ def test_without_pypdf_one_sentence_says_so(tmp_path, monkeypatch):
         read_hint(tmp_path / "page.pdf")
 
 
-@pytest.mark.parametrize(("content", "said"), [(None, "No such file"), (b"\xff\xfe\x00", "it is no text")])
+@pytest.mark.parametrize(("content", "said"), [(None, "No such file"), (b"caf\xe9", "it is no text in UTF-8")])
 def test_files_that_cannot_be_read_are_refused(tmp_path, content, said):
     path = tmp_path / "note.txt"
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(CrossdraftError, match=said):
         read_hint(path)
+
+
+def test_no_more_is_read_of_a_file_than_is_used():
+    assert len(read_text(Path("/dev/zero"))) == MOST_LETTERS
 
 
 def test_the_words_of_all_images_become_one_late_hint(tmp_path):

@@ -8,6 +8,7 @@ from typing import Any
 from crossdraft.errors import CrossdraftError
 
 NO_TEXT = re.compile(r"^(\d+|WEBVTT.*|.*-->.*)\n", re.MULTILINE)  # lines of subtitles
+MOST_LETTERS = 1 << 26  # of a file; a conversation may hold clips
 SINGLE_LINE = re.compile(r"(?<!\n)\n(?!\n)")
 
 
@@ -18,9 +19,10 @@ def read_text(path: Path) -> str:
         CrossdraftError: the file cannot be read, or is no text.
     """
     try:
-        return path.read_text(encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig") as file:
+            return file.read(MOST_LETTERS)  # where so many are read, they are refused
     except (OSError, UnicodeDecodeError) as error:
-        why = "it is no text" if isinstance(error, UnicodeDecodeError) else error.strerror
+        why = "it is no text in UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror
         raise CrossdraftError(f"Cannot read {path}: {why}; check the path.") from None
 
 

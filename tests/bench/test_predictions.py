@@ -50,3 +50,5 @@ def test_rows_of_pages(pair, tmp_path, capsys, monkeypatch):
 def test_prompts_or_pages():
     with pytest.raises(CrossdraftError, match="one of them"):
         main(["--target", "reference"])
+    with pytest.raises(CrossdraftError, match="knows its clips alone"):
+        main(["--target", "reference", "--prompts", "prompts.jsonl"])

@@ -439,6 +439,7 @@ def test_a_text_model_is_asked_prompts(prompts, tmp_path):
         ('["What?"]', [], "Line 1 of .* is no prompt"),
         ("", [], "has no prompts"),
         (PROMPTS, ["--kinds=code"], "no prompts of the kinds code"),
+        (PROMPTS, [], "The reference target knows its clips alone; for prompts name another by --target"),
         (PROMPTS, ["--drafter=union:event,memory"], "reads an event recording, and prompts come without one"),
         (PROMPTS, ["--methods=target,event"], "'event' reads an event recording"),
         (PROMPTS, ["--methods=event-inline"], "'event-inline' reads an event recording"),

@@ -29,6 +29,10 @@ def begun(structure, text):
     [
         (lambda: Structure("xml", "<a>"), "Unknown kind 'xml'"),
         (lambda: Structure.json('{"type": '), "JSON schema cannot be read"),
+        (lambda: Structure.json("[1, 2]"), "JSON schema is [1, 2]; give an object"),
+        (lambda: Structure.json("null"), "JSON schema is null; give an object"),
+        (lambda: Structure.json(5), "JSON schema is 5; give an object"),
+        (lambda: Structure.json(False), "JSON schema is false; give an object"),
         (lambda: Structure.json({"type": object}), "JSON schema cannot be read"),
         (lambda: Structure.choice([]), "choice is []"),
         (lambda: Structure.choice("yes"), "give a list of texts"),
@@ -46,6 +50,10 @@ def test_what_is_no_structure_is_refused_at_once(make, part):
     with pytest.raises(CrossdraftError) as caught:
         make()
     assert part in str(caught.value)
+
+
+def test_true_is_the_schema_of_any_value():
+    assert Structure.json("true") == Structure.json(True) == Structure.json({})
 
 
 @pytest.mark.parametrize(

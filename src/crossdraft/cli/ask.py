@@ -84,8 +84,7 @@ class StructureOptions:
         if name == "json_schema":
             inline = value.lstrip().startswith(("{", "true", "false"))
             return Structure.json(value if inline else read_text(Path(value)))
-        made = {"regex": Structure.regex, "choice": Structure.choice}.get(name)
-        return Structure.grammar(read_text(value)) if made is None else made(value)
+        return getattr(Structure, name)(read_text(value) if name == "grammar" else value)
 
 
 @dataclass(frozen=True, slots=True)

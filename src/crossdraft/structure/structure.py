@@ -75,13 +75,16 @@ class Structure:
         """JSON by a schema, as a mapping or its text; without one, any JSON object.
 
         Raises:
-            CrossdraftError: it is no JSON.
+            CrossdraftError: it is no JSON object.
         """
         try:
-            given = parse_json(schema) if isinstance(schema, str) else {} if schema is True else schema
-            return cls("json", json.dumps({"type": "object"} if given is None else given))
+            given = {"type": "object"} if schema is None else parse_json(schema) if isinstance(schema, str) else schema
+            written = json.dumps({} if given is True else given)
         except (TypeError, ValueError, RecursionError) as error:
             raise CrossdraftError(f"The JSON schema cannot be read: {error}.") from None
+        if not written.startswith("{"):
+            raise CrossdraftError(f"The JSON schema is {written:.100}; give an object.")
+        return cls("json", written)
 
     @classmethod
     def regex(cls, expression: str) -> "Structure":

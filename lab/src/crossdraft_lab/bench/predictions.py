@@ -179,7 +179,9 @@ def main(argv: Sequence[str], prog: str = "crossdraft_lab.bench.predictions") ->
     check_methods(("target",), () if given.drafter == "none" else (given.drafter,))
     kinds = tuple(filter(None, given.kinds.split(",")))
     if given.ocr is None:
-        pairs = given.pairs or len(read_prompts(given.prompts, kinds))
+        if given.target == "reference":
+            raise CrossdraftError("The reference target knows its clips alone; for prompts name another by --target.")
+        pairs = len(read_prompts(given.prompts, kinds)) if given.pairs is None else given.pairs
         work = Workload(pairs, kinds=kinds, max_new_tokens=given.max_new_tokens, prompts=given.prompts)
         asked, workload = [*items(work)], describe(work)
     else:

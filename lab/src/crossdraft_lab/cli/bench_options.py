@@ -88,8 +88,10 @@ class BenchModels:
         """Checkpoints and devices of the pair, and of the blind twin; `shows`: the target is to be shown clips.
 
         Raises:
-            CrossdraftError: a checkpoint does not exist.
+            CrossdraftError: a checkpoint does not exist, or knows clips alone.
         """
+        if not shows and self.target == "reference":
+            raise CrossdraftError("The reference target knows its clips alone; for prompts name another by --target.")
         check_models(self.target, self.event, shows=shows)
         from crossdraft_lab.bench.assembly import Models
 
