@@ -194,7 +194,7 @@ def test_a_bad_line_becomes_an_error_and_the_run_goes_on(clip, tmp_path, capsys)
     assert statuses == [200, None, None, 400, None, None, None, 400, 200]
     assert "leave it out" in found[2]["error"]["message"]
     assert found[3]["response"]["body"]["error"]["code"] == "no_such_file"
-    assert "name /v1/chat/completions" in found[5]["error"]["message"]
+    assert "/v1/chat/completions" in found[5]["error"]["message"]
     kept = out.read_bytes()
     assert main(words) == 1  # nothing is asked again, and no model is loaded
     assert json.loads(capsys.readouterr().out)["known"] == 9

@@ -30,6 +30,9 @@ OPENED_BY = {
     "/v1/completions": {"chat"},
     "/v1/responses": {"chat"},
     "/v1/responses/{found}": {"chat"},
+    "/v1/batches": {"chat"},
+    "/v1/batches/{found}": {"chat"},
+    "/v1/batches/{found}/cancel": {"chat"},
     "/v1/media": {"media"},
     "/v1/media/content": {"media"},  # of a file of the media folder
     "/page/events.png": {"media"},  # likewise
@@ -87,6 +90,8 @@ def test_public_routes_models_and_what_is_no_route_are_as_before(scoped, scope):
     for path in PUBLIC:
         assert httpx.get(scoped.url + path, headers=bearer(scope)).status_code == 200
     assert httpx.get(f"{scoped.url}/v1/models", headers=bearer(scope)).json()["data"][0]["id"] == "reference"
+    assert httpx.get(f"{scoped.url}/openapi.json", headers=bearer(scope)).status_code == 200
+    assert httpx.get(f"{scoped.url}/openapi.json").status_code == 401
     for path in ("/nothing", "/v1/chat", "/v1/filesx", "/page/other", "/v1/embeddings"):
         assert httpx.get(scoped.url + path, headers=bearer(scope)).status_code == 404, path
 

@@ -25,6 +25,7 @@ from crossdraft.serve.service import Service
 
 News = tuple[int, Piece | Answer | None]  # the number of an answer, and a piece of it or the whole; `None` = silence
 SILENCE: News = (0, None)
+BEHIND = -1  # priority of requests of batches; all others have 0
 
 
 class Form(Protocol):
@@ -185,13 +186,17 @@ class Answering:
     async def loaded(self, held: AsyncExitStack) -> Question:
         """Convert the request into a question for the engine, once it is admitted and its media are loaded."""
         service, client = self.service, self._asked.client
-        held.enter_context(service.limits.admitted(client, self._chat.n))
+        if behind := client.behind:
+            await service.wait_behind(self._chat.n)
+        held.enter_context((service.behind if behind else service.limits).admitted(client, self._chat.n))
         began = time.perf_counter()
         media = await held.enter_async_context(service.media.loaded(self._chat, client))
         service.metrics.media_loaded(time.perf_counter() - began)
         question = convert.to_request(
             self._chat, media, client.name, service.longest(client), service.settings.request_seconds
         )
+        if behind:  # it may lose its row again and again, which is no reason to cut it off
+            question = replace(question, priority=BEHIND, max_time=None)
         if question.max_new_tokens is None:
             question = replace(question, max_new_tokens=service.open_length(client))
         return question if service.ocr is None else service.ocr.added(question)
@@ -244,8 +249,7 @@ def endpoint(begin: Begin) -> Callable[[Request], Awaitable[Response]]:
 
     async def respond(request: Request) -> Response:
         service, body = service_of(request), await request.body()
-        if not service.ready:
-            raise overloaded("The server is shutting down; ask another one.", "shutting_down")
+        service.check_ready()
         answering, form = await begin(service, body, asked_by(request))
         return await answering.respond(request, form)
 

@@ -1,6 +1,5 @@
 """The ASGI application: one router a file, behind one gate."""
 
-from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
@@ -10,14 +9,17 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
+from crossdraft import __version__
 from crossdraft.errors import CrossdraftError
-from crossdraft.serve import chat, completions, edge, files, responses, status, watch
+from crossdraft.serve import batches, chat, completions, edge, files, responses, status, watch
 from crossdraft.serve.errors import NO_METHOD, ApiError, as_api_error, bad_request, gone, no_route
 from crossdraft.serve.gate import Gate, Guarded, asked_by
+from crossdraft.serve.openapi import OpenApi
 from crossdraft.serve.page import routes as page
 from crossdraft.serve.service import Service
 
 ROUTERS = (
+    batches.router,
     chat.router,
     completions.router,
     edge.router,
@@ -32,11 +34,12 @@ ROUTERS = (
 def create_app(service: Service) -> ASGIApp:
     """Build the application of a service."""
     # No pages that list the routes: such pages load scripts from other hosts.
-    routes = FastAPI(title="crossdraft", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    routes = OpenApi(title="crossdraft", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     routes.state.service = service
     routes.state.edges = edge.EdgeSessions(service.settings)
+    routes.state.batches = batches.Batches(service)
     for router in ROUTERS:
-        routes.include_router(router)
+        routes.include_router(router, include_in_schema=router is not page.router)
     routes.add_api_websocket_route("/{path:path}", no_websocket)
     for kind in (ApiError, CrossdraftError, ValidationError, Exception):
         routes.add_exception_handler(kind, refused)

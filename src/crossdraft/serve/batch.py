@@ -5,22 +5,23 @@ import secrets
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import from_json, to_json
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.serve import chat, completions, responses
 from crossdraft.serve.answering import Begin
 from crossdraft.serve.bodies import validated
-from crossdraft.serve.errors import ApiError, as_api_error, bad_request, short
+from crossdraft.serve.errors import ApiError, as_api_error, bad_request
 from crossdraft.serve.gate import RequestInfo
 from crossdraft.serve.keys import Client
 from crossdraft.serve.schema import Body
 from crossdraft.serve.service import Service
 
-ENDPOINTS: dict[str, Begin] = {
+Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/responses"]
+ENDPOINTS: dict[Endpoint, Begin] = {
     "/v1/chat/completions": chat.begin,
     "/v1/completions": completions.begin,
     "/v1/responses": responses.begin,
@@ -29,18 +30,12 @@ BUSY = frozenset({"rate_limit_exceeded", "queue_full", "media_full"})  # errors 
 HELD = 4  # lines that are begun or wait to be written, for each one that may be answered at a time
 
 
-def _endpoint(url: str) -> str:
-    if url not in ENDPOINTS:
-        raise ValueError(f"a batch cannot ask {short(url)!r}; name {' or '.join(ENDPOINTS)}")
-    return url
-
-
 class BatchLine(Body):
     """A line of a batch."""
 
     custom_id: str = Field(min_length=1, max_length=512)
     method: Literal["POST"]
-    url: Annotated[str, AfterValidator(_endpoint)]
+    url: Endpoint
     body: dict[str, Any]
 
     @model_validator(mode="after")
@@ -91,7 +86,7 @@ def read_line(line: bytes, named: str | None, known: set[str | None], most: int)
 
 async def answers(
     service: Service, lines: Iterator[bytes], client: Client, known: set[str | None], parallel: int
-) -> AsyncGenerator[dict[str, object]]:
+) -> AsyncGenerator[dict[str, Any]]:
     """Answer the lines of a batch, `parallel` at a time, and yield a line of the output for each, in their order.
 
     Args:
@@ -102,9 +97,9 @@ async def answers(
         parallel: number of lines that are answered at a time.
 
     Raises:
-        CrossdraftError: the engine has stopped.
+        CrossdraftError: the engine has stopped, or the server is about to.
     """
-    room, begun = asyncio.Semaphore(parallel), deque[asyncio.Task[dict[str, object]]]()
+    room, begun = asyncio.Semaphore(parallel), deque[asyncio.Task[dict[str, Any]]]()
     try:
         while (line := await asyncio.to_thread(next, lines, None)) is not None or begun:
             if line is not None:
@@ -121,10 +116,10 @@ async def answers(
 
 async def _answered(
     service: Service, line: BatchLine | ApiError, named: str | None, client: Client, room: asyncio.Semaphore
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Answer one line in OpenAI's form: `error` is of a line that asks nothing, other errors are the endpoint's."""
     asked = RequestInfo(secrets.token_hex(16), client)
-    found: dict[str, object] = {"id": f"batch_req_{asked.request_id}", "custom_id": named}
+    found: dict[str, Any] = {"id": f"batch_req_{asked.request_id}", "custom_id": named}
     if isinstance(line, ApiError):
         return found | {"response": None, "error": {"code": line.code, "message": line.message}}
     async with room:
@@ -143,8 +138,8 @@ async def _asked(service: Service, line: BatchLine, asked: RequestInfo) -> tuple
             return 200, await answering.whole(form)
         except Exception as error:  # noqa: BLE001 - it becomes the response
             refused = as_api_error(error)
-        if service.engine.closed:
-            raise CrossdraftError("The engine has stopped; begin again, and what is answered is not asked again.")
+        if not service.ready:
+            raise CrossdraftError("The engine has stopped, or is about to; begin again.")
         if refused.code not in BUSY:
             service.metrics.failed(refused.status)
             return refused.status, refused.body

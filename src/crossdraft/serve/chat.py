@@ -13,7 +13,7 @@ from crossdraft.engine.request import Answer, Origin, Piece
 from crossdraft.serve import convert, sse
 from crossdraft.serve.answering import Answering, endpoint
 from crossdraft.serve.bodies import chat_of, parsed
-from crossdraft.serve.errors import ApiError, bad_request, short
+from crossdraft.serve.errors import ApiError, bad_request
 from crossdraft.serve.gate import RequestInfo
 from crossdraft.serve.keys import Client
 from crossdraft.serve.schema import ChatRequest
@@ -25,7 +25,7 @@ router = APIRouter()
 A = TypeVar("A", bound=ChatRequest)
 
 
-async def read_body(service: Service, body: bytes, parse: Callable[[bytes], A], client: Client | None = None) -> A:
+async def read_body(service: Service, body: bytes, parse: Callable[[bytes], A], client: Client) -> A:
     """Read a request's body.
 
     Args:
@@ -38,24 +38,16 @@ async def read_body(service: Service, body: bytes, parse: Callable[[bytes], A], 
         ValidationError: the body is no request.
         ApiError: it has too many values, or names another model; 429, the client asks too often.
     """
-    if client is not None:
-        service.rates.check(client)
+    service.rates.check(client)
     try:
-        return _of_model(service, await parsed(body, parse))
+        service.check_model((found := await parsed(body, parse)).model)
     except (ApiError, ValidationError):
-        if client is not None:
-            service.rates.count(client)
+        service.rates.count(client)
         raise
+    return found
 
 
-def _of_model(service: Service, found: A) -> A:
-    """Return the request if it names the model that is served; otherwise raise the error 404."""
-    if found.model == (named := service.settings.model):
-        return found
-    raise ApiError(404, f"There is no model {short(found.model)!r} here, but {named!r}.", "model_not_found", "model")
-
-
-async def read_chat(service: Service, body: bytes, client: Client | None = None) -> ChatRequest:
+async def read_chat(service: Service, body: bytes, client: Client) -> ChatRequest:
     """Read the body of a chat request for one answer; see `read_body`."""
 
     def one(body: bytes) -> ChatRequest:
@@ -158,7 +150,7 @@ class ChatForm:
         return {"index": number, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
 
     def _head(self, kind: str) -> dict[str, object]:
-        return {"id": self._id, "object": kind, "created": self._created, "model": self._service.settings.model}
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._chat.model}
 
     def _metrics(self, answer: Answer) -> dict[str, object]:
         if not self._service.settings.per_request_metrics:

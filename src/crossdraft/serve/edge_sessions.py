@@ -206,8 +206,7 @@ class EdgeSessions:
             ApiError: 503, too many edges are connected, or the server shuts down; 429, too many edges of this client.
         """
         settings = service.settings
-        if not service.ready:
-            raise overloaded("The server is shutting down; ask another one.", "shutting_down")
+        service.check_ready()
         if self._connected.total() >= settings.edges:
             raise overloaded("As many edges are connected as the server takes; come again later.", "edges_full")
         if service.keys is not None and self._connected[client.name] >= settings.client_edges:

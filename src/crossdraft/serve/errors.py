@@ -25,11 +25,9 @@ NO_METHOD = "The route does not take this method."
 # Features of OpenAI's and vLLM's APIs that are left out on purpose -> what to use instead.
 LEFT_OUT = {
     "/v1/embeddings": "the target writes answers and makes no embeddings, so use a server of an embedding model",
-    "/v1/batches": "send the requests to /v1/chat/completions side by side, which the engine answers in shared passes",
     "/v1/audio": "the target hears nothing, so send clips and images to /v1/chat/completions",
     "/v1/images": "the target draws nothing; /v1/chat/completions takes images",
-    "/docs": "the routes stand in docs/serve.md",
-    "/openapi.json": "the routes stand in docs/serve.md",
+    "/docs": "the routes stand in /openapi.json and docs/serve.md",
 }
 # Names in the library's errors -> names in a client's request.
 FIELDS = {

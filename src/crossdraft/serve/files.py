@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from crossdraft.serve.errors import READ, ApiError, bad_request, overloaded
+from crossdraft.serve.errors import READ, ApiError, bad_request
 from crossdraft.serve.gate import asked_by, service_of
 from crossdraft.serve.keys import Client
 from crossdraft.serve.local_files import LocalFiles
@@ -35,8 +35,7 @@ TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".png": "image/png", ".jpg"
 async def upload(request: Request) -> Response:
     """Store an uploaded file; the form has `file` and `purpose`, as OpenAI's clients send it."""
     service, client = service_of(request), asked_by(request).client
-    if not service.ready:
-        raise overloaded("The server is shutting down; ask another one.", "shutting_down")
+    service.check_ready()
     service.others.check(client)
     service.rates.count(client)
     _check_kind(request.headers.get("content-type", ""))

@@ -46,13 +46,14 @@ class KeyRecord(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client and its permissions. `name` is "" if the server has no keys."""
+    """A client and its permissions. `name` is "" if the server has no keys; `behind`: all other requests go first."""
 
     name: str = ""
     requests_per_minute: int | None = None
     concurrent: int | None = None
     max_new_tokens: int | None = None
     scopes: frozenset[Scope] = ALL
+    behind: bool = False
 
 
 def digest_of(key: str) -> str:

@@ -15,6 +15,7 @@ ROUTES: dict[str, tuple[Scope, ...]] = {
     "/v1/chat/completions": ("chat",),
     "/v1/completions": ("chat",),
     "/v1/responses": ("chat",),
+    "/v1/batches": ("chat",),
     "/page/alone": ("chat",),
     "/v1/edge": ("edge",),
     "/v1/watch": ("watch",),
@@ -24,6 +25,7 @@ ROUTES: dict[str, tuple[Scope, ...]] = {
     "/page/events.png": ("media", "files"),  # `require` decides here, too
     "/metrics": ("metrics",),
     "/v1/models": (),
+    "/openapi.json": (),
     "/version": (),
 }
 PREFIX = 3  # leading segments that identify a route; further ones are names, as in /v1/files/ID/content

@@ -71,12 +71,12 @@ class DrainingServer(uvicorn.Server):
 
     async def _drain(self) -> None:
         seconds = self._service.settings.drain_seconds
-        log.info("shutting down: no more requests, %s run", self._service.limits.active)
+        log.info("shutting down: no more requests, %s run", self._service.active)
         until = asyncio.get_running_loop().time() + seconds
-        while self._service.limits.active and not self._hurried and asyncio.get_running_loop().time() < until:
+        while self._service.active and not self._hurried and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(POLL_S)
-        if self._service.limits.active:
-            log.warning("%s requests did not end in time", self._service.limits.active)
+        if self._service.active:
+            log.warning("%s requests did not end in time", self._service.active)
             await asyncio.to_thread(self._service.engine.close)  # ends them with an error
         self.should_exit = True
 

@@ -1,10 +1,12 @@
 """The state that all routes share: the engine, the media, the clients' limits, and the server's state."""
 
+import asyncio
 import logging
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.ocr import Ocr
 from crossdraft.serve.bodies import BodyLimits
 from crossdraft.serve.decode import MediaDecoder
-from crossdraft.serve.errors import bad_request, overloaded, too_many
+from crossdraft.serve.errors import ApiError, bad_request, overloaded, short, too_many
 from crossdraft.serve.fetch import Fetcher
 from crossdraft.serve.folder import server_folder
 from crossdraft.serve.keys import Client, Keys, read_keys
@@ -122,7 +124,7 @@ class Service:
 
     Args:
         settings: see `ServerSettings`.
-        engine: a loaded engine, which the caller closes; its queue must hold as many requests as the settings say.
+        engine: a loaded engine, which the caller closes; its queue must hold those of `load_engine`.
         fetcher, local: what fetches media and finds local files, in place of those that the settings describe.
     """
 
@@ -130,7 +132,7 @@ class Service:
         self, settings: ServerSettings, engine: Engine, fetcher: Fetcher | None = None, local: LocalFiles | None = None
     ) -> None:
         self.settings, self.engine = settings, engine
-        self.created = int(time.time())
+        self.created, self.names = int(time.time()), tuple(dict.fromkeys((settings.model, *settings.alias)))
         self.ocr = None if settings.ocr is None else Ocr(settings.ocr)
         self.draining = False
         self.bodies = BodyLimits(settings.bodies_bytes, settings.largest_body)
@@ -138,6 +140,8 @@ class Service:
         self.keys: Keys | None = None if settings.keys_file is None else read_keys(settings.keys_file, self.anybody)
         most, self.rates = settings.engine.max_batch + (settings.engine.max_queue or 0), RequestRates()
         self.limits = RequestLimits(most, self.rates)  # of answers
+        self.behind = RequestLimits(most, self.rates)  # of answers to lines of batches
+        self._first_behind = asyncio.Lock()
         self.others = RequestLimits(most, self.rates)  # of uploads and pictures
         self.responses = ResponseStore()
         self.streams = 0  # of `/v1/watch`
@@ -188,8 +192,8 @@ class Service:
         return Metrics(
             settings.model,
             lambda: ServerState(
-                running=min(self.limits.active, settings.engine.max_batch),
-                waiting=max(0, self.limits.active - settings.engine.max_batch),
+                running=min(self.active, settings.engine.max_batch),
+                waiting=max(0, self.active - settings.engine.max_batch),
                 cached_bytes=self.media.cached_bytes,
                 upload_bytes=self.uploads.nbytes,
                 drafter=self.engine.drafter_alive,
@@ -199,9 +203,32 @@ class Service:
         )
 
     @property
+    def active(self) -> int:
+        """Number of running answers, those to lines of batches among them."""
+        return self.limits.active + self.behind.active
+
+    async def wait_behind(self, answers: int) -> None:
+        """Wait until a line of a batch may be asked: no other line runs, or rows are free; errors as `check_ready`."""
+        async with self._first_behind:  # first come, first served, whatever batch they are of
+            while self.behind.active and self.active + answers > self.settings.engine.max_batch:
+                await asyncio.sleep(0.05)
+            self.check_ready()
+
+    @property
     def ready(self) -> bool:
         """True if the server takes requests."""
         return not (self.draining or self.engine.closed)
+
+    def check_ready(self) -> None:
+        """Refuse a request, with 503, if the server takes none."""
+        if not self.ready:
+            raise overloaded("The server is shutting down; ask another one.", "shutting_down")
+
+    def check_model(self, name: str) -> None:
+        """Refuse a request, with 404, that names another model."""
+        if name not in self.names:
+            said = f"There is no model {short(name)!r} here, but {self.settings.model!r}."
+            raise ApiError(404, said, "model_not_found", "model")
 
     def longest(self, client: Client) -> int:
         """Largest number of tokens that an answer of a client may have."""
@@ -219,7 +246,7 @@ class Service:
 
 
 def load_engine(settings: ServerSettings) -> Engine:
-    """Load the engine that the settings describe, and warm it up.
+    """Load the engine that the settings describe, with room for as many lines of batches as rows, and warm it up.
 
     Raises:
         CrossdraftError: as `Engine.load`.
@@ -230,7 +257,8 @@ def load_engine(settings: ServerSettings) -> Engine:
     if drafter == "auto":
         drafter = default_drafter(settings.target, settings.engine, events=None)
     log.info("loading the models")
-    engine = Engine.load(settings.target, drafter, settings.engine)
+    options = replace(settings.engine, max_queue=(settings.engine.max_queue or 0) + settings.engine.max_batch)
+    engine = Engine.load(settings.target, drafter, options)
     try:
         log.info("warming up")
         _warm_up(engine)

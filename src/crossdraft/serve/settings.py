@@ -120,6 +120,7 @@ class ServerSettings(EngineSettings):
         "a drafter's spec; none; or auto: union:memory,ngram, and for the reference target fallback:glance,eagle2",
     )
     served_name: str | None = _setting("Models", None, "name of the model for clients; by default the target's")
+    alias: Words = _setting("Models", (), "further names of the model for clients, comma-separated")
     max_new_tokens: int = _setting("Models", 1024, "longest answer that a client may ask for", ge=1)
     request_seconds: float = _setting("Models", 300, "seconds after which an answer ends with what it has", gt=0)
 
@@ -186,7 +187,7 @@ class ServerSettings(EngineSettings):
     per_request_metrics: bool = _setting("Records", True, "put `metrics` into each answer, as vLLM does")
     trace_spans: bool = _setting("Records", False, "OpenTelemetry spans, exported as OTEL_* variables say")
 
-    @field_validator("cors_origins", "allowed_hosts", "remote_hosts", mode="before")
+    @field_validator("cors_origins", "allowed_hosts", "alias", "remote_hosts", mode="before")
     @classmethod
     def _words(cls, value: Any) -> Any:
         return tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value

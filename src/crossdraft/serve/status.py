@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from crossdraft import __version__
-from crossdraft.serve.errors import READ, ApiError, overloaded, short
+from crossdraft.serve.errors import READ, overloaded
 from crossdraft.serve.gate import service_of
 from crossdraft.serve.service import Service
 
@@ -24,8 +24,7 @@ async def health(request: Request) -> Response:
 @router.api_route("/ready", methods=READ)
 async def ready(request: Request) -> Response:
     """Answer 200 while requests are accepted: after the warm-up, and until the server shuts down."""
-    if not service_of(request).ready:
-        raise overloaded("The server is shutting down; ask another one.", "shutting_down")
+    service_of(request).check_ready()
     return JSONResponse({"status": "ready"})
 
 
@@ -43,23 +42,22 @@ async def metrics(request: Request) -> Response:
 
 @router.api_route("/v1/models", methods=READ)
 async def models(request: Request) -> Response:
-    """List the models, of which there is one."""
-    return JSONResponse({"object": "list", "data": [_model(service_of(request))]})
+    """List the model under each of its names."""
+    service = service_of(request)
+    return JSONResponse({"object": "list", "data": [_model(service, name) for name in service.names]})
 
 
 @router.api_route("/v1/models/{name:path}", methods=READ)
 async def model(request: Request, name: str) -> Response:
-    """Describe the model, by its name."""
-    service = service_of(request)
-    if name != service.settings.model:
-        raise ApiError(404, f"There is no model {short(name)!r} here.", "model_not_found", "model")
-    return JSONResponse(_model(service))
+    """Describe the model, by a name of it."""
+    service_of(request).check_model(name)
+    return JSONResponse(_model(service_of(request), name))
 
 
-def _model(service: Service) -> dict[str, object]:
+def _model(service: Service, name: str) -> dict[str, object]:
     engine = service.engine
     return {
-        "id": service.settings.model,
+        "id": name,
         "object": "model",
         "created": service.created,
         "owned_by": "crossdraft",

@@ -73,9 +73,9 @@ class Uploads:
     """
 
     def __init__(self, folder: Path, most: int, quota: int, seconds: float) -> None:
-        self._folder, self._most, self._quota, self._seconds = folder, most, quota, seconds
+        self.folder, self._most, self._quota, self._seconds = folder, most, quota, seconds
         self._files: dict[str, Upload] = {}
-        self._lock = threading.Lock()  # guards the files
+        self._lock = threading.RLock()  # guards the files
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if folder.stat().st_mode & 0o077:
@@ -101,9 +101,9 @@ class Uploads:
         """
         _check_name(name)
         _check_name(purpose)
-        room = self._room(self.of(owner))
+        room = self.room(owner)
         found = f"file-{secrets.token_hex(16)}"
-        path, digest, size = self._folder / f"{found}{_suffix(name)}", hashlib.sha256(), 0
+        path, digest, size = self.folder / f"{found}{_suffix(name)}", hashlib.sha256(), 0
         try:
             with open(path, "xb", opener=_private) as kept:
                 while chunk := file.read(CHUNK):
@@ -113,16 +113,16 @@ class Uploads:
                     kept.write(chunk)
             upload = Upload(found, owner, name[:255], purpose[:64], path, digest.digest(), size, time.time())
             with self._lock:  # checked again: another upload of the client may have come
-                self._check(size, self._room([one for one in self._files.values() if one.owner == owner]))
+                self._check(size, self.room(owner))
                 self._files[found] = upload
         except BaseException:
             path.unlink(missing_ok=True)
             raise
         return upload
 
-    def _room(self, mine: list[Upload]) -> int:
-        """Number of bytes that a client with these uploads may still add."""
-        if len(mine) >= MOST_FILES:
+    def room(self, owner: str) -> int:
+        """Number of bytes that a client may still add; errors as `add`."""
+        if len(mine := self.of(owner)) >= MOST_FILES:
             raise ApiError(413, f"You have {MOST_FILES} files, the limit; delete some.", "quota_exceeded", "file")
         return self._quota - sum(one.size for one in mine)
 

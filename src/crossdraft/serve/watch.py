@@ -32,7 +32,7 @@ from crossdraft.serve.bodies import validated
 from crossdraft.serve.budget import MediaShare
 from crossdraft.serve.client_socket import GOING_AWAY, NORMAL, POLICY_VIOLATION, TRY_AGAIN, ClientSocket, FrameRate
 from crossdraft.serve.edge import PING_S, SILENT_S
-from crossdraft.serve.errors import ApiError, as_api_error, bad_request, overloaded, short
+from crossdraft.serve.errors import ApiError, as_api_error, bad_request, overloaded
 from crossdraft.serve.gate import RequestInfo
 from crossdraft.serve.live import LiveSource
 from crossdraft.serve.metrics import FinishedReason
@@ -131,13 +131,7 @@ class WatchConnection:
             raise bad_request(f"The first message is no JSON text of at most {MOST_REQUEST:,} characters; see docs.")
         asked = validated(WatchRequest, text.encode())
         service, longest = self._service, self._service.longest(self._asked.client)
-        if asked.model not in (None, service.settings.model):
-            raise ApiError(
-                404,
-                f"There is no model {short(asked.model)!r} here, but {service.settings.model!r}.",
-                "model_not_found",
-                "model",
-            )
+        service.check_model(service.settings.model if asked.model is None else asked.model)
         if asked.max_tokens is not None and asked.max_tokens > longest:
             raise bad_request(f"Answers have at most {longest} tokens here; ask for fewer.", "max_tokens")
         return asked
@@ -337,8 +331,7 @@ def _admitted(service: Service, asked: RequestInfo) -> Iterator[None]:
     Raises:
         ApiError: 503, too many streams run, or the server shuts down; else as `RequestLimits.admitted`.
     """
-    if not service.ready:
-        raise overloaded("The server is shutting down; ask another one.", "shutting_down")
+    service.check_ready()
     if service.streams >= service.settings.streams:
         raise overloaded("As many streams run as the server takes at a time; ask again later.", "streams_full")
     with service.limits.admitted(asked.client):

@@ -22,7 +22,7 @@ from crossdraft.serve.errors import ApiError, overloaded
 from crossdraft_ray.sticky import session_of
 
 LOST = (AioRpcError, NodeDiedError, ObjectLostError, RayActorError, WorkerCrashedError, ReplicaUnavailableError)
-UPLOADS = "/v1/files"
+UPLOADS = ("/v1/files", "/v1/batches")
 NO_UPLOADS = "Replicas take no uploads; send the file as data:, or name one of the media folder."
 PASSED_ON = ("type", "asgi", "http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path")
 OF_CONNECTION = frozenset({b"content-length", b"transfer-encoding"})

@@ -64,7 +64,7 @@ def _check_idle(service: Service, own: int = 0) -> None:
     Raises:
         ApiError: 503.
     """
-    if service.limits.active > own or not service.ready:
+    if service.active > own or not service.ready:
         raise overloaded("Others are being answered; compare when the server has nothing else to do.", "busy")
 
 
