@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -218,7 +219,26 @@ def openai_routes(at: dict[str, str], model: str) -> dict[str, Callable[[], obje
         assert [one.index for one in answers] == [0, 1, 2]
         assert len({one.message.content for one in answers}) > 1
 
-    return {"several answers": several, "responses": responses, "completions": completions}
+    def batches() -> None:
+        body = {"model": model, "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 9}
+        line = {"method": "POST", "url": "/v1/chat/completions", "body": body}
+        given = [{"custom_id": "a", **line}, {"custom_id": "b", **line, "body": {"model": "other", "messages": []}}]
+        content = "\n".join(map(json.dumps, given)).encode()
+        file = client.files.create(file=("in.jsonl", content), purpose="batch")
+        batch = client.batches.create(input_file_id=file.id, endpoint=line["url"], completion_window="24h")
+        until = time.monotonic() + 60
+        while batch.status not in ("completed", "failed") and time.monotonic() < until:
+            time.sleep(0.1)
+            batch = client.batches.retrieve(batch.id)
+        assert (batch.status, batch.request_counts.completed, batch.request_counts.failed) == ("completed", 1, 1)
+        answer = json.loads(client.files.content(batch.output_file_id).text)
+        said = client.chat.completions.create(**body).choices[0].message.content
+        assert (answer["custom_id"], answer["response"]["body"]["choices"][0]["message"]["content"]) == ("a", said)
+        wrong = json.loads(client.files.content(batch.error_file_id).text)
+        assert (wrong["custom_id"], wrong["response"]["status_code"]) == ("b", 400)
+        assert batch.id in [one.id for one in client.batches.list()]
+
+    return {"several answers": several, "responses": responses, "completions": completions, "batches": batches}
 
 
 # -- litellm, instructor --------------------------------------------------------------------------------------------
