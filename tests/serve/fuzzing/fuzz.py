@@ -38,7 +38,7 @@ HEADERS = {
 QUERIES = (
     "/v1/media/content?url=file:clip.mp4", "/page/events.png?url=file:clip.h5&seconds=2&frames=8",
     "/v1/models/reference", "/v1/files/file-0123456789abcdef0123456789abcdef/content",
-    "/v1/files?limit=10&order=asc",
+    "/v1/files?limit=10&order=asc", "/v1/batches?limit=10&after=batch_0123456789abcdef0123456789abcdef",
 )  # fmt: skip
 
 
