@@ -112,7 +112,7 @@ def test_every_name_is_listed_accepted_and_echoed(named):
     assert httpx.get(f"{named.url}/metrics").text.count('model_name="gpt-4o"') == 0
 
 
-def test_another_name_is_refused_and_the_models_own_is_told(named):
+def test_another_name_is_refused_and_the_error_names_the_models_own(named):
     for name in ("gpt-4", "Road", "", "gpt-4o,road"):
         found = named.post(body(model=name, max_tokens=1))
         assert (found.status_code, found.json()["error"]["code"]) == (404, "model_not_found")
