@@ -86,7 +86,7 @@ FORCED_CONFIGS = (  # what a structure forces, without a drafter
     RunConfig("forced text, batches of 2 to 4", FORCED, (("off", 2), ("off", 3), ("off", 4))),
     RunConfig("forced text, sampled", FORCED, (("off", 1),), sampled=True),
 )
-STRUCTURED_DRAFTERS = ("ngram", "glance")  # chains and trees, if none is named
+STRUCTURED_DRAFTERS = ("ngram", "glance")  # if none is named
 PROMPT_DRAFTERS = ("ngram", "union:memory,ngram")  # drafters of prompts without a clip, if none is named
 CACHED_CONFIGS = tuple(  # with prefix caches: of everything, and so small that clips are dropped all the time
     RunConfig(f"{name}, room for {clips:g} clips", spec, placements, cached_clips=clips)
