@@ -4,7 +4,8 @@ Open it in an editor that knows `# %%` cells (VS Code, Spyder, PyCharm, Jupyter 
 
     python examples/walkthrough.py [FOLDER]
 
-It writes into FOLDER, by default a temporary one. It needs the extra `all`, and the `openai` client for the last part.
+It writes into FOLDER, by default a temporary one. It needs the extra `all`, the laboratory, and the `openai` client for
+the last part.
 """
 
 # %% [markdown]

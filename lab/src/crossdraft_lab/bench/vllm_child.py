@@ -1,7 +1,7 @@
 # pyright: basic, reportMissingImports=false
 """vLLM as a contestant, in an environment of its own: answers batches for `child_batches`.
 
-Its environment is described in docs/many_requests.md. vLLM answers alone, with the Video-LLaVA of `integrations.vllm`.
+Its environment is described in docs/many_requests.md. vLLM answers alone, with the Video-LLaVA of `crossdraft_vllm`.
 Prefix caching is off, as for every contestant.
 
 python -m crossdraft_lab.bench.vllm_child TARGET DTYPE

@@ -2,7 +2,7 @@
 
 From CTPD (cross-tokenizer preference distillation, 2601.11865) this takes the aligned span projection: log
 probabilities of the target's tokens are summed over the spans that both tokenizers share, and compared with those of
-the drafter's tokens over these spans (`drafters.cross_vocab.spans`). With one tokenizer the spans are the tokens. Its
+the drafter's tokens over these spans (`aligned_spans`). With one tokenizer the spans are the tokens. Its
 preferences between two answers are left out: the target's answer is the only right one. The loss is
 
     span · KL(probability of the span) + cross_entropy · (the drafter's own tokens of the answer)
