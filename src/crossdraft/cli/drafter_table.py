@@ -11,7 +11,7 @@ from crossdraft.methods import METHODS
 WIDE, TABLE = 110, 150  # terminal width from which all is shown; width of the table in a file
 WHICH = (
     ("events and the reference target:", "glance"),
-    ("your own VLM, with training:", "redrafter, hydra++ or eagle2 (crossdraft capture, then crossdraft train redrafter)"),
+    ("your own VLM, with training:", "redrafter or eagle2 (crossdraft capture, then crossdraft train redrafter)"),
     ("your own VLM, without training:", "union:memory,ngram (pays where answers repeat themselves or the question)"),
 )
 

@@ -174,8 +174,8 @@ class PairOptions:
         str | None,
         typer.Option(
             help="glance, event, eagle2, union:memory,ngram … (crossdraft drafters lists them), none, or the folder of "
-            "an EventGPT. Default for the reference target: glance with events, else eagle2; for others: "
-            "union:memory,ngram.",
+            "an EventGPT. Default for the reference target: glance with events, else eagle2; for others: mtp if the "
+            "checkpoint has such layers, else union:memory,ngram.",
             callback=_help_wanted,
             is_eager=True,
             autocompletion=beginning("none", *METHODS),

@@ -117,7 +117,7 @@ class ServerSettings(EngineSettings):
     drafter: str = _setting(
         "Models",
         "auto",
-        "a drafter's spec; none; or auto: union:memory,ngram, and for the reference target fallback:glance,eagle2",
+        "a drafter's spec; none; or auto: mtp, else union:memory,ngram; of the reference pair fallback:glance,eagle2",
     )
     served_name: str | None = _setting("Models", None, "name of the model for clients; by default the target's")
     alias: Words = _setting("Models", (), "further names of the model for clients, comma-separated")
