@@ -5,11 +5,13 @@ import sys
 
 import pytest
 
+from crossdraft.checkpoints.locate import shipped_at
 from crossdraft.cli.demo import shipped_clip
 from crossdraft.cli.main import main
 from crossdraft.compressions import settings_of
 from crossdraft.engine.rules import RULES, check_rule
 from crossdraft.errors import CrossdraftError
+from crossdraft.heads.folders import head_json
 from crossdraft.heads.registry import NETWORKS
 from crossdraft.methods import METHODS, check_spec, read_spec
 from crossdraft.plugins import Table
@@ -87,6 +89,7 @@ def test_without_the_laboratory_one_sentence_names_the_package(capsys):
         lambda: check_spec(read_spec("aligned:dir=x")),
         lambda: check_rule("fuzzy"),
         lambda: settings_of("fastv:keep=0.5"),
+        lambda: head_json(shipped_at("heads/medusa")),
     ):
         with pytest.raises(CrossdraftError, match="More come with crossdraft-lab: pip install -e"):
             ask()

@@ -8,6 +8,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.files import read_json
 from crossdraft.heads.convert.layouts import layout_of
 from crossdraft.heads.registry import NETWORKS
+from crossdraft.plugins import more_to_install
 
 FORMAT = 1
 CONFIG = "config.json"
@@ -28,7 +29,7 @@ def head_json(folder: Path) -> dict[str, Any]:
             else "`crossdraft train` and `head import` write heads"
         )
         there = f"The folder {folder} holds no head" if folder.is_dir() else f"There is no folder {folder}"
-        raise CrossdraftError(f"{there}; {hint}.")
+        raise CrossdraftError(f"{there}; {hint}.{more_to_install()}")
     found = read_json(path, "head's configuration", "copy the head again")
     if found.get("format") == FORMAT and str(found.get("network")) in NETWORKS:
         return found

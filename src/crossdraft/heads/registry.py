@@ -133,10 +133,9 @@ OTHER_HEADS: Mapping[str, HeadRecord] = {
 }
 """Heads with drafters of their own, each in its own folder: `methods.SHIPPED` has the rest of their records."""
 
-
 OWN = {record.network: record for record in HEADS.values()} | OTHER_HEADS
 NETWORKS: Table[HeadRecord] = Table("crossdraft.networks", HeadRecord, "network", OWN)
-"""Every network that a head's folder may hold: `HEADS`, `OWN`, and those of other installed packages."""
+"""Every network that a head's folder may hold: those in `OWN`, and those of other installed packages."""
 
 
 def weights_of(name: str) -> str:
