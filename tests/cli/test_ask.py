@@ -162,9 +162,11 @@ def test_an_answer_has_the_structure_that_is_asked_for(ask, tmp_path, monkeypatc
         (["--json-schema", '{"type": '], "The JSON schema cannot be read"),
         (["--grammar", "nowhere"], "Cannot read nowhere"),
         (["--regex", "(a"], "regex cannot be used: unclosed group."),
+        (["--json-schema", '{"type": "objekt"}'], "json cannot be used: Invalid type: objekt."),
     ],
 )
-def test_a_structure_that_cannot_be_used_is_one_sentence(ask, options, sentence):
+def test_a_structure_that_cannot_be_used_is_refused_before_a_model_is_loaded(ask, options, sentence, monkeypatch):
+    monkeypatch.setattr("crossdraft.cli.reporting.import_engine", None)
     status, shown, errors = ask(*options)
     assert (status, shown) == (2, "")
     assert sentence in errors.splitlines()[-1]

@@ -66,7 +66,7 @@ class StructureOptions:
         """Make the structure; `None` if any text will do.
 
         Raises:
-            CrossdraftError: two of the options are given, a file cannot be read, or as `Structure`.
+            CrossdraftError: two of the options are given, a file cannot be read, or as `Structure` and its `check`.
         """
         given = {
             name: value
@@ -83,8 +83,11 @@ class StructureOptions:
         ((name, value),) = given.items()
         if name == "json_schema":
             inline = value.lstrip().startswith(("{", "true", "false"))
-            return Structure.json(value if inline else read_text(Path(value)))
-        return getattr(Structure, name)(read_text(value) if name == "grammar" else value)
+            made = Structure.json(value if inline else read_text(Path(value)))
+        else:
+            made = getattr(Structure, name)(read_text(value) if name == "grammar" else value)
+        made.check()
+        return made
 
 
 @dataclass(frozen=True, slots=True)

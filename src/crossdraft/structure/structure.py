@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
@@ -108,6 +109,14 @@ class Structure:
     def grammar(cls, text: str) -> "Structure":
         """A text of a context-free grammar, in llguidance's Lark or llama.cpp's GBNF."""
         return cls("grammar", text)
+
+    def check(self) -> None:
+        """Compile it for a tokenizer of bytes, so that what cannot be used is refused before a model is loaded.
+
+        Raises:
+            CrossdraftError: it cannot be compiled, or llguidance is not installed.
+        """
+        Compiled(_llguidance().LLTokenizer("byte")).matchers(self)
 
     def begin(self, text: TokenText, vocabulary: int, ends: Sequence[int]) -> "GrammarMasks":
         """Make the masks of an answer, as `engine.structure.MaskSource`.
@@ -230,6 +239,15 @@ def _check_schema(schema: Any) -> None:
             raise ValueError(f"multipleOf is {number}; from 1/{most} to {most}, in five digits, it can be used")
 
 
+def _llguidance() -> Any:
+    try:
+        return import_module("llguidance")
+    except ImportError:
+        raise CrossdraftError(
+            "Structured answers need llguidance: pip install -e '.[structure]' in the checkout."
+        ) from None
+
+
 _compiled = WeakKeyDictionary[Any, dict[tuple[int, tuple[int, ...]], Compiled]]()
 _making = threading.Lock()
 
@@ -241,16 +259,13 @@ def compiled_for(tokenizer: Any, vocabulary: int, ends: tuple[int, ...]) -> Comp
         CrossdraftError: llguidance is not installed, the tokenizer is none of Hugging Face's fast ones, or no id ends
             an answer.
     """
-    try:
-        from llguidance.hf import from_tokenizer
-    except ImportError:
-        raise CrossdraftError(
-            "Structured answers need llguidance: pip install -e '.[structure]' in the checkout."
-        ) from None
+    _llguidance()
     if not ends:
         raise CrossdraftError("A structured answer needs a token that ends it, and this checkpoint names none.")
     with _making:
         try:
+            from llguidance.hf import from_tokenizer
+
             made = _compiled.setdefault(tokenizer, {})
             if (vocabulary, ends) not in made:
                 made[vocabulary, ends] = Compiled(from_tokenizer(tokenizer, n_vocab=None, eos_token=[*ends]))
