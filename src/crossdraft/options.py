@@ -159,7 +159,7 @@ class Options(NamedFields):
     )
     rule: str | None = _option(
         None,
-        "acceptance rule, such as typical:eps=0.1, rejection, or for chains block; by default the exact one, by which "
+        "acceptance rule, such as typical:eps=0.1 or rejection; by default the exact one, by which "
         "a seed repeats whatever drafts; only a lossy rule changes answers, and their statistics name it",
         check=_rule,
     )

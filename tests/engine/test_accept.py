@@ -7,9 +7,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from crossdraft.engine import accept
 from crossdraft.engine.accept import Acceptance, acceptance_ratios, draft_probs
 from crossdraft.engine.noise import Noise
-from crossdraft.engine.rules import RULES, block, rejection
+from crossdraft.engine.rules import RULES, rejection
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.rules import block
 from tests.engine.drafting import Language, probs_of
 from tests.engine.exact import distribution
 from tests.engine.rules.rounds import VERIFIERS

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from crossdraft.engine import accept
 from crossdraft.engine.accept import Acceptance, Chance, walk
-from crossdraft.engine.rules import block, rejection
+from crossdraft.engine.rules import rejection
 from crossdraft.engine.tree import DraftTree
+from crossdraft_lab.rules import block
 from tests.engine.drafting import (
     Grow,
     Language,

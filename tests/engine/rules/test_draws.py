@@ -7,8 +7,9 @@ from torch import Tensor
 
 from crossdraft.engine import accept
 from crossdraft.engine.accept import Dice
-from crossdraft.engine.rules import RULES, block, rejection
+from crossdraft.engine.rules import RULES, rejection
 from crossdraft.engine.sampling import sample_children
+from crossdraft_lab.rules import block
 from tests.engine.drafting import Grow, Language, certain, mixed, probs_of, sampled, tree_of, with_replacement
 from tests.engine.rules.rounds import WIDE_P, WIDE_Q, WIDE_R
 

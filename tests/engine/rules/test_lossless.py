@@ -6,9 +6,10 @@ from torch import Tensor
 
 from crossdraft.engine import accept
 from crossdraft.engine.accept import Acceptance
-from crossdraft.engine.rules import block, rejection
+from crossdraft.engine.rules import rejection
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.rules import block
 from tests.engine.drafting import sampled, tree_of
 from tests.engine.exact import distribution
 from tests.engine.rules.rounds import CASES, CHAINS, VERIFIERS, P, Q, emitted, error

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from crossdraft.engine import accept
 from crossdraft.engine.accept import Acceptance, Chance
-from crossdraft.engine.rules import block, rejection
+from crossdraft.engine.rules import rejection
 from crossdraft.engine.tree import ROOT, DraftTree
+from crossdraft_lab.rules import block
 from tests.engine.drafting import Grow, Language, PartialTree, Way, certain, probs_of, sampled, with_replacement
 from tests.engine.exact import Scripted, distribution
 from tests.engine.rules.rounds import VERIFIERS

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from crossdraft.checks import did_you_mean, text
 from crossdraft.engine.accept import Rule, TrainedRule
-from crossdraft.engine.rules import block, greedy, gumbel, rejection
+from crossdraft.engine.rules import greedy, gumbel, rejection
 from crossdraft.engine.rules.typical import Typical
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
@@ -34,10 +34,6 @@ OWN = (
     Rule(
         "rejection", lossless=True, greedy=False, verify=rejection.verify,
         paper="Leviathan et al. 2023, Chen et al. 2023; trees: SpecInfer 2023, Sequoia 2024",
-    ),
-    Rule(
-        "block", lossless=True, greedy=False, verify=block.verify, chains=True, takes="a chain",
-        paper="block verification, Sun et al. 2024",
     ),
     Rule("typical", lossless=False, greedy=False, verify=Typical(), paper="Medusa, Cai et al. 2024"),
 )  # fmt: skip

@@ -20,7 +20,7 @@ For a token chosen deterministically q is a point mass. The chain's length may d
 import torch
 from torch import Tensor
 
-from crossdraft.engine.accept import Acceptance, Chance, Dice, acceptance_ratios, aligned, draft_probs, normalised
+from crossdraft.engine.accept import Acceptance, Chance, Dice, Rule, acceptance_ratios, aligned, draft_probs, normalised
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 
@@ -69,3 +69,9 @@ def beyond(p: Tensor, q: Tensor, owed: float | Tensor) -> Tensor:
 def passes(rest: float, owed: float) -> float:
     """s / (s + 1 - w); 0 where s = 0: if w = 1 as well, then p = q, and a longer prefix is always kept."""
     return rest / (rest + 1 - owed) if rest > 0 else 0.0
+
+
+RULE = Rule(
+    "block", lossless=True, greedy=False, verify=verify, chains=True, takes="a chain",
+    paper="block verification, Sun et al. 2024",
+)  # fmt: skip
