@@ -3,12 +3,13 @@
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-
-from crossdraft.cli.bars import Bar
 from crossdraft.cli.outputs import json_text
 from crossdraft.files import atomic_path
+
+if TYPE_CHECKING:
+    from crossdraft.cli.bars import Bar
 
 
 def write_json(report: Mapping[str, object], path: Path | None, *, stdout: bool = False) -> None:
@@ -23,7 +24,11 @@ def write_json(report: Mapping[str, object], path: Path | None, *, stdout: bool 
             temporary.write_text(text, encoding="utf-8")
 
 
-def progress_bar() -> Bar:
+def progress_bar() -> "Bar":
     """A bar with the time left."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn  # a GPU's machine has none
+
+    from crossdraft.cli.bars import Bar
+
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     return Bar(*columns, transient=False)

@@ -151,7 +151,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path, monkeypat
         for more in ([], ["--force"], ["--quick"]):
             assert main([*again, *more]) == 2
             assert capsys.readouterr().err == (
-                f"crossdraft: Another process fills {folder}; wait for it, or name another folder.\n"
+                f"crossdraft: Another process fills {folder}; wait for it, or name another.\n"
             )
             assert (folder / RUNS).read_bytes() == before
             assert RAN == []
