@@ -87,7 +87,7 @@ def test_a_stream_is_the_structured_answer_piece_by_piece(server, kind):
             {"response_format": {"type": "json_object"}, "extra_body": {"structured_outputs": {"regex": "a"}}},
             "send one of them",
         ),
-        ({"extra_body": {"structured_outputs": {"regex": "a" * 70_000}}}, "65,536 are the limit"),
+        ({"extra_body": {"structured_outputs": {"regex": "a" * 70_000}}}, "16,384 are the limit"),
     ],
 )
 def test_bad_structures_are_refused_with_a_status(server, fields, part, stream):
