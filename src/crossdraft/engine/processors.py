@@ -131,6 +131,8 @@ class TreeProcessors:
                 return torch.cat(alone)
             if ids.shape[1] > root:
                 return torch.full_like(scores, torch.nan)
+            if isinstance(error, CrossdraftError):
+                raise
             reason = next(iter(str(error).splitlines()), "")
             raise CrossdraftError(
                 f"A logits processor cannot go on: {type(error).__name__}{reason and ': '}{reason}"
