@@ -266,7 +266,7 @@ def test_settings_that_leave_no_token_are_refused(target, frames):
     sampling = Sampling(min_new_tokens=20)
     request = Request("what?", frames, structure=STRUCTURES["choice"], max_new_tokens=LONG, sampling=sampling)
     with pytest.raises(
-        cd.CrossdraftError, match="^The request.s other settings .* forbid every token that its structure allows"
+        cd.CrossdraftError, match=r"^The request.s other settings .* forbid every token that its structure allows"
     ):
         answered(target, None, [request])
 
@@ -285,7 +285,7 @@ def test_a_token_that_is_suppressed_counts_as_forbidden(target, frames):
         replace(asked, sampling=Sampling(suppress_tokens=(inner,), temperature=1.0, seed=1)),
     ):
         with pytest.raises(
-            cd.CrossdraftError, match="^The request.s other settings .* forbid every token that its structure allows"
+            cd.CrossdraftError, match=r"^The request.s other settings .* forbid every token that its structure allows"
         ):
             answered(target, None, [request])
 
