@@ -24,6 +24,10 @@ from crossdraft.errors import CrossdraftError
             ["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "none", "--video", "nosuch.mp4"],
             "There is no file nosuch.mp4 here",
         ),
+        (
+            ["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "none", "--prediction", "nosuch"],
+            "Cannot read nosuch: No such file",
+        ),
         (["--server", "http://x", "--prompt", "?", "--drafter", "none"], "give its address as ws://"),
         (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "none"], "cannot be reached"),
         (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--draft-top-k", "-1"], "--draft-top-k is -1"),
@@ -47,6 +51,13 @@ def test_bad_input_has_one_sentence(arguments, words, capsys):
     shown = capsys.readouterr().err
     assert words in shown
     assert "Traceback" not in shown
+
+
+def test_a_prediction_that_no_frame_holds_is_refused(tmp_path, capsys):
+    (tmp_path / "long").write_text("é" * 6000)
+    asked = ["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "none", "--prediction"]
+    assert run(app, ["edge", *asked, str(tmp_path / "long")]) == 2
+    assert "--prediction is of more than 32,768 bytes in JSON" in capsys.readouterr().err
 
 
 def test_an_empty_folder_holds_no_recording(tmp_path, capsys):

@@ -40,6 +40,17 @@ def test_the_answer_is_the_targets_own(start, edge, alone, network):
     assert [token for tokens, _ in final for token in tokens] == [*alone, *alone]
 
 
+def test_an_edge_may_send_a_prediction(start, edge, alone):
+    """The cloud drafts from it, beside what the edge drafts or alone."""
+    with edge.client(at(start())) as client:
+        without = edge.ask(client, drafts=False)
+        body = chat(prediction={"type": "content", "content": without.text})
+        answers = [client.ask(body, edge.request(), drafts, lambda *piece: None) for drafts in (None, edge.drafter)]
+    for answer in answers:
+        assert answer.tokens == without.tokens == alone
+        assert answer.report["metrics"]["speculative_decoding"]["mean_acceptance_length"] > 4
+
+
 def test_a_speculative_prefill_reads_whole_what_an_edge_asks(edge, alone, media):
     """The events, by which it predicts, lie at the edge; there they are drafted by as ever."""
     asked = settings(media_root=media, lossy_prefill="predicted")

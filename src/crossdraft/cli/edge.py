@@ -15,6 +15,7 @@ from crossdraft.checkpoints.locate import TARGETS, shipped_or_found
 from crossdraft.checks import whole
 from crossdraft.cli.options import MAX_SECONDS, AsJson, NoColour, RecordingFile, check_values, option_groups, size_of
 from crossdraft.errors import CrossdraftError
+from crossdraft.side_text import read_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,6 +73,9 @@ def edge(
             "(file:NAME, an id)."
         ),
     ] = None,
+    prediction: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What the answers may be, or nearly so; it is sent first.")
+    ] = None,
     drafter: Annotated[str, typer.Option(help="What drafts here: event, ngram …; none.")] = "event",
     target: Annotated[str, typer.Option(help="The target's folder, of which the tokenizer is read; or reference.")] = (
         "reference"
@@ -94,14 +98,17 @@ def edge(
     check_tokenizer(shipped_or_found(target, TARGETS))
     _check_drafter(drafter, target, events=excerpt is not None)
     drawn = _sampling(cloud)
+    said = {} if prediction is None else {"prediction": {"type": "content", "content": read_text(prediction)}}
     from crossdraft.cli.reporting import hush
     from crossdraft.cli.view import answer_console, say
     from crossdraft.edge.client import EdgeClient
-    from crossdraft.edge.frames import fingerprint_of
+    from crossdraft.edge.frames import CHAT_BYTES, fingerprint_of
     from crossdraft.edge.tls import TlsFiles
     from crossdraft.engine.request import Request
     from crossdraft.load import text_reader, tokenizer_of
 
+    if len(json.dumps(said)) > CHAT_BYTES // 2:
+        raise CrossdraftError(f"--prediction is of more than {CHAT_BYTES // 2:,} bytes in JSON; give a shorter one.")
     hush()
     tokenizer = tokenizer_of(target)
     fingerprint = fingerprint_of(tokenizer.get_vocab())
@@ -127,7 +134,7 @@ def edge(
                 request = Request(question, video, excerpt, cloud.max_new_tokens, drawn)
                 if reads is not None:
                     request = replace(request, prompt_ids=reads(request))
-                chat = _chat(cloud, welcome.model, question, clip)
+                chat = _chat(cloud, welcome.model, question, clip) | said
                 with _shown(console, as_json=as_json, tokenizer=tokenizer) as show:
                     answer = client.ask(chat, request, drafts, show)
                 if as_json:

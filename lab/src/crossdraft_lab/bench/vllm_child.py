@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from crossdraft_lab.bench.batch_child import Asked, keep_stdout, serve, served
-from crossdraft_vllm.plugin import register
 
 LONGEST, MOST = 1024, 64  # tokens of a prompt with its answer; requests that share a pass
 BATCH_TOKENS = 2048  # tokens of a pass
@@ -32,6 +31,8 @@ class VllmBatches:
     def __init__(self, source: str, dtype: str) -> None:
         from transformers import AutoConfig, AutoTokenizer
         from vllm import LLM
+
+        from crossdraft_vllm.plugin import register
 
         register()
         self.config = AutoConfig.from_pretrained(source)
