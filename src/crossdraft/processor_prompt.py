@@ -76,9 +76,11 @@ class ProcessorPrompt:
             return self.words(request)
         images = [image_frames(part.value) for part in request.visuals if part.kind == "image"]
         clips = [read_clip(part.value, self.sampling) for part in request.visuals if part.kind == "video"]
+        own = [value for name, value in vars(self.processor).items() if name.endswith("_token")]
+        messages, stands = stand_ins(request.conversation, {one for one in own if isinstance(one, str) and one})
         try:
             with quiet():
-                found, stands = self._processed(request, images, clips)
+                found = self._processed(messages, request.template, images, clips)
         except LIBRARY_ERRORS as error:
             raise CrossdraftError(
                 f"The model's own processor, a {type(self.processor).__name__}, fails on this request: "
@@ -94,14 +96,16 @@ class ProcessorPrompt:
         )
 
     def _processed(
-        self, request: Request, images: Sequence[ClipFrames], clips: Sequence[ClipFrames]
-    ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Run the processor over the conversation, a batch of one; what stands there for placeholders in words."""
+        self,
+        messages: Sequence[Message],
+        template: Mapping[str, Any],
+        images: Sequence[ClipFrames],
+        clips: Sequence[ClipFrames],
+    ) -> dict[str, Any]:
+        """Run the processor over the conversation, a batch of one."""
         from PIL import Image
 
-        own = [value for name, value in vars(self.processor).items() if name.endswith("_token")]
-        messages, stands = stand_ins(request.conversation, {one for one in own if isinstance(one, str) and one})
-        text, tokenizer = self._rendered(messages, request.template), self.processor.tokenizer
+        text, tokenizer = self._rendered(messages, template), self.processor.tokenizer
         given: dict[str, Any] = {"text": [text], "return_tensors": "pt"}
         if images:
             given["images"] = [[Image.fromarray(one.frames[0].numpy()) for one in images]]
@@ -113,16 +117,16 @@ class ProcessorPrompt:
             given["add_special_tokens"] = False  # the template has written it
         if not images and not clips:
             with suppress(*LIBRARY_ERRORS):  # some want an image
-                return dict(self.processor(**given)), stands
-            return dict(tokenizer(**given)), stands
+                return dict(self.processor(**given))
+            return dict(tokenizer(**given))
         if "mm_token_type_ids" in inspect.signature(inspect.unwrap(self.model.forward)).parameters:
             given["return_mm_token_type_ids"] = True
         try:
-            return dict(self.processor(**given)), stands
+            return dict(self.processor(**given))
         except ValueError:
             if images:
                 with suppress(Exception):  # GOT-OCR takes no list of lists, and fails by a StopIteration
-                    return dict(self.processor(**given | {"images": given["images"][0]})), stands
+                    return dict(self.processor(**given | {"images": given["images"][0]}))
             raise
 
     def _rendered(self, messages: Sequence[Message], template: Mapping[str, Any]) -> str:

@@ -74,7 +74,8 @@ def edge(
         ),
     ] = None,
     prediction: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What the answers may be, or nearly so; it is sent first.")
+        Path | None,
+        typer.Option(metavar="FILE", help="What the answers may be, or nearly so; sent with each question."),
     ] = None,
     drafter: Annotated[str, typer.Option(help="What drafts here: event, ngram …; none.")] = "event",
     target: Annotated[str, typer.Option(help="The target's folder, of which the tokenizer is read; or reference.")] = (
