@@ -59,6 +59,20 @@ def test_several_answers_to_one_request(pair, request_):
         assert sum(one.stats.accepted for one in found) > 0
 
 
+def test_a_prompt_is_read_once_though_an_answer_to_it_is_asked_for_while_another_runs(pair, request_):
+    """The first piece of the first answer hands over the second: no other waited for the prompt when it was read."""
+    first, second = replace(request_, sampling=cd.Sampling(temperature=1.5, seed=5)).several(2)
+    later = []
+    with cd.Engine.load(str(pair.target), None, cd.Options(cache_bytes=0)) as engine:
+
+        def then(piece):
+            if not later:
+                later.append(engine.submit(second))
+
+        prompt = engine.submit(first, then).result().stats.prompt_tokens
+        assert later[0].result().stats.cached_tokens == prompt - 1
+
+
 def test_a_stream_ends_with_the_answer(pair, request_, alone):
     with cd.Engine.load(str(pair.target), str(pair.event), cd.Options(placement="inline", adaptive=False)) as engine:
         stream = engine.stream(request_)

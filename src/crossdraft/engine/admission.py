@@ -238,11 +238,7 @@ class Admission:
     def retire(self) -> None:
         """Take back the rows of requests that are over; the last row moves into the gap."""
         queue = self.queue
-        waiting = {job.request.group for job in queue.waiting.values()} if self._shared else ()
-        self._shared = {group: kept for group, kept in self._shared.items() if group in waiting}
         for state in queue.states:
-            if state.shared not in self._shared.values():
-                state.shared = None
             if state.pending or state not in queue.rows:
                 state.check_cancelled()
                 if state.tokens:
@@ -256,6 +252,10 @@ class Admission:
         for opening in [opening for opening in queue.openings if opening.state.over]:
             queue.openings.remove(opening)
             self._close(opening)
+        if self._shared:  # a prompt is kept while answers about it run: more of them may just be handed over
+            waiting = {job.request.group for job in queue.waiting.values()}
+            running = [state.shared for state in queue.states]
+            self._shared = {group: one for group, one in self._shared.items() if group in waiting or one in running}
 
     def _close(self, opening: Opening) -> None:
         opening.close()
