@@ -127,7 +127,10 @@ def test_an_empty_rest_is_one_empty_chunk_and_a_cut_one_is_refused(tmp_path):
         assert [chunk.shape for chunk in word_pairs(file, "<", tmp_path, DEFAULT_LIMITS)] == [(0, 2)]
 
 
-@given(st.lists(st.integers(0, (1 << 31) - 1), max_size=30), st.integers(0, (1 << 32) - 1), st.integers(1, 5))
+MINUTE = 60_000_000
+
+
+@given(st.lists(st.integers(0, MINUTE), max_size=90), st.integers(0, (1 << 32) - 1), st.integers(1, 5))
 def test_a_wrap_is_undone_wherever_a_chunk_ends(steps, start, size):
     true = start + np.cumsum([0, *steps], dtype=np.int64)
     raw = (true % (1 << 32)).astype(np.uint32)
@@ -140,5 +143,48 @@ def test_a_wrap_is_undone_wherever_a_chunk_ends(steps, start, size):
 def test_disorder_between_chunks_is_seen():
     clock = WrappingClock("x")
     clock(np.array([500], np.uint32))
-    with pytest.raises(CrossdraftError, match="100 µs earlier"):
+    with pytest.raises(CrossdraftError, match="event 1 is 100 µs earlier .* places\\); sort the recording by time"):
         clock(np.array([400], np.uint32))
+
+
+@pytest.mark.parametrize("size", [1, 5])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (3_000_000_100, 5),  # after 50 minutes
+        (2_200_000_000, 10),  # more than half of the range
+        ((1 << 32) - MINUTE - 1, 5),
+        ((1 << 32) - 1, MINUTE),
+        (5_000_000, 0),
+    ],
+)
+def test_a_restart_of_the_camera_is_no_wrap(tmp_path, monkeypatch, before, after, size):
+    monkeypatch.setattr(binary, "CHUNK_EVENTS", size)
+    (tmp_path / "a.dat").write_bytes(pack([(t, 1, 1, 0) for t in (before - 1, before, after, after + 9)]))
+    words = f"event 2 is {before - after} µs earlier than the one before it .*restarted"
+    with pytest.raises(CrossdraftError, match=words) as caught:
+        read_events(tmp_path / "a.dat")
+    assert "\n" not in str(caught.value)
+
+
+@given(
+    st.lists(st.integers(0, MINUTE), max_size=90),
+    st.integers(0, (1 << 32) - 1),
+    st.integers(1, 90),
+    st.integers(0, (1 << 32) - 1),
+    st.integers(1, 5),
+)
+def test_a_clock_that_is_set_anew_is_refused_or_was_at_its_edges(steps, start, at, anew, size):
+    """The reader never invents time: a jump by which it goes on is forward, or a wrap by the stated bound."""
+    raw = ((start + np.cumsum([0, *steps], dtype=np.int64)) % (1 << 32)).astype(np.uint32)
+    raw[at:] = anew
+    clock, back = WrappingClock("x"), np.flatnonzero(np.diff(raw.astype(np.int64)) < 0)
+    wraps = all(raw[i] >= (1 << 32) - MINUTE and raw[i + 1] < MINUTE for i in back)
+    try:
+        found = [t for i in range(0, len(raw), size) for t in clock(raw[i : i + size]).tolist()]
+    except CrossdraftError:
+        assert not wraps
+        return
+    assert wraps
+    assert np.diff(found).min(initial=0) >= 0
+    assert (np.array(found) % (1 << 32) == raw).all()

@@ -91,3 +91,11 @@ def test_chunks_are_read_as_far_as_the_window(tmp_path, monkeypatch):
     assert found == [[top - 4, top], [top + 5, top + 6], [top + 11]]
     (tmp_path / "a.aedat").write_bytes(pack([*rows, (8, 5, 5, 0)]))
     assert read_events(tmp_path / "a.aedat", end_us=top + 6).t.tolist() == [top - 4, top, top + 5]
+
+
+def test_a_restart_of_the_camera_is_named(tmp_path):
+    frame = pack([(7, 1, 1, 0)], header=b"", flags=1 << 31)  # its clock does not count
+    rows = [(3_000_000_000, 1, 1, 0), (5, 2, 2, 1), (9, 3, 3, 1)]
+    (tmp_path / "a.aedat").write_bytes(pack(rows[:1]) + frame + pack(rows[1:], header=b""))
+    with pytest.raises(CrossdraftError, match="event 1 is 2999999995 µs earlier .*a camera that is restarted"):
+        read_events(tmp_path / "a.aedat")

@@ -21,6 +21,21 @@ def test_an_overflow_of_the_clock_is_no_event(tmp_path):
     assert events.t.tolist() == [8000, 8192 + 100, 2 * 8192 + 50]
 
 
+def test_a_wrap_of_the_23_bits_is_undone_and_a_restart_refused(tmp_path):
+    top = 1 << 23
+    (tmp_path / "a.bin").write_bytes(five_bytes([(1, 1, 0, top - 9), (2, 2, 1, 10), (3, 3, 1, 20)]))
+    assert read_events(tmp_path / "a.bin").t.tolist() == [top - 9, top + 10, top + 20]
+    for rows, words in (
+        ([(1, 1, 0, 7_000_000), (2, 2, 1, 10)], "6999990 µs earlier .*a camera that is restarted"),
+        ([(1, 1, 0, top - 9), (2, 2, 1, 1_000_000)], "restarted"),
+        ([(1, 1, 0, 200), (2, 2, 1, 100)], "100 µs earlier .*sort the recording"),
+        ([(1, 1, 0, top - 9), (0, 240, 0, 0), (2, 2, 1, 10)], "restarted"),
+    ):
+        (tmp_path / "a.bin").write_bytes(five_bytes(rows))
+        with pytest.raises(CrossdraftError, match=words):
+            read_events(tmp_path / "a.bin")
+
+
 def test_what_is_cut_off_or_outside(tmp_path):
     (tmp_path / "a.bin").write_bytes(five_bytes([(1, 1, 0, 5)])[:-1])
     with pytest.raises(CrossdraftError, match="within an event"):

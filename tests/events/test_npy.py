@@ -70,8 +70,9 @@ def test_a_16_bit_clock_that_wrapped_is_put_right(tmp_path):
 @pytest.mark.parametrize("bits", [16, 32])
 def test_any_span_of_a_wrapping_clock_is_as_if_it_were_read_whole(tmp_path, monkeypatch, bits, step):
     monkeypatch.setattr("crossdraft.events.npy.SCANNED_EVENTS", step)
-    events = made_up(300, width=640, height=480, span_us=5 << bits, start_us=3)
-    table = np.zeros(300, [("x", "<u2"), ("y", "<u2"), ("t", f"<u{bits // 8}"), ("p", "u1")])
+    count = 300 if bits == 16 else 3000  # a clock of 32 bits has an event in each minute
+    events = made_up(count, width=640, height=480, span_us=5 << bits, start_us=3)
+    table = np.zeros(count, [("x", "<u2"), ("y", "<u2"), ("t", f"<u{bits // 8}"), ("p", "u1")])
     for name in "xyp":
         table[name] = getattr(events, name)
     table["t"] = events.t & ((1 << bits) - 1)
@@ -79,7 +80,7 @@ def test_any_span_of_a_wrapping_clock_is_as_if_it_were_read_whole(tmp_path, monk
     np.save(path, table)
     assert (np.diff(table["t"].astype(np.int64)) < 0).sum() == 4
     assert same(read_events(path), events)
-    for start, end in ((0, 1 << bits), (2 << bits, 4 << bits), (events.t[150], None)):
+    for start, end in ((0, 1 << bits), (2 << bits, 4 << bits), (events.t[count // 2], None)):
         found = read_events(path, start_us=start, end_us=end)
         assert same(found, events.slice(start, int(events.t[-1]) + 1 if end is None else end))
     newest = read_events(path, newest=Newest(us=1 << bits))
@@ -98,6 +99,14 @@ def test_disorder_and_endless_overflows_of_a_clock_are_named(tmp_path, monkeypat
     assert len(read_events(tmp_path / "a.npy")) == 12
     with pytest.raises(CrossdraftError, match=r"spans more than 0\.1 seconds"):
         read_events(tmp_path / "a.npy", end_us=3, limits=EventLimits(seconds=0.1))
+
+
+def test_a_restart_is_no_overflow_of_32_bits(tmp_path):
+    table = np.zeros(4, [("x", "<u2"), ("y", "<u2"), ("t", "<u4"), ("p", "u1")])
+    table["t"] = [3_000_000_000, 3_000_000_100, 5, 10]
+    np.save(tmp_path / "a.npy", table)
+    with pytest.raises(CrossdraftError, match="event 2 is 3000000095 µs earlier .*a camera that is restarted"):
+        read_events(tmp_path / "a.npy")
 
 
 def test_a_window_of_a_wrapping_clock_takes_memory_for_the_window(tmp_path):

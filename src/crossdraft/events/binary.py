@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
-from crossdraft.events.stream import Events, Sensor, Window, unwrap_time
+from crossdraft.events.stream import WRAP_EDGE_US, Events, Sensor, Window, unwrap_time
 
 EVENT_BYTES = 8
 CHUNK_EVENTS = 1_000_000
@@ -41,11 +41,14 @@ def word_pairs(file: BinaryIO, order: str, path: Path, limits: EventLimits) -> I
 
 
 class WrappingClock:
-    """Undoes the wraps of a 32-bit clock (every 71.6 min) over consecutive chunks, from the last time of each."""
+    """Undoes the wraps of a 32-bit clock (every 71.6 min) over consecutive chunks, from the last time of each.
+
+    A clock that steps back farther than a minute from its ends (`WRAP_EDGE_US`) is no wrap: the camera was restarted.
+    """
 
     def __init__(self, source: object) -> None:
         self._source = source
-        self._last_us = 0
+        self._last_us = self._rows = 0
 
     def __call__(self, t: NDArray[np.uint32]) -> NDArray[np.int64]:
         """Unwrapped times of the next chunk; errors as `unwrap_time`."""
@@ -54,7 +57,8 @@ class WrappingClock:
         # The last time of the previous chunk comes first, as a wrap may lie between the two.
         wraps, raw = divmod(self._last_us, 1 << 32)
         joined = np.concatenate([np.array([raw], np.uint32), t]) if self._last_us else t
-        times = unwrap_time(joined, 32, self._source) + (wraps << 32)
+        first, self._rows = self._rows - (len(joined) - len(t)), self._rows + len(t)
+        times = unwrap_time(joined, 32, self._source, first, WRAP_EDGE_US) + (wraps << 32)
         self._last_us = int(times[-1])
         return times[len(joined) - len(t) :]
 

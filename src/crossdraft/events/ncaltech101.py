@@ -3,7 +3,8 @@
     x (8 bits), y (8), polarity (1), time in µs (23)
 
 The camera's clock has 13 bits. Each time it overflows there is an event in row 240, which no pixel has, and all later
-times lack 8192 µs: these events are removed, and the times corrected, as in the authors' own reader.
+times lack 8192 µs: these events are removed, and the times corrected, as in the authors' own reader. The 23 bits of a
+file without such events wrap after 8.4 s; that is undone where the clock leaves its last second and lands in its first.
 """
 
 from collections.abc import Iterator
@@ -13,9 +14,10 @@ import numpy as np
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
-from crossdraft.events.stream import Events, Sensor, Window
+from crossdraft.events.stream import Events, Sensor, Window, unwrap_time
 
 EVENT_BYTES, OVERFLOW_ROW, OVERFLOW_US = 5, 240, 1 << 13
+TIME_BITS, WRAP_EDGE_US = 23, 1_000_000
 NCALTECH101_SENSOR = (240, 180)  # size of the images on the screen
 
 
@@ -34,6 +36,8 @@ def read_ncaltech101(
     overflow = y == OVERFLOW_ROW
     t += OVERFLOW_US * np.cumsum(overflow)
     kept = ~overflow
+    if not overflow.any():
+        t = unwrap_time(t, TIME_BITS, path, edge_us=WRAP_EDGE_US)
     width, height = sensor or NCALTECH101_SENSOR
     events = Events.checked(x[kept], y[kept], t[kept], high[kept] >> 7, width, height, source=path)
     yield window.clip(events)

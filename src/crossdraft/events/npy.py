@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.random_access import Recording, Times, chunks_of
-from crossdraft.events.stream import Columns, Events, Sensor, Window, check_numbers, unwrap_time
+from crossdraft.events.stream import WRAP_EDGE_US, Columns, Events, Sensor, Window, check_numbers, unwrap_time
 from crossdraft.files import atomic_path
 
 EVENTGPT_SENSOR = (640, 480)  # DSEC's, on which EventGPT was trained
@@ -104,7 +104,8 @@ def find_wraps(t: NDArray[np.unsignedinteger], bits: int, source: object, limits
     found, count = [np.empty(0, np.int64)], 0
     for begin in range(0, len(t), SCANNED_EVENTS):
         first = max(begin - 1, 0)
-        turns = unwrap_time(t[first : begin + SCANNED_EVENTS], bits, source, first) >> bits
+        edge = WRAP_EDGE_US if bits == 32 else None
+        turns = unwrap_time(t[first : begin + SCANNED_EVENTS], bits, source, first, edge) >> bits
         found.append(np.flatnonzero(np.diff(turns)) + first + 1)
         count += len(found[-1])
         limits.check_span(source, (count - 1) * (1 << bits) / 1e6)

@@ -15,6 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from crossdraft.checks import described, whole
 from crossdraft.errors import CrossdraftError
 
+RESTART_US = 1_000_000  # a longer step back is more than packets in disorder
+WRAP_EDGE_US = 60_000_000  # how far from the ends of its range a camera's 32-bit clock may be before and after a wrap
 LAST_US = 1 << 62  # beyond any clock (146 thousand years); the sum of two such times fits in int64
 Sensor = tuple[int, int]  # width, height
 Columns = tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike]  # x, y, t, p as found, unchecked
@@ -234,22 +236,29 @@ def check_sorted(t: NDArray[np.int64], source: object, first: int = 0) -> None:
     if backward.any():
         row = int(backward.argmax()) + 1
         back = int(t[row - 1]) - int(t[row])
+        remedy = "sort the recording by time."
+        if back >= RESTART_US:
+            remedy = f"a camera that is restarted does this, so divide the recording there, or {remedy}"
         raise CrossdraftError(
             f"{source}: events out of order: event {first + row} is {back} µs earlier than the one "
-            f"before it ({np.count_nonzero(backward)} such places); sort the recording by time."
+            f"before it ({np.count_nonzero(backward)} such places); {remedy}"
         )
 
 
-def unwrap_time(t: NDArray[np.integer], bits: int, source: object, first: int = 0) -> NDArray[np.int64]:
+def unwrap_time(
+    t: NDArray[np.integer], bits: int, source: object, first: int = 0, edge_us: int | None = None
+) -> NDArray[np.int64]:
     """Undo the overflow of an unsigned `bits`-wide µs counter.
 
-    A backward jump of more than half the counter's range is an overflow; a smaller one is disorder.
+    An overflow goes back by more than half the counter's range; with `edge_us`, it also leaves the last `edge_us` of
+    the range and lands in the first. Any other step back is disorder, or a camera that was restarted.
     A silence longer than the whole range leaves no trace in the data and is lost.
 
     Args:
         t: raw counter values [N].
         bits: width of the counter, for instance 16 (wraps after 65.5 ms) or 32 (71.6 min).
         first: row of the recording at which these values begin, for the error message.
+        edge_us: length of the range's first and last part in µs; `None` for no such bound.
 
     Raises:
         CrossdraftError: events out of order.
@@ -257,6 +266,8 @@ def unwrap_time(t: NDArray[np.integer], bits: int, source: object, first: int = 
     span = 1 << bits
     raw = t.astype(np.int64)
     wraps = np.diff(raw) < -(span // 2)
+    if edge_us is not None:
+        wraps &= (raw[:-1] >= span - edge_us) & (raw[1:] < edge_us)
     if wraps.any():
         raw[1:] += span * np.cumsum(wraps)
     check_sorted(raw, source, first)
