@@ -143,7 +143,7 @@ def test_a_wrap_is_undone_wherever_a_chunk_ends(steps, start, size):
 def test_disorder_between_chunks_is_seen():
     clock = WrappingClock("x")
     clock(np.array([500], np.uint32))
-    with pytest.raises(CrossdraftError, match="event 1 is 100 µs earlier .* places\\); sort the recording by time"):
+    with pytest.raises(CrossdraftError, match=r"event 1 is 100 µs earlier .* places\); sort the recording by time"):
         clock(np.array([400], np.uint32))
 
 

@@ -97,5 +97,5 @@ def test_a_restart_of_the_camera_is_named(tmp_path):
     frame = pack([(7, 1, 1, 0)], header=b"", flags=1 << 31)  # its clock does not count
     rows = [(3_000_000_000, 1, 1, 0), (5, 2, 2, 1), (9, 3, 3, 1)]
     (tmp_path / "a.aedat").write_bytes(pack(rows[:1]) + frame + pack(rows[1:], header=b""))
-    with pytest.raises(CrossdraftError, match="event 1 is 2999999995 µs earlier .*a camera that is restarted"):
+    with pytest.raises(CrossdraftError, match=r"event 1 is 2999999995 µs earlier .*a camera that is restarted"):
         read_events(tmp_path / "a.aedat")

@@ -105,7 +105,7 @@ def test_a_restart_is_no_overflow_of_32_bits(tmp_path):
     table = np.zeros(4, [("x", "<u2"), ("y", "<u2"), ("t", "<u4"), ("p", "u1")])
     table["t"] = [3_000_000_000, 3_000_000_100, 5, 10]
     np.save(tmp_path / "a.npy", table)
-    with pytest.raises(CrossdraftError, match="event 2 is 3000000095 µs earlier .*a camera that is restarted"):
+    with pytest.raises(CrossdraftError, match=r"event 2 is 3000000095 µs earlier .*a camera that is restarted"):
         read_events(tmp_path / "a.npy")
 
 
