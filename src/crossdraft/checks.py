@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
+from ipaddress import ip_address
 from itertools import count
 from typing import Any, ClassVar, Self
 
@@ -178,6 +179,24 @@ def _ends(part: str, text: str) -> tuple[int, int]:
 
 def _cut(text: str) -> str:
     return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}…"
+
+
+def is_loopback(host: str) -> bool:
+    """True if a host name or address is of this machine alone.
+
+    >>> [is_loopback(one) for one in ("localhost", "127.0.0.2", "::1", "0.0.0.0", "", "example.org")]
+    [True, True, True, False, False, False]
+    """
+    return host == "localhost" or (is_address(host) and ip_address(host).is_loopback)
+
+
+def is_address(host: str) -> bool:
+    """True if a host is an IP address, not a name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def described(value: Any, array: Any = None) -> str:

@@ -108,7 +108,7 @@ def test_a_buffer_gives_the_events_of_the_span_and_forgets_old_ones():
     for start in range(0, 4_000_000, 100_000):
         buffer.add(events(1_000_000 + start, 1_050_000 + start))
     assert buffer.between(3.0, 3.2).t.tolist() == [4_000_000, 4_050_000, 4_100_000, 4_150_000]
-    assert len(buffer) <= 24  # one second of 20 a second, and the chunk that it begins in
+    assert len(buffer) == 21  # of the newest second
     with pytest.raises(CrossdraftError, match="out of order"):
         buffer.add(events(1_000_000))
     with pytest.raises(CrossdraftError, match="more than 3 events"):
@@ -116,7 +116,7 @@ def test_a_buffer_gives_the_events_of_the_span_and_forgets_old_ones():
 
 
 def test_a_buffer_of_small_pieces_is_one_of_large_ones():
-    """Piece by piece, an event each, it holds the same as all at once, in few chunks."""
+    """Piece by piece, an event each, it holds the same as all at once."""
     times, small, large = list(range(0, 50_000, 10)), EventBuffer(0.03), EventBuffer(0.03)
     for time_us in times:
         small.add(events(time_us))
@@ -124,7 +124,53 @@ def test_a_buffer_of_small_pieces_is_one_of_large_ones():
     for start_s, end_s in ((0.02, 0.05), (0.03, 0.031), (0.06, 0.07)):
         assert small.between(start_s, end_s).t.tolist() == large.between(start_s, end_s).t.tolist()
     assert len(small) == len(large) == 3001
-    assert len(small._chunks) <= 6
+
+
+@given(
+    steps=st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=9), min_size=1, max_size=12),
+    spans=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 60)), min_size=1, max_size=4),
+)
+def test_a_buffer_gives_what_a_list_of_all_events_gives(steps, spans):
+    buffer, times = EventBuffer(0.0001), []
+    for step in steps:
+        piece = (np.cumsum(step) + (times[-1] if times else 0)).tolist()
+        times += piece
+        buffer.add(events(*piece))
+        held = [one for one in times if one >= times[-1] - 100]
+        assert len(buffer) == len(held)
+        for begin, length in spans:
+            start = max(begin, held[0])
+            wanted = [one for one in times if start <= one < start + length]
+            assert buffer.between(start / 1e6, (start + length) / 1e6).t.tolist() == wanted
+
+
+def test_a_span_within_a_chunk_is_not_copied():
+    buffer = EventBuffer(1.0)
+    for start in range(0, 8000, 2000):
+        buffer.add(events(*range(start, start + 2000)))
+    first, again = (buffer.between(0.0025, 0.0035) for _ in range(2))
+    assert len(first) == 1000
+    for name in "xytp":
+        assert np.shares_memory(getattr(first, name), getattr(again, name))
+
+
+def test_beyond_its_most_a_buffer_drops_the_oldest_and_counts_them():
+    buffer = EventBuffer(100.0, most=3000)
+    buffer.add(events(*range(2000)))
+    buffer.add(events(*range(2000, 4500)))
+    assert (buffer.dropped, len(buffer)) == (1500, 3000)
+    assert buffer.between(0, 1).t.tolist() == list(range(1500, 4500))
+    buffer.add(events(*range(4500, 9000)))
+    assert (buffer.dropped, len(buffer)) == (6000, 3000)
+
+
+def test_after_a_restart_windows_show_what_came_later_alone():
+    windows, found = SlidingWindows(Windowing(0.5, 1.0, 2), newest=True), []
+    for number, time_s in enumerate(np.arange(0, 8, 0.25)):
+        if time_s == 3.25:
+            windows.restart(3.25)
+        found += windows.add_frame(float(time_s), frame(number, 4 if time_s < 3.25 else 8))
+    assert [one.end_s for one in found] == [1.0, 1.5, 2.0, 2.5, 3.0, *np.arange(4.5, 8, 0.5)]
 
 
 def test_after_a_gap_the_newest_window_alone_is_made_if_that_is_wanted():

@@ -18,6 +18,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from crossdraft.checks import is_address
 from crossdraft.engine.request import Answer
 from crossdraft.serve.bodies import BodyLimits, ValueCounter, closing, too_large
 from crossdraft.serve.errors import GONE, ApiError, as_api_error, overloaded
@@ -25,7 +26,7 @@ from crossdraft.serve.keys import Client, Keys
 from crossdraft.serve.page_files import FILES
 from crossdraft.serve.scopes import check_route
 from crossdraft.serve.service import Service
-from crossdraft.serve.settings import FORM_BYTES, ServerSettings, is_address
+from crossdraft.serve.settings import FORM_BYTES, ServerSettings
 from crossdraft.serve.tracing import SpanRecorder
 
 log = logging.getLogger("crossdraft.serve")

@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -24,7 +23,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from crossdraft.checks import did_you_mean
+from crossdraft.checks import did_you_mean, is_address, is_loopback
 from crossdraft.errors import CrossdraftError
 from crossdraft.options import GONE, OPTIONS, Options, flag_of, kinds
 
@@ -248,24 +247,6 @@ class ServerSettings(EngineSettings):
     def model(self) -> str:
         """The model's name for clients."""
         return self.served_name or Path(self.target).name
-
-
-def is_loopback(host: str) -> bool:
-    """True if a host name or address is of this machine alone.
-
-    >>> [is_loopback(one) for one in ("localhost", "127.0.0.2", "::1", "0.0.0.0", "", "example.org")]
-    [True, True, True, False, False, False]
-    """
-    return host == "localhost" or (is_address(host) and ip_address(host).is_loopback)
-
-
-def is_address(host: str) -> bool:
-    """True if a host is an IP address, not a name."""
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _check_host(given: str) -> None:

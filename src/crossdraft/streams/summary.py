@@ -23,6 +23,7 @@ class WatchSummary:
         tokens, rounds: numbers of tokens and rounds of all answers.
         hidden_drafting_s, hidden_inside_s: as `Stats`.
         late_s: by how much the source of frames was late at most.
+        signal_losses: times that a live source had no signal.
     """
 
     due: int = 0
@@ -37,6 +38,7 @@ class WatchSummary:
     hidden_drafting_s: float = 0.0
     hidden_inside_s: float = 0.0
     late_s: float = 0.0
+    signal_losses: int = 0
 
     def count(self, stats: Stats, first_s: float, whole_s: float, *, changed: bool) -> None:
         """Count an answer."""
@@ -51,7 +53,7 @@ class WatchSummary:
     @classmethod
     def joined(cls, parts: "Sequence[WatchSummary]") -> "WatchSummary":
         """Join the summaries of several watches that ran one after another."""
-        sums = ("due", "answered", "dropped", "seconds", "changes", "tokens", "rounds")
+        sums = ("due", "answered", "dropped", "seconds", "changes", "tokens", "rounds", "signal_losses")
         drafting = ("hidden_drafting_s", "hidden_inside_s")
         return cls(
             **{name: sum(getattr(part, name) for part in parts) for name in (*sums, *drafting)},
@@ -97,6 +99,7 @@ class WatchSummary:
             "hidden_share": None if share is None else round(share, 3),
             "tau": None if tau is None else round(tau, 3),
             "late_ms": round(self.late_s * 1e3, 1),
+            "signal_losses": self.signal_losses,
         }
 
     def sentences(self) -> list[str]:
@@ -120,6 +123,7 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
         )
     figures = [] if tau is None else [f"tau {tau:.2f}"]
     figures += [] if share is None else [f"hidden share {100 * share:.0f} %"]
+    lines += [f"No signal {found['signal_losses']} times."] if found.get("signal_losses") else []
     return lines + ([", ".join(figures).capitalize() + "."] if figures else [])
 
 

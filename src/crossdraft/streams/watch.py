@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
@@ -154,6 +155,7 @@ class Watch:
         self._waiting: StreamWindow | None = None
         self._closed = False
         self._error: Exception | None = None
+        self._signals: deque[bool] = deque()  # lost or back, to be said
         self._said: dict[int, str] = {}  # by the question's index, the last answer
 
     def offer(self, window: StreamWindow) -> None:
@@ -174,6 +176,19 @@ class Watch:
             self.summary.due += windows
             self.summary.dropped += windows
 
+    def signal(self, *, there: bool) -> None:
+        """Say that the stream's source has no signal, or has it again.
+
+        A window that waits is of before, and is dropped when the signal is lost: no old answer is given as a new one.
+        """
+        with self._changed:
+            self._signals.append(there)
+            if not there:
+                self.summary.signal_losses += 1
+                self.summary.dropped += self._waiting is not None
+                self._waiting = None
+            self._changed.notify()
+
     def close(self, error: Exception | None = None) -> None:
         """End the windows; the one that waits is still answered, then `error` is raised if there is one.
 
@@ -184,18 +199,23 @@ class Watch:
                 self._closed, self._error = True, error
             self._changed.notify()
 
-    def answers(self, on_piece: OnPiece = lambda window, question, piece: None) -> Iterator[AnsweredWindow]:
+    def answers(
+        self,
+        on_piece: OnPiece = lambda window, question, piece: None,
+        on_signal: Callable[[bool], None] = lambda there: None,
+    ) -> Iterator[AnsweredWindow]:
         """Answer the newest window again and again until the watch is closed.
 
         Args:
             on_piece: takes the final pieces as they appear.
+            on_signal: is told when the signal is lost (false), and when it is back.
 
         Raises:
             CrossdraftError: what the stream ended with, or what is wrong with a request.
         """
         start = self._now()
         try:
-            while (window := self._next()) is not None:
+            while (window := self._next(on_signal)) is not None:
                 answers = tuple(self._answer(window, index, on_piece) for index in range(len(self._questions)))
                 self.summary.answered += 1
                 self.summary.seconds = self._now() - start
@@ -203,14 +223,21 @@ class Watch:
         finally:
             self.summary.seconds = self._now() - start
 
-    def _next(self) -> StreamWindow | None:
-        with self._changed:
-            while self._waiting is None and not self._closed:
-                self._changed.wait()
-            window, self._waiting = self._waiting, None
-            if window is None and self._error is not None:
-                raise self._error
-            return window
+    def _next(self, on_signal: Callable[[bool], None]) -> StreamWindow | None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._signals or self._waiting or self._closed)
+                if not self._signals:
+                    return self._taken()
+                there = self._signals.popleft()
+            on_signal(there)
+
+    def _taken(self) -> StreamWindow | None:
+        """The window that waits; `None` once the watch is closed, or the error that it was closed with."""
+        window, self._waiting = self._waiting, None
+        if window is None and self._error is not None:
+            raise self._error
+        return window
 
     def _answer(
         self, window: StreamWindow, index: int, on_piece: Callable[[StreamWindow, int, Piece], None]

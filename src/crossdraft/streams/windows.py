@@ -132,11 +132,14 @@ class EventBuffer:
         keep_s: at least the length of a window.
         zero_us: what the events' clock shows at second 0 of the stream.
         limits: on how many are held.
+        most: events beyond which the oldest give way, and are counted in `dropped`; `None` = all count for `limits`.
     """
 
-    def __init__(self, keep_s: float, zero_us: int = 0, limits: EventLimits | None = None) -> None:
+    def __init__(
+        self, keep_s: float, zero_us: int = 0, limits: EventLimits | None = None, most: int | None = None
+    ) -> None:
         self.keep_us = round(positive("keep_s", keep_s) * 1e6)
-        self.zero_us = zero_us
+        self.zero_us, self.dropped, self._most = zero_us, 0, most
         self._limits = limits or EventLimits()
         self._chunks: deque[Events] = deque()
         self._count = 0
@@ -160,10 +163,19 @@ class EventBuffer:
         oldest = int(events.t[-1]) - self.keep_us
         while int(self._chunks[0].t[-1]) < oldest:
             self._count -= len(self._chunks.popleft())
-        kept = Window(oldest).clip(self._chunks[0])
-        self._count -= len(self._chunks[0]) - len(kept)
-        self._chunks[0] = kept
+        self._cut(Window(oldest).clip(self._chunks[0]))
+        while self._most is not None and self._count > self._most:
+            over = min(self._count - self._most, len(self._chunks[0]))
+            self.dropped += over
+            self._cut(self._chunks[0].take(slice(over, None)))
         self._limits.check_held("The event stream", len(self))
+
+    def _cut(self, kept: Events) -> None:
+        """Replace the oldest chunk by a part of it."""
+        first = self._chunks.popleft()
+        self._count -= len(first) - len(kept)
+        if len(kept):
+            self._chunks.appendleft(kept)
 
     def __len__(self) -> int:
         """Number of events held."""
@@ -174,7 +186,7 @@ class EventBuffer:
             return None
         start, end = (self.zero_us + round(second * 1e6) for second in (start_s, end_s))
         inside = [chunk.slice(start, end) for chunk in self._chunks]
-        return concatenate(inside)
+        return concatenate([part for part in inside if len(part)] or inside[:1])  # views, if it is one chunk
 
 
 class SlidingWindows:
@@ -230,6 +242,11 @@ class SlidingWindows:
         before_s = -1.0 if self._last is None else self._last[0]
         self._last = time_s, pixels
         return self._due(before_s, time_s, pixels, self._now() if at is None else at)
+
+    def restart(self, time_s: float) -> None:
+        """Forget all frames, as after a gap: the next window is the first that begins after this second."""
+        self._held, self._last = [], None
+        self._next = max(self._next, int(self.windowing.grid.begun(np.array(time_s))))
 
     def finish(self, end_s: float, at: float | None = None) -> list[StreamWindow]:
         """The windows that are due with the end of the stream, up to which the last frame is shown."""

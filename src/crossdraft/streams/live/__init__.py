@@ -1,0 +1,1 @@
+"""Live sources: cameras that send events or frames now, over a socket, a network or a device."""

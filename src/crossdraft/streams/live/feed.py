@@ -1,0 +1,97 @@
+"""A live source of frames as the feed of a watch."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from crossdraft.streams.live.source import POLL_S, LiveStatus
+from crossdraft.streams.watch import Watch
+from crossdraft.streams.windows import SlidingWindows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveFrame:
+    """A frame of a live source.
+
+    Args:
+        time_s: second of the stream, rising, also where the source came back or its clock jumped.
+        pixels: uint8 RGB [H, W, 3]; stays as it is.
+        at: moment of its arrival, by `time.perf_counter`.
+        segment: another number than the frame's before where the source came back, jumped, or changed its size.
+    """
+
+    time_s: float
+    pixels: np.ndarray
+    at: float
+    segment: int = 0
+
+
+class FrameSource(Protocol):
+    """A live source of frames, as a feed needs it."""
+
+    def take(self, wait_s: float) -> LiveFrame | None:
+        """Take the oldest frame that waits; `None` if none comes in time."""
+        ...
+
+    def status(self) -> LiveStatus: ...
+
+
+@contextmanager
+def watching(
+    source: FrameSource, windows: SlidingWindows, watch: Watch, *, seconds: float | None = None, most: int | None = None
+) -> Iterator[None]:
+    """Feed a watch from a live source, in a thread that ends with the context; its errors the watch raises.
+
+    Windows begin anew with each segment, so that none shows frames of two. The watch ends after `seconds` from its
+    first frame on, after `most` windows, dropped ones included, or once the source has ended for good.
+    """
+    stopped = threading.Event()
+
+    def feed() -> None:
+        passed, segment, until_s = 0, None, None
+        for frame in _frames(source, watch, stopped):
+            until_s = frame.time_s + (seconds or 0.0) if until_s is None else until_s
+            if (seconds is not None and frame.time_s > until_s) or (most is not None and watch.summary.due >= most):
+                return
+            if segment != (segment := frame.segment):
+                windows.restart(frame.time_s)
+            found = windows.add_frame(frame.time_s, frame.pixels, frame.at)
+            watch.count_dropped(windows.passed - passed)
+            passed = windows.passed
+            for window in found:
+                watch.offer(window)
+
+    def run() -> None:
+        error: Exception | None = None
+        try:
+            feed()
+        except Exception as found:  # noqa: BLE001 - raised where the answers are waited for
+            error = found
+        watch.close(error)
+
+    thread = threading.Thread(target=run, name="live feed", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def _frames(source: FrameSource, watch: Watch, stopped: threading.Event) -> Iterator[LiveFrame]:
+    """Yield frames until the source has ended; say to the watch when the signal is lost, and when it is back."""
+    signal = True
+    while not stopped.is_set():
+        frame, state = source.take(POLL_S), source.status().state
+        if frame is None and state in ("live", "waiting"):
+            continue
+        if signal != (signal := frame is not None):
+            watch.signal(there=signal)
+        if frame is not None:
+            yield frame
+        elif state == "ended":
+            return

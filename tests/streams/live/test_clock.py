@@ -1,0 +1,59 @@
+"""The clock of a live source by the arrival of what it sends: anchors, jumps, drift."""
+
+import numpy as np
+import pytest
+
+from crossdraft.streams.live.clock import ArrivalClock
+
+
+def test_the_first_arrival_anchors_the_clock():
+    clock = ArrivalClock()
+    assert clock.saw(99.9, 100.0, at=7.0)
+    assert clock.source_s(7.0) == 100.0
+    assert clock.source_s(9.5) == 102.5
+    assert not clock.saw(100.1, 100.2, at=7.2)
+    assert clock.source_s(7.0) == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize(
+    ("first_s", "at", "jumps"),
+    [
+        (100.0, 7.1, False),
+        (99.999, 7.1, True),  # falls
+        (102.05, 7.1, False),
+        (102.2, 7.1, True),  # runs ahead by more than 2 s
+        (160.0, 67.0, False),  # silence, here and there
+        (100.5, 60.0, False),  # stutters: late, which is no jump
+    ],
+)
+def test_a_fall_or_a_leap_begins_a_new_segment(first_s, at, jumps):
+    clock = ArrivalClock()
+    clock.saw(99.0, 100.0, at=7.0)
+    assert clock.saw(first_s, first_s + 0.01, at) == jumps
+    assert clock.segments == 1 + jumps
+    if jumps:
+        assert clock.source_s(at) == pytest.approx(first_s + 0.01)
+
+
+def test_of_what_waited_somewhere_the_newest_counts():
+    """Five seconds that a socket held arrive at once, then the rest in time."""
+    clock = ArrivalClock()
+    for step in range(50):
+        clock.saw(100 + step / 10, 100.1 + step / 10, at=7.0 + step / 1000)
+    assert clock.segments == 1
+    assert clock.source_s(7.05) == pytest.approx(105.0, abs=0.01)
+    clock.saw(105.1, 105.2, at=9.3)  # a stutter, and after two seconds
+    assert clock.source_s(7.05) == pytest.approx(105.0, abs=0.01)
+
+
+@pytest.mark.parametrize("ppm", [-120.0, 0.0, 80.0])
+def test_drift_is_measured_in_spite_of_waits_of_the_network(ppm):
+    clock, rng = ArrivalClock(), np.random.default_rng(3)
+    for step in range(6000):  # 60 s
+        second = step / 100
+        clock.saw(second, second, at=5.0 + second * (1 + ppm / 1e6) + rng.exponential(0.004))
+        if step == 2000:
+            assert clock.drift_ppm is None  # too short
+    assert clock.drift_ppm == pytest.approx(ppm, abs=15)
+    clock.saw(0.0, 0.0, at=70.0)
+    assert clock.drift_ppm is None  # a segment of its own
