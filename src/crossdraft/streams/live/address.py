@@ -20,7 +20,7 @@ _PARTS = re.compile(r"((?:evt:)?tcp|udp|rtsp):/{1,2}([^/].*)|((?:evt:)?unix|bag|
 
 @dataclass(frozen=True, slots=True)
 class LiveAddress:
-    """Where a live source is.
+    """The place of a live source.
 
     Attributes:
         kind: how it is read: of events "tcp" and "unix" (iniVation's network stream), "evt:tcp", "evt:unix" and "evt:-"

@@ -75,7 +75,7 @@ class LiveEvents:
             return self._buffer.between(start_s, end_s) or None
 
     def to_json(self) -> dict[str, object]:
-        """How the source and its clock stand, as plain values."""
+        """The state of the source and of its clock, as plain values."""
         return {
             "source": str(self._name),
             **self.reader.status().to_json(),

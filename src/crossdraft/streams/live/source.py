@@ -22,7 +22,7 @@ MOST_NOTES = 16
 
 @dataclass(frozen=True, slots=True)
 class LiveStatus:
-    """How a live source stands.
+    """The state of a live source.
 
     Args:
         state: "waiting" until something came; "no signal" once nothing came for the time-out; "ended": for good.
@@ -112,7 +112,7 @@ class LiveReader(Generic[T]):
             self._notes.append(sentence)
 
     def status(self) -> LiveStatus:
-        """How the source stands."""
+        """The state of the source now."""
         with self._changed:
             age, came = self._now() - self._newest_at, self._received > 0
             state = "ended" if self._ended else "no signal" if age > self._timeout_s else "live" if came else "waiting"
