@@ -15,6 +15,7 @@ from crossdraft import api
 from crossdraft.assembly import assemble
 from crossdraft.drafters.event.load import load_drafter
 from crossdraft.engine.request import Finish, Origin
+from crossdraft.events import read_events
 from crossdraft.load import vocabulary_of
 from tests.support import encodes_clips
 
@@ -203,6 +204,13 @@ def test_without_video_or_events_the_request_says_so(pair, clip, caplog):
         assert "The event recording (`events`) is of type int" in other.other_notes[0]
     (warning,) = caplog.messages  # once for an engine
     assert "The request has no event recording (`events`)" in warning
+
+
+def test_what_the_reader_noted_of_a_recording_is_in_the_answer(pair, request_):
+    noted = read_events(request_.events).noting(["The clock stepped back."])
+    with cd.Engine.load(str(pair.target), str(pair.event), cd.Options(placement="inline")) as engine:
+        for _ in range(2):  # the second time the recording is known
+            assert engine.generate(replace(request_, events=noted)).other_notes == ("The clock stepped back.",)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")

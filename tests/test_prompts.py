@@ -1,9 +1,12 @@
 """What a drafter reads of a recording that it is given as a path, an excerpt, or events in memory."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from crossdraft.drafters.event.load import EventPrompt
+from crossdraft.engine.content import Content
 from crossdraft.engine.request import Request
 from crossdraft.events import Excerpt, read_events, write_events
 from crossdraft.models.eventgpt import EventGPTProcessor
@@ -39,3 +42,10 @@ def test_of_a_long_recording_only_the_end_is_read_unless_asked(prepare, tmp_path
     found = prepare(Request("Why?", events=spread)).features[PIXELS]
     assert torch.equal(found[0], pixels(spread.read_windows(prepare.processor.window)))
     assert not torch.equal(found, last)
+
+
+def test_what_the_reader_noted_is_the_prompt_s_note_though_the_features_are_cached(prepare):
+    request = Request("Why?", events=made_up(600).noting(["The clock wrapped."]), content=Content(b"1"))
+    for one in (request, replace(request, known=True), replace(request, content=None)):
+        assert prepare(one).notes == ("The clock wrapped.",)
+    assert prepare(replace(request, events=made_up(600), content=Content(b"2"))).notes == ()

@@ -4,7 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events.stream import Events, Window, batches, concatenate, unwrap_time
+from crossdraft.events.excerpt import summarise
+from crossdraft.events.read import gathered
+from crossdraft.events.stream import Events, Newest, Window, batches, concatenate, unwrap_time
 from tests.events.helpers import made_up, same
 
 
@@ -134,3 +136,15 @@ def test_disorder_is_not_taken_for_a_wrap():
 
 def test_their_bytes_are_those_of_the_columns():
     assert build().nbytes == 3 * (2 + 2 + 8 + 1)
+
+
+def test_a_reader_s_notes_stay_with_the_events():
+    """Kept by parts, joined without repetition, and kept where only the newest events are."""
+    parts = [made_up(10, start_us=at, span_us=5).noting(notes) for at, notes in ((0, "ab"), (10, ""), (20, "bc"))]
+    first, _, last = parts
+    assert (first.notes, first.slice(0, 3).notes, first.take(slice(2)).notes) == (("a", "b"),) * 3
+    assert first.noting("a") is first
+    assert concatenate(parts).notes == ("a", "b", "c")
+    newest = gathered(parts, "x", newest=Newest(most=5))
+    assert (newest.t0 >= last.t0, sorted(newest.notes)) == (True, ["a", "b", "c"])
+    assert summarise(iter(parts)).notes == ("a", "b", "c")

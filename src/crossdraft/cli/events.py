@@ -102,6 +102,7 @@ def info(source: Source, read: ReadOptions, as_json: AsJson = False) -> None:
         f"{source}: {kind}, {summary.width}x{summary.height}",
         f"{summary.events:,} events in {summary.duration_us / 1e6:.6f} s from {summary.start_us} µs: "
         f"{summary.rate_mev_s:.3f} Mev/s, {summary.rate_hz_px:.2f} Hz a pixel, {summary.on_fraction:.1%} ON",
+        *summary.notes,
         as_json=as_json,
     )
 
@@ -217,17 +218,19 @@ def simulate(
 
 
 class _EventCounter:
-    """Counts the events of chunks that pass through, and keeps the size of their sensor."""
+    """Counts the events of chunks that pass through, and keeps the size of their sensor and their notes."""
 
     def __init__(self, chunks: Iterable["Events"]) -> None:
         self.count = 0
         self.sensor = (0, 0)
+        self.notes: dict[str, None] = {}
         self._chunks = chunks
 
     def __iter__(self) -> Iterator["Events"]:
         for chunk in self._chunks:
             self.count += len(chunk)
             self.sensor = chunk.width, chunk.height
+            self.notes |= dict.fromkeys(chunk.notes)
             yield chunk
 
 
@@ -261,6 +264,8 @@ def _report_file(destination: Path, chunks: _EventCounter, more: dict[str, objec
     from crossdraft.events.npy import EVENTGPT_SENSOR
 
     found = {"path": str(destination), "events": chunks.count} | more
+    for note in chunks.notes:
+        typer.echo(note, err=True)
     files = found.get("files")
     written = "" if not isinstance(files, list) else f", {len(files)} {'file' if len(files) == 1 else 'files'} written"
     report(found, f"{destination}: {chunks.count:,} events{written}{_extent(found)}", as_json=as_json)

@@ -44,7 +44,9 @@ class PerRequestDrafter(Generic[State]):
 
     @torch.inference_mode()
     def propose(self, states: Sequence[State], budgets: Sequence[Budget]) -> list[Draft]:
-        return [self._propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
+        drafts = [self._propose(state, budget) for state, budget in zip(states, budgets, strict=True)]
+        noted = [getattr(state, "notes", ()) for state in states]  # of its own prompt, where it has one
+        return [replace(one, notes=notes) if notes else one for one, notes in zip(drafts, noted, strict=True)]
 
     @torch.inference_mode()
     def commit(self, states: Sequence[State], outputs: Sequence[VerifyOutput]) -> None:

@@ -106,6 +106,7 @@ class IndependentState:
     features: list[Tensor] = field(default_factory=list)
     frame_kv: Sequence[tuple[Tensor, Tensor]] = ()  # keys and values of the frames, a layer each; see `heads.glance`
     dists: list[Tensor] = field(default_factory=list)  # [V] each, of drafted tokens that were drawn independently
+    notes: tuple[str, ...] = ()  # of its own prompt, such as on the recording that it read
 
     @property
     def pending(self) -> list[int]:
@@ -179,7 +180,9 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
         features = [layer[-1] for layer in out.hidden[0]]
         frame_kv = self.glance.encode(request) if self.glance is not None else ()
         logits = self.logits_of(out, frame_kv)
-        return IndependentState(request.sampling, cache, ids, draws, logits, features=features, frame_kv=frame_kv)
+        state = IndependentState(request.sampling, cache, ids, draws, logits, features=features, frame_kv=frame_kv)
+        state.notes = prompt.notes
+        return state
 
     def logits_of(self, out: TargetOut, frame_kv: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """[1 + n, V] logits after the last token that a pass fed, and after each of its candidates."""

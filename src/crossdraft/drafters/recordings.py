@@ -11,8 +11,9 @@ An EventGPT reads the last second of a recording as five slices. Here it reads a
 The weights are the model's own. With `slices` = T and every patch, only the windows differ from the model's own.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,6 +35,23 @@ if TYPE_CHECKING:
 PIXELS, PATCHES = "pixel_values_videos", "event_patches"
 WINDOW_US = 1_000_000  # window of a model whose settings name none
 MOST_EVENTS = 16_000_000  # newest events of a recording that are read, which bounds the reading
+Read = Callable[[], tuple[Mapping[str, Tensor], tuple[str, ...]]]
+
+
+def recording_prompt(request: Request, ids: Tensor, names: Sequence[str], read: Read) -> Prompt:
+    """Make the prompt of a request; `read` gives the features `names` of its recording, and the reader's notes."""
+    kept = [] if request.content is None else _notes_on(request.content.digest)
+    if request.known:
+        return Prompt(ids, LazyFeatures({}, names, lambda: read()[0]), tuple(kept))
+    features, notes = read()
+    kept[:] = notes
+    return Prompt(ids, features, notes)
+
+
+@lru_cache(1000)
+def _notes_on(_content: bytes) -> list[str]:
+    """Notes on a recording, kept by its content: once its features are cached, it is not read again."""
+    return []
 
 
 @dataclass(frozen=True)
@@ -69,14 +87,15 @@ class RecordingPrompt:
     def __call__(self, request: Request) -> Prompt:
         ids = torch.tensor(self.processor.prompt_ids(request.question))
 
-        def features() -> dict[str, Tensor]:
-            found = {PIXELS: self.pixels(_recording(request, self.slices))[None]}
+        def features() -> tuple[dict[str, Tensor], tuple[str, ...]]:
+            events = _recording(request, self.slices)
+            found = {PIXELS: self.pixels(events)[None]}
             if self.patches is not None:
                 found[PATCHES] = busiest_patches(found[PIXELS][0], self._patch_size, self.patches)[None]
-            return found
+            return found, events.notes
 
         names = (PIXELS,) if self.patches is None else (PIXELS, PATCHES)
-        return Prompt(ids, LazyFeatures({}, names, features) if request.known else features())
+        return recording_prompt(request, ids, names, features)
 
     def pixels(self, events: Events) -> Tensor:
         """[slices, 3, s, s] preprocessed frames, one a window."""

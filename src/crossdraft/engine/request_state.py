@@ -256,7 +256,7 @@ class RequestState:
                 f"The request forbids all of the model's {target.vocab_size} tokens; leave some out of "
                 "suppress_tokens, bad_words_ids or logit_bias."
             )
-        self.notes.extend(prompt.notes)
+        self.notes.extend(note for note in prompt.notes if note not in self.notes)  # a drafter may have noted it
         if prompt.lossy is not None:
             self.stats.lossy_prefill, self.stats.lossless = prompt.lossy, False
         self.ends |= frozenset() if self.request.ignore_eos else target.eos

@@ -148,10 +148,15 @@ class DecodedExcerpt(Excerpt):
     Args:
         path: path of a file of plain columns (`npy.column_header`).
         digest: digest of the file's content, so that it need not be hashed.
+        notes: what the reader noted of the recording.
     """
 
     path: Path = field(compare=False)
     digest: bytes = field(kw_only=True)
+    notes: tuple[str, ...] = field(default=(), kw_only=True)
+
+    def chunks(self, newest: Newest | None = None) -> Iterator[Events]:
+        return (chunk.noting(self.notes) for chunk in Excerpt.chunks(self, newest))
 
 
 RecordingT = TypeVar("RecordingT", bound=Excerpt)
@@ -208,6 +213,7 @@ class Summary:
         rate_mev_s: million events a second; 0 if there is no duration.
         rate_hz_px: events a second per pixel.
         on_fraction: share of ON events.
+        notes: what the reader repaired or left out.
     """
 
     width: int
@@ -218,13 +224,16 @@ class Summary:
     rate_mev_s: float
     rate_hz_px: float
     on_fraction: float
+    notes: tuple[str, ...] = ()
 
 
 def summarise(chunks: Iterable[Events]) -> Summary:
     """Summarise consecutive chunks of a recording; memory is that of one chunk."""
     count = on = start = end = 0
     size: Sensor = (0, 0)
+    notes: dict[str, None] = {}
     for chunk in chunks:
+        notes |= dict.fromkeys(chunk.notes)
         size = chunk.width, chunk.height
         if len(chunk):
             start = start if count else chunk.t0
@@ -235,4 +244,5 @@ def summarise(chunks: Iterable[Events]) -> Summary:
         raise CrossdraftError("There are no events to summarise.")
     duration = end - start
     rate = count / duration if duration else 0.0  # per µs, which is Mev/s
-    return Summary(*size, count, start, duration, rate, rate * 1e6 / (size[0] * size[1]), on / max(count, 1))
+    per_pixel, on_fraction = rate * 1e6 / (size[0] * size[1]), on / max(count, 1)
+    return Summary(*size, count, start, duration, rate, per_pixel, on_fraction, tuple(notes))

@@ -94,14 +94,15 @@ def gathered(
         CrossdraftError: more than `limits.events` at once, or an error of `concatenate`.
     """
     held: deque[Events] = deque()
-    count = 0
+    count, notes = 0, list[str]()
     for chunk in chunks:
         held.append(chunk)
         count += len(chunk)
+        notes += chunk.notes
         if len(held) > 1:
             count -= _drop_old(held, count, newest)
         limits.check_held(source, count)
-    whole = concatenate(held)
+    whole = concatenate(held).noting(notes)
     return whole if newest is None else newest.of(whole)
 
 

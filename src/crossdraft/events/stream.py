@@ -5,7 +5,7 @@ fell (p = 0) by a set step. A recording is therefore four parallel columns and t
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
 
@@ -36,6 +36,7 @@ class Events:
         p: polarity, uint8 [N]: 1 brighter (ON), 0 darker (OFF).
         width: sensor columns.
         height: sensor rows.
+        notes: what the reader repaired or left out, a sentence each, without the recording's path.
     """
 
     x: NDArray[np.uint16]
@@ -44,6 +45,7 @@ class Events:
     p: NDArray[np.uint8]
     width: int
     height: int
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         wanted = {"x": np.uint16, "y": np.uint16, "t": np.int64, "p": np.uint8}
@@ -121,7 +123,12 @@ class Events:
 
     def take(self, rows: "slice | NDArray[np.intp]") -> "Events":
         """Return the events of ascending `rows`, so that they stay ordered in time."""
-        return Events(self.x[rows], self.y[rows], self.t[rows], self.p[rows], self.width, self.height)
+        return Events(self.x[rows], self.y[rows], self.t[rows], self.p[rows], self.width, self.height, self.notes)
+
+    def noting(self, notes: Iterable[str]) -> "Events":
+        """The same events with further notes; a repeated note stands once."""
+        joined = tuple(dict.fromkeys((*self.notes, *notes)))
+        return self if joined == self.notes else replace(self, notes=joined)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +216,7 @@ def concatenate(chunks: Sequence[Events]) -> Events:
         np.concatenate([c.p for c in chunks]),
         first.width,
         first.height,
-    )
+    ).noting(note for chunk in chunks for note in chunk.notes)
 
 
 def batches(chunks: Iterable[Events], size: int) -> Iterator[Events]:

@@ -53,11 +53,13 @@ class EventColumns:
         first_us: time of the first event; 0 if there is none.
         sensor: width and height of the sensor.
         count: number of events; `None` = too many, and nothing was written.
+        notes: what the reader repaired or left out.
     """
 
     first_us: int
     sensor: tuple[int, int]
     count: int | None
+    notes: tuple[str, ...] = ()
 
 
 class MediaDecoder:
@@ -133,7 +135,7 @@ class MediaDecoder:
         found = [header.get("first_us"), *header["sensor"]]
         if len(found) != 3 or not all(isinstance(value, int) and abs(value) < LAST_US for value in found):
             raise DecodeError(f"{name} broke the decoder; copy it again.", name)
-        return EventColumns(found[0], (found[1], found[2]), header.get("count"))
+        return EventColumns(found[0], (found[1], found[2]), header.get("count"), tuple(header["notes"]))
 
     async def strip(self, path: Path, seconds: float, frames: int, name: str) -> np.ndarray:
         """Decode frames of a recording into one picture, uint8 [H, W, 3]; see `page.strip`; errors as `clip`."""

@@ -134,7 +134,7 @@ def _events(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, A
         if not held:
             return {}, []
         events = concatenate(held)
-    header = {"first_us": events.t0, "sensor": [events.width, events.height]}
+    header = {"first_us": events.t0, "sensor": [events.width, events.height], "notes": events.notes}
     return header, [events.t, events.x, events.y, events.p]
 
 

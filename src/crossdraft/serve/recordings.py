@@ -49,8 +49,9 @@ class DecodedRecording:
         """Excerpt of the decoded events that `of` names in the recording."""
         if self.path is None:
             raise ValueError("Nothing of it was written.")
+        span, found = (of.start_us, of.end_us), self.columns
         return DecodedExcerpt(
-            self.path, of.start_us, of.end_us, "eventgpt", self.columns.sensor, of.whole, of.windows, digest=self.digest
+            self.path, *span, "eventgpt", found.sensor, of.whole, of.windows, digest=self.digest, notes=found.notes
         )
 
 

@@ -96,7 +96,7 @@ class AlignedDrafter(IndependentDrafter):
         )
         draws, ids = Draws(request.sampling, self.model.device), prompt.input_ids.tolist()
         text = len(out.hidden[0][0])
-        state = self.state_class(request.sampling, cache, ids, draws, torch.empty(0), text=text)
+        state = self.state_class(request.sampling, cache, ids, draws, torch.empty(0), text=text, notes=prompt.notes)
         self._see(state, request)
         self._read(state, out, ids[-text:])
         return state

@@ -98,6 +98,7 @@ class AssistantState:
     target_prefix: bytes | None = None
     is_fork: bool = False  # nothing is learned from it
     namespace: str | None = ""
+    notes: tuple[str, ...] = ()  # of its own prompt
 
     @property
     def written(self) -> list[int]:
@@ -146,7 +147,7 @@ class CrossVocabDrafter(PerRequestDrafter[AssistantState]):
         cache, out = read_encoded(model, prompt, model.encode(prompt), capacity - len(prompt))
         logits, ids, draws = out.logits[0][-1], prompt.input_ids.tolist(), Draws(request.sampling, model.device)
         state = AssistantState(request.sampling, draws, cache, ids, logits, logits, namespace=request.namespace)
-        state.prefix_space = self.prefix_space(ids)
+        state.prefix_space, state.notes = self.prefix_space(ids), prompt.notes
         return state
 
     def _fork(self, state: AssistantState) -> AssistantState:

@@ -16,10 +16,10 @@ from crossdraft.drafters.cross_vocab.assistant import CrossVocabDrafter
 from crossdraft.drafters.cross_vocab.drafter import cross_vocab_drafter
 from crossdraft.drafters.cross_vocab.vocabulary import TokenTable, read_token_table
 from crossdraft.drafters.independent import IndependentDrafter
-from crossdraft.drafters.recordings import PIXELS, RecordingEncoder, RecordingPrompt
+from crossdraft.drafters.recordings import PIXELS, RecordingEncoder, RecordingPrompt, recording_prompt
 from crossdraft.drafters.short_head import read_ids, shorten_head
 from crossdraft.engine.fast.quantized_linear import bytes_saved
-from crossdraft.engine.prompt import LazyFeatures, Prompt
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
@@ -156,11 +156,13 @@ class EventPrompt:
     def __call__(self, request: Request) -> Prompt:
         ids = torch.tensor(self.processor.prompt_ids(request.question))
 
-        def pixels() -> dict[str, Tensor]:
+        def pixels() -> tuple[dict[str, Tensor], tuple[str, ...]]:
             window = self._blank() if self.processor.options.blind else self._window(request)
-            return {PIXELS: self.processor.pixels(window)[None]}
+            parts = window if isinstance(window, tuple) else (window,)
+            notes = dict.fromkeys(note for part in parts for note in getattr(part, "notes", ()))
+            return {PIXELS: self.processor.pixels(window)[None]}, tuple(notes)
 
-        return Prompt(ids, LazyFeatures({}, (PIXELS,), pixels) if request.known else pixels())
+        return recording_prompt(request, ids, (PIXELS,), pixels)
 
     def _window(self, request: Request) -> Any:
         from crossdraft.events import Events, Excerpt
