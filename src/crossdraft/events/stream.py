@@ -126,7 +126,7 @@ class Events:
         return Events(self.x[rows], self.y[rows], self.t[rows], self.p[rows], self.width, self.height, self.notes)
 
     def noting(self, notes: Iterable[str]) -> "Events":
-        """The same events with further notes; a repeated note stands once."""
+        """Add notes to these events; a repeated note stands once."""
         joined = tuple(dict.fromkeys((*self.notes, *notes)))
         return self if joined == self.notes else replace(self, notes=joined)
 
