@@ -1,4 +1,6 @@
-"""EventGPT's instructions, EventBench, Talk2Event."""
+"""EventGPT's instructions, EventBench, Talk2Event, EventDrive, MMSpec."""
+
+import json
 
 import numpy as np
 import pytest
@@ -128,3 +130,72 @@ def test_real_recordings_under_a_list(tmp_path, shared):
     assert (name, {one.kept_together for one in found}) == ("eventgpt", {"interlaken_00"})
     read = [read_events(one.events) for one in found]
     assert all((one.width, one.height) == (640, 480) and len(one) > 100_000 for one in read)
+
+
+def eventdrive(root):
+    """A row of each form, of a drive of DSEC in two pieces, of M3ED, and one whose image is missing."""
+    pieces = [f"perception/dsec/train/zurich_city_09_{piece}" for piece in "ab"]
+    for name in (*pieces, "perception/m3ed/car_urban_day", "planning/x"):
+        for folder, suffix in (("image", "png"), ("event", "npy")):
+            (root / "data" / name / folder).mkdir(parents=True)
+            (root / "data" / name / folder / f"000012.{suffix}").write_bytes(b"-")
+    said = [{"from": "human", "value": "<image>\n<event>\nHow is the weather?"}, {"from": "gpt", "value": "Sunny."}]
+    files = [{"image": f"{name}/image/000012.png", "event": f"{name}/event/000012.npy"} for name in pieces]
+    write_json(root / "json/perception/dsec/train.json", [{**one, "conversations": said} for one in files])
+    asked = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Is it dark?"}]}
+    messages = [{"role": "system", "content": "Short."}, asked, {"role": "assistant", "content": "No."}]
+    row = {"images": ["data/perception/m3ed/car_urban_day/image/000012.png"], "messages": messages}
+    write_json(root / "json/perception/m3ed/test.json", [row])
+    plain = {"image_path": "x/image/000012.png", "question": "What next?", "answer": "B", "task": "speed"}
+    write_json(root / "json/planning/test.json", [plain, {**plain, "image_path": "x/image/000013.png"}])
+    return root
+
+
+def test_eventdrive_asks_about_moments(tmp_path):
+    name, found = samples(eventdrive(tmp_path))
+    assert name == "eventdrive"
+    assert [(one.question, one.answers, one.kind) for one in found] == [
+        ("How is the weather?", ("Sunny.",), "perception"),
+        ("How is the weather?", ("Sunny.",), "perception"),
+        ("Is it dark?", ("No.",), "perception"),
+        ("What next?", ("B",), "speed"),
+        ("What next?", ("B",), "speed"),
+    ]
+    assert [one.kept_together for one in found] == ["zurich_city_09", "zurich_city_09", "car_urban_day", "x", "x"]
+    assert [one.video is None for one in found] == [False, False, False, False, True]
+    assert (found[0].events.parent.name, found[0].sequence) == ("event", "zurich_city_09_a")
+    assert [one.missing for one in found][-2:] == ["", "x/image/000013.png"]
+    write_json(tmp_path / "json/planning/test.json", [{"image": "a.png", "waypoints": [1]}])
+    with pytest.raises(CrossdraftError, match="neither conversations nor messages nor a question: image, waypoints"):
+        samples(tmp_path)
+
+
+def mmspec(root):
+    turns = [["What is written here?"], ["What is it?", "And why?"]]
+    for split, numbers in (("testmini", (101, 501)), ("test", (101,))):
+        folder = root / "MMSpec" / split
+        (folder / "images").mkdir(parents=True)
+        (folder / "images" / "mmspec_101.jpg").write_bytes(b"-")
+        rows = [
+            {"id": f"mmspec_{one}", "image": f"mmspec_{one}.jpg", "turns": said, "category": "default", "topic": topic}
+            for one, said, topic in zip(numbers, turns, ("text vqa", "multi-turn conversation"), strict=False)
+        ]
+        (folder / "mmspec.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return root
+
+
+def test_mmspec_asks_in_turns(tmp_path):
+    name, found = samples(mmspec(tmp_path))
+    assert name == "mmspec"
+    assert [(one.id, one.question, one.kind) for one in found] == [
+        ("test/mmspec_101/0", "What is written here?", "text vqa"),
+        ("testmini/mmspec_101/0", "What is written here?", "text vqa"),
+        ("testmini/mmspec_501/0", "What is it?", "multi-turn conversation"),
+        ("testmini/mmspec_501/1", "And why?", "multi-turn conversation"),
+    ]
+    assert [one.missing for one in found] == ["", "", "mmspec_501.jpg", "mmspec_501.jpg"]
+    assert {one.kept_together for one in found[:2]} == {"mmspec_101.jpg"}, "a sample of both splits stays together"
+    assert found[0].video.is_file()
+    (tmp_path / "MMSpec/test/mmspec.jsonl").write_text('{"id": "a", "image": "a.jpg", "turns": "What?"}')
+    with pytest.raises(CrossdraftError, match="'a' has no list of turns"):
+        samples(tmp_path)

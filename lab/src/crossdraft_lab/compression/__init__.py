@@ -6,6 +6,7 @@ They are baselines (compression without drafting, and with it), not ways to draf
 
 from crossdraft.compressions import Compression
 from crossdraft_lab.align.prefill import PrefillSettings, speculative_target
+from crossdraft_lab.compression.eventprune import EventPruneSettings, eventprune_target
 from crossdraft_lab.compression.fastv import FastVSettings, fastv_target
 from crossdraft_lab.compression.frames import FramesSettings, fewer_frames_target
 from crossdraft_lab.compression.packer import TokenPackerSettings, token_packer_target
@@ -22,6 +23,12 @@ VISIONZIP = Compression(
     "of each frame those patches are left that its class token attends to most, and a few into which the "
     "others are merged",
     "VisionZip, Yang et al. 2024", VisionZipSettings, visionzip_target,
+)  # fmt: skip
+EVENTPRUNE = Compression(
+    "eventprune",
+    "of a clip those patches are left that have most events in their part of it and to which the class token attends "
+    "most, and a few between them",
+    "after EventPrune, Ma et al. 2026", EventPruneSettings, eventprune_target, shares_prefixes=False,
 )  # fmt: skip
 POOL = Compression(
     "pool",

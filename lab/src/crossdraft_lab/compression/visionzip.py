@@ -9,7 +9,7 @@ The choice does not depend on the question, so it is made once a clip, and no tr
 the remaining tokens; here each keeps its position, as in every compression of this package.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
@@ -24,9 +24,9 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.glance.frame_encoder import PIXELS
 from crossdraft.specs import Limit, check_settings
 from crossdraft_lab.align.predicted import check_readable
+from crossdraft_lab.compression.fastv import SHARE
 from crossdraft_lab.compression.pool import FrameGrid, GridPrompt
 
-SHARE = Limit("a number above 0 and at most 1", lambda value: 0 < value <= 1)
 MERGED = Limit("a number above 0 and below 1", lambda value: 0 < value < 1)
 
 
@@ -113,30 +113,10 @@ def visionzip_target(target: Target, settings: VisionZipSettings) -> Target:
     """Make a target that reads the tokens that VisionZip keeps of each frame.
 
     Raises:
-        CrossdraftError: as `GridPrompt`, its clips do not go through a vision encoder with a class token, its projector
-            reads several layers of the encoder, or too few tokens of a frame would be left.
+        CrossdraftError: as `first_places` and `encoder_with_attention`, or too few tokens of a frame would be left.
     """
-
-    def places(grid: FrameGrid, frames: int) -> Tensor:
-        """Places of each frame's first tokens, in place of the chosen ones until a clip is encoded: text stays."""
-        if not grid.class_token:
-            raise CrossdraftError("VisionZip takes frames with a class token; choose another compression.")
-        return (torch.arange(frames)[:, None] * grid.tokens + torch.arange(dominant + contextual)).flatten()
-
-    prepare = GridPrompt(target, places)
-    check_readable(target)
-    model: Any = target.model.base_model
-    if not hasattr(model, "video_tower"):
-        raise CrossdraftError(
-            f"VisionZip is for targets with a vision encoder of clips, such as Video-LLaVA, which "
-            f"{type(target.model).__name__} has not; choose another compression."
-        )
-    read: Any = target.model.config.vision_feature_layer
-    if not isinstance(read, int):
-        raise CrossdraftError(
-            "The target's projector reads several layers of its vision encoder, and VisionZip chooses tokens of one; "
-            "choose `pool`."
-        )
+    prepare = first_places(target, "VisionZip", lambda tokens: sum(settings.counts(tokens)))
+    states_of = encoder_with_attention(target, "VisionZip")
     size = FrameGrid(prepare.side, class_token=True).tokens
     dominant, contextual = settings.counts(size)
 
@@ -144,18 +124,70 @@ def visionzip_target(target: Target, settings: VisionZipSettings) -> Target:
         """Compute the visual features that are left, with their places."""
         if prompt.positions is None:
             return target.encode(prompt)
+        rows, left = zipped(*states_of(prompt), dominant, contextual)
+        places = torch.arange(len(left), device=left.device)[:, None] * size + left
+        return projected(target, rows.flatten(0, 1), places.flatten())
+
+    return target.reading(prepare, encode)
+
+
+def first_places(target: Target, name: str, left: Callable[[int], int]) -> GridPrompt:
+    """Make prompts with placeholders for `left(tokens)` of the tokens of each frame, the first until it is encoded.
+
+    Raises:
+        CrossdraftError: as `GridPrompt`; in a request, if its frames have no class token.
+    """
+
+    def places(grid: FrameGrid, frames: int) -> Tensor:
+        if not grid.class_token:
+            raise CrossdraftError(f"{name} takes frames with a class token; choose another compression.")
+        return (torch.arange(frames)[:, None] * grid.tokens + torch.arange(left(grid.tokens))).flatten()
+
+    return GridPrompt(target, places)
+
+
+def encoder_with_attention(target: Target, name: str) -> Callable[[Prompt], tuple[Tensor, Tensor, Tensor]]:
+    """Make a function that encodes the frames of a prompt.
+
+    Returns:
+        The function; it returns the states [F, P, S] that the projector reads, and what `class_attention` does.
+
+    Raises:
+        CrossdraftError: the target's clips do not go through a vision encoder with a class token, or its projector
+            reads several layers of the encoder.
+    """
+    check_readable(target)
+    model: Any = target.model.base_model
+    if not hasattr(model, "video_tower"):
+        raise CrossdraftError(
+            f"{name} is for targets with a vision encoder of clips, such as Video-LLaVA, which "
+            f"{type(target.model).__name__} has not; choose another compression."
+        )
+    read: Any = target.model.config.vision_feature_layer
+    if not isinstance(read, int):
+        raise CrossdraftError(
+            f"The target's projector reads several layers of its vision encoder, and {name} chooses tokens of one; "
+            "choose `pool`."
+        )
+
+    def states_of(prompt: Prompt) -> tuple[Tensor, Tensor, Tensor]:
         if PIXELS not in prompt.features:
-            raise CrossdraftError("A target with VisionZip reads clips, no images; ask about a clip.")
+            raise CrossdraftError(f"A target with {name} reads clips, no images; ask about a clip.")
         pixels = prompt.features[PIXELS].to(target.device, target.model.dtype).flatten(0, 1)
         hidden = model.video_tower(pixels, output_hidden_states=True).hidden_states
         last = read % len(hidden)
         attention, keys = class_attention(_encoder_layers(model.video_tower)[last - 1], hidden[last - 1])
-        rows, left = zipped(hidden[last], attention, keys, dominant, contextual)
-        found = ZippedFeatures(pooler_output=model.multi_modal_projector(rows).flatten(0, 1)[None])
-        found.places = (torch.arange(len(left), device=left.device)[:, None] * size + left).flatten().cpu()
-        return {"video": found}
+        return hidden[last], attention, keys
 
-    return target.reading(prepare, encode)
+    return states_of
+
+
+def projected(target: Target, rows: Tensor, places: Tensor) -> Encoded:
+    """Project the states [n, S] that are left, and note their places [n] among all of the clip's tokens."""
+    model: Any = target.model.base_model
+    found = ZippedFeatures(pooler_output=model.multi_modal_projector(rows)[None])
+    found.places = places.cpu()
+    return {"video": found}
 
 
 def class_attention(layer: Any, inputs: Tensor) -> tuple[Tensor, Tensor]:

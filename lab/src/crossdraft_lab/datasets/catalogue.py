@@ -7,9 +7,11 @@ from pathlib import Path
 from crossdraft.checks import did_you_mean
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.datasets.dsec import Dsec, is_sequence
+from crossdraft_lab.datasets.eventdrive import EventDrive, annotations
 from crossdraft_lab.datasets.events_only import E2vid, NCaltech101, text_recordings
 from crossdraft_lab.datasets.files import subfolders
 from crossdraft_lab.datasets.instructions import Instructions, has_conversations
+from crossdraft_lab.datasets.mmspec import MmSpec, split_files
 from crossdraft_lab.datasets.recorded import ClipPlan
 from crossdraft_lab.datasets.sample import DatasetReader
 from crossdraft_lab.datasets.stereo_hdf5 import StereoHdf5, data_files
@@ -88,6 +90,15 @@ DATASETS: Mapping[str, DatasetRecord] = {
         "Talk2Event", "Kong et al., NeurIPS 2025", f"{UNKNOWN} (its scenes are DSEC's)",
         "meta_data_v10/<split>/<sequence>.json", lambda root: any(root.glob("meta_data*")),
         lambda root, _: Talk2Event(root),
+    ),
+    "eventdrive": DatasetRecord(
+        "EventDrive", "Lu et al., CVPR 2026",
+        "none on its card; ask its authors (its drives are DSEC's, M3ED's and PKU-DAVIS-SOD's)",
+        "json/<task>/*.json, data/<task>", lambda root: bool(annotations(root)), lambda root, _: EventDrive(root),
+    ),
+    "mmspec": DatasetRecord(
+        "MMSpec", "Shen et al., arXiv 2603.14989", f"{UNKNOWN}; the images have the terms of six data sets",
+        "<split>/mmspec.jsonl, <split>/images", lambda root: bool(split_files(root)), lambda root, _: MmSpec(root),
     ),
     "eventbench": DatasetRecord(
         "EventBench", "Liu et al., arXiv 2511.18448", "on request from its authors, under their terms",
