@@ -56,10 +56,6 @@ class FrameGrid:
         """Number of tokens of a frame."""
         return self.side**2 + self.class_token
 
-    def pooled(self, factor: int) -> "FrameGrid":
-        """The grid after pooling."""
-        return FrameGrid(self.side // factor, self.class_token)
-
     def places(self, frames: int, factor: int) -> Tensor:
         """Places [frames * pooled tokens] of the pooled tokens among all tokens, each in the middle of its region.
 
