@@ -50,12 +50,14 @@ class EventPruneSettings:
         floor: share of the kept patches that are spread evenly, whatever the events.
         attention: weight of the class token's attention in the rank; 0 = events alone.
 
+    The defaults are the best of six on 40 questions of the validation split.
+
     Raises:
         CrossdraftError: a number outside its range.
     """
 
     keep: Annotated[float, SHARE] = 0.25
-    floor: Annotated[float, PART] = 0.25
+    floor: Annotated[float, PART] = 0.5
     attention: Annotated[float, PART] = 0.5
 
     def __post_init__(self) -> None:
