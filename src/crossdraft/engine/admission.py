@@ -153,7 +153,9 @@ class Admission:
         check_bias(job.request.sampling.token_bias, self.target.vocab_size)
         self.drafter.resume()
         state = RequestState(job, rule_for(self.rule, job.request.sampling), learns=self.drafter.needs.learns)
-        state.shared = None if group is None else self._shared.setdefault(group, SharedPrompt())
+        if group is not None:
+            state.shared = self._shared.setdefault(group, SharedPrompt(group.size))
+            state.shared.awaited -= 1
         if self.queue.rows and self.drafter.needs.visual:
             state.visual_features = VisualFuture()  # begun now, the drafter would hold up others' drafts
         else:
@@ -252,10 +254,12 @@ class Admission:
         for opening in [opening for opening in queue.openings if opening.state.over]:
             queue.openings.remove(opening)
             self._close(opening)
-        if self._shared:  # a prompt is kept while answers about it run: more of them may just be handed over
+        if self._shared:
             waiting = {job.request.group for job in queue.waiting.values()}
-            running = [state.shared for state in queue.states]
-            self._shared = {group: one for group, one in self._shared.items() if group in waiting or one in running}
+            awaited = [state.shared for state in queue.states if state.shared is not None and state.shared.awaited > 0]
+            self._shared = {group: one for group, one in self._shared.items() if group in waiting or one in awaited}
+            for state in queue.states:
+                state.shared = state.shared if state.shared in self._shared.values() else None
 
     def _close(self, opening: Opening) -> None:
         opening.close()

@@ -75,12 +75,14 @@ class SharedPrompt:
     """A prompt that several requests share: the first one leaves here what the others go on from.
 
     Args:
+        awaited: number of these requests that have not begun; while one of the others runs, they may yet come.
         encoded: its visual features.
         known: the prompt, once it is read; its prefix is all of it but the last token.
         reading: its features for the drafter.
         drafting: whether these are as the drafter needs them.
     """
 
+    awaited: int
     encoded: Encoded = field(default_factory=dict[str, object])
     known: CachedPrompt | None = None
     reading: PromptReading | None = None

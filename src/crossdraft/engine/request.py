@@ -41,6 +41,13 @@ MOST_TEXTS, MOST_TEXT = 8, 1 << 17  # predictions and hints of a request, and th
 MAX_NEW_TOKENS = 128  # where neither the request nor the checkpoint says how long an answer may be
 
 
+@dataclass(frozen=True, eq=False)
+class AnswerGroup:
+    """The group of `size` requests for several answers to one question."""
+
+    size: int
+
+
 @dataclass(frozen=True)
 class Request(NamedFields):
     """A question about clips and images, or a conversation about them.
@@ -122,7 +129,7 @@ class Request(NamedFields):
     content: Any = field(default=None, repr=False, compare=False)
     known: bool = field(default=False, repr=False, compare=False)
     # The same object in requests that `several` made of one; a copy by `dataclasses.replace` has none.
-    group: object = field(default=None, init=False, repr=False, compare=False)
+    group: AnswerGroup | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.max_new_tokens is not None:
@@ -274,7 +281,7 @@ class Request(NamedFields):
         """
         if whole("count", count) == 1:
             return [self]
-        seed, group = self.sampling.seed, object()
+        seed, group = self.sampling.seed, AnswerGroup(count)
         seeds = [None if seed is None else seed_of(seed, at) for at in range(count)]
         found = [replace(self, sampling=replace(self.sampling, seed=one)) for one in seeds]
         for request in found:
