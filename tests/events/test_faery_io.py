@@ -145,8 +145,13 @@ def test_events_beyond_the_sensor_are_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.aedat4", "a.raw"])
 def test_without_faery_the_error_names_it(tmp_path, monkeypatch, name):
-    write_events(tmp_path / name, made_up(5))
+    write_events(tmp_path / name, made_up(5, 640, 480))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    for action in (lambda: read_events(tmp_path / name), lambda: write_events(tmp_path / f"b{name}", made_up(5))):
+    actions = [lambda: write_events(tmp_path / f"b{name}", made_up(5))]
+    if name == "a.raw":
+        assert len(read_events(tmp_path / name)) == 5
+    else:
+        actions.append(lambda: read_events(tmp_path / name))
+    for action in actions:
         with pytest.raises(CrossdraftError, match="pip install faery"):
             action()

@@ -18,6 +18,7 @@ from PIL import Image
 from pydantic import ValidationError
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.events import Newest
 from crossdraft.events.excerpt import DecodedExcerpt, Excerpt
 from crossdraft.serve.decode import EventColumns, MediaDecoder
 from crossdraft.serve.decode_process import DecodeProcess, DecoderLost
@@ -441,6 +442,15 @@ def test_recordings_of_every_format_are_read_within_the_limits(decoder, media_ro
     assert found.count == 20_000
 
 
+def test_what_a_reader_noted_goes_with_the_events(decoder, tmp_path):
+    words = np.array([0x8005, 0x6009, 0x0001, 0x2001, 0x6003, 0x2002], "<u2")
+    (tmp_path / "a.raw").write_bytes(b"% evt 3.0\n% geometry 640x480\n% end\n" + words.tobytes())
+    notes = ("1 events came up to 6 µs late, and were put in order.",)
+    assert decoded(decoder, Excerpt(tmp_path / "a.raw"), tmp_path / "into").notes == notes
+    kept = DecodedExcerpt(tmp_path / "into", format="eventgpt", sensor=(640, 480), digest=b"", notes=notes)
+    assert kept.read().notes == kept.read_windows(Newest(most=1))[0].notes == notes
+
+
 def test_a_reply_that_trickles_is_late_all_the_same(decoder, media_root):
     """Each byte comes in time, all of them do not."""
     asyncio.run(decoder.kind_of(media_root / "clip.mp4", "it"))
@@ -470,16 +480,16 @@ def test_a_reply_that_trickles_is_late_all_the_same(decoder, media_root):
 
 
 def test_a_decoders_own_child_ends_with_its_worker(tmp_path, monkeypatch):
-    """RAW files are read in a process of their own, by a package that here never comes to an end."""
+    """AEDAT4 files are read in a process of their own, by a package that here never comes to an end."""
     (tmp_path / "faery.py").write_text("import time\ntime.sleep(100)\n")
-    (tmp_path / "clip.raw").write_bytes(b"% evt 3.0\n")
+    (tmp_path / "clip.aedat4").write_bytes(b"#!AER-DAT4.0\r\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     process = DecodeProcess(1 << 30, 60)
-    part = {"format": "evt", "sensor": None, "start_us": None, "end_us": None, "most": 10}
+    part = {"format": "aedat4", "sensor": None, "start_us": None, "end_us": None, "most": 10}
 
     def ask() -> None:
         with suppress(DecoderLost):
-            process.ask({"kind": "events", "path": str(tmp_path / "clip.raw"), **part})
+            process.ask({"kind": "events", "path": str(tmp_path / "clip.aedat4"), **part})
 
     asking = threading.Thread(target=ask)
     try:

@@ -1,4 +1,4 @@
-"""AEDAT 4 and Prophesee RAW (EVT2, EVT3) through the optional package `faery`.
+"""AEDAT 4, read and written, and RAW (EVT2) and DAT, written, through the optional package `faery`.
 
 Two of its faults are guarded against: it may abort the whole process on a damaged file, so reading happens in
 a separate process (`faery_worker`), and from times that fall it writes a RAW file without end.
@@ -7,7 +7,6 @@ a separate process (`faery_worker`), and from times that fall it writes a RAW fi
 import importlib
 import importlib.util
 import os
-import re
 import struct
 import subprocess
 import sys
@@ -26,25 +25,13 @@ from crossdraft.files import atomic_path
 CHUNK_EVENTS = 1_000_000
 ROW = np.dtype([("t", "<u8"), ("x", "<u2"), ("y", "<u2"), ("p", "?")])  # like faery.EVENTS_DTYPE in memory
 _WORKER = Path(__file__).with_name("faery_worker.py")
-_HEADER = re.compile(rb"(?:%[^\n]*(?:\n|\Z))+")
-_HEADER_BYTES = 1 << 16
-_VERSION = re.compile(rb"^%\s*(?:evt\s+([^\s;]+)|format\s+EVT([^\s;]*))", re.IGNORECASE | re.MULTILINE)
-_FALLBACK_SENSOR = (1280, 720)  # sensor of RAW files whose header names none
 
 
 def read_aedat4(
     path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
 ) -> Iterator[Events]:
     """Yield the first event stream of an AEDAT 4 file, a few million events at a time."""
-    return _read(path, sensor, window, limits, "aedat")
-
-
-def read_evt(
-    path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
-) -> Iterator[Events]:
-    """Yield a Prophesee RAW file, EVT2 or EVT3. A cut-off file cannot be recognised: its events are read."""
-    _check_evt_header(path)
-    return _read(path, sensor, window, limits, "evt")
+    return _read(path, sensor, window, limits)
 
 
 def write_faery(path: str | Path, events: Events, kind: str) -> None:
@@ -69,30 +56,11 @@ def write_faery(path: str | Path, events: Events, kind: str) -> None:
             temporary.with_name(f"{temporary.name}.write").unlink(missing_ok=True)
 
 
-def _check_evt_header(path: Path) -> None:
-    """Refuse a RAW file with another encoding or none in its header: read as EVT3, any words would be events.
-
-    Raises:
-        CrossdraftError: its header names no version, or an unsupported one.
-    """
-    with path.open("rb") as file:
-        header = _HEADER.match(file.read(_HEADER_BYTES))
-    found = None if header is None else _VERSION.search(header[0])
-    if found is None:
-        raise CrossdraftError(
-            f"{path} does not begin with a header that says its encoding (% evt 3.0 or % format EVT3), so its events "
-            "cannot be told; copy the whole file again."
-        )
-    version = (found[1] or found[2]).decode("latin1")
-    if version not in ("2", "2.0", "3", "3.0"):
-        raise CrossdraftError(f"{path} is EVT{version}, which is not read; export it as EVT2 or EVT3.")
-
-
-def _read(path: Path, sensor: Sensor | None, window: Window, limits: EventLimits, file_type: str) -> Iterator[Events]:
+def _read(path: Path, sensor: Sensor | None, window: Window, limits: EventLimits) -> Iterator[Events]:
     _require_faery()
-    numbers = (*(sensor or _FALLBACK_SENSOR), limits.worker_bytes, limits.worker_seconds)
+    numbers = (*(sensor or (1280, 720)), limits.worker_bytes, limits.worker_seconds)
     # -P: the worker's own folder holds modules that must not hide others of the same name.
-    command = [sys.executable, "-P", str(_WORKER), str(path), file_type, *map(str, numbers)]
+    command = [sys.executable, "-P", str(_WORKER), str(path), "aedat", *map(str, numbers)]
     quiet = os.environ | {"RUST_BACKTRACE": "0"}  # a backtrace, which is not read, can take 20 s
     with (
         tempfile.TemporaryFile() as complaints,
@@ -130,5 +98,6 @@ def _failure(path: Path, worker: subprocess.Popen[bytes], complaints: IO[bytes])
 def _require_faery() -> None:
     if importlib.util.find_spec("faery") is None:
         raise CrossdraftError(
-            "AEDAT4 and Prophesee RAW files are read and written by the optional package faery; run: pip install faery"
+            "AEDAT4 files are read and written, RAW and DAT files written by the optional package faery; run: "
+            "pip install faery"
         )

@@ -21,7 +21,7 @@ class EventLimits:
         ratio: largest ratio of a compressed file's unpacked size to its stored size.
         pixels: pixels of the sensor.
         seconds: time from the first event read to the last.
-        worker_bytes, worker_seconds: address space and CPU time of the process that decodes AEDAT4 and RAW.
+        worker_bytes, worker_seconds: address space and CPU time of the process that decodes AEDAT4.
     """
 
     events: int = 32_000_000

@@ -10,7 +10,8 @@ import numpy as np
 from crossdraft.checks import described
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.binary import read_aedat2, read_dat
-from crossdraft.events.faery_io import read_aedat4, read_evt
+from crossdraft.events.evt import read_evt
+from crossdraft.events.faery_io import read_aedat4
 from crossdraft.events.hdf5 import hdf5_layout, read_dsec, read_m3ed, read_mvsec
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.ncaltech101 import read_ncaltech101

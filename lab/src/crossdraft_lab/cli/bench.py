@@ -36,12 +36,12 @@ from crossdraft_lab.cli.bench_options import (
     check_asked,
     loaded_target,
 )
-from crossdraft_lab.cli.bench_parts import events, recordings
+from crossdraft_lab.cli.bench_parts import events, raw, recordings
 from crossdraft_lab.cli.bench_serve import serve
 from crossdraft_lab.cli.bench_watch import watch
 
 app = typer.Typer(add_completion=False)
-MORE = (align, throughput, soak, serve, edge, watch, acceptance, rules, compression, heads, events, recordings)
+MORE = (align, throughput, soak, serve, edge, watch, acceptance, rules, compression, heads, events, raw, recordings)
 for command in MORE:
     app.command()(command)
 

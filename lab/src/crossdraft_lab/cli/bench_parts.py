@@ -1,4 +1,4 @@
-"""`crossdraft bench events` and `recordings`: parts measured by themselves."""
+"""`crossdraft bench events`, `raw` and `recordings`: parts measured by themselves."""
 
 from pathlib import Path
 from typing import Annotated
@@ -30,6 +30,28 @@ def events(
         timings = run_events(recording, seconds, repeats, tick)
     output.lines(lines(timings, recording))
     output.write({"environment": found, **to_json(timings, recording)})
+
+
+@option_groups
+def raw(
+    output: ReportOptions,
+    recording: Annotated[
+        Path | None, typer.Option(help="A real recording of at least 50 ms instead of a made-up one.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Length of the recording that the first 50 ms are repeated to.")] = 2.0,
+    repeats: Annotated[int, typer.Option(help="Runs of each measurement.")] = 9,
+) -> None:
+    """Time the decoding of Prophesee RAW on one core: events a second, ours and faery's."""
+    output.check()
+    from crossdraft_lab.bench.environment import environment
+    from crossdraft_lab.bench.events import source_of
+    from crossdraft_lab.bench.raw import ROWS, raw_json, raw_lines, run_raw
+
+    found = environment()
+    with progress("measuring", ROWS) as tick:
+        rates = run_raw(recording, seconds, repeats, tick)
+    output.lines(raw_lines(rates))
+    output.write({"environment": found, "recording": source_of(recording), **raw_json(rates)})
 
 
 @option_groups
