@@ -1,0 +1,139 @@
+"""Frames of a live source: decoded as they come, the newest of them held."""
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import BinaryIO, cast
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.streams.live.address import LiveAddress
+from crossdraft.streams.live.clock import ArrivalClock
+from crossdraft.streams.live.feed import LiveFrame
+from crossdraft.streams.live.incoming import IncomingBytes
+from crossdraft.streams.live.source import OPEN_S, SIGNAL_TIMEOUT_S, Items, LiveQueue, LiveReader, LiveStatus
+from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
+from crossdraft.video.live import LiveDecoder, LiveInput
+
+KEEP_S = 2.0
+MOST_BYTES = 1 << 28
+LISTENING = ("udp", "tcp")  # a program sends MPEG-TS to such an address, at which we listen
+
+
+class LiveFrames:
+    """Frames of a camera, or of a program such as ffmpeg: the newest `keep_s` of them, as far as bytes allow. Close it.
+
+    Second 0 of the stream is when the first frame was there. A frame's time is the moment at which it would have been
+    there without delay, by its time stamp and `ArrivalClock`.
+
+    Args:
+        address: where they come from.
+        keep_s, most_bytes: how much is held at most.
+        limits: on the pixels of a frame.
+        signal_timeout_s: seconds without a frame after which there is no signal, and the connection is given up.
+        now: the clock.
+
+    Attributes:
+        zero_at, zero_s: see `FrameSource`.
+        port: port that is listened at; 0 elsewhere.
+
+    Raises:
+        CrossdraftError: the address cannot be listened at.
+    """
+
+    def __init__(
+        self,
+        address: LiveAddress,
+        *,
+        keep_s: float = KEEP_S,
+        most_bytes: int = MOST_BYTES,
+        limits: VideoLimits = DEFAULT_LIMITS,
+        signal_timeout_s: float = SIGNAL_TIMEOUT_S,
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.zero_at = self.zero_s = 0.0
+        self._address, self._limits, self._timeout_s, self._now = address, limits, signal_timeout_s, now
+        self._clock, self._segment = ArrivalClock(), 0
+        self._held: LiveQueue[LiveFrame] = LiveQueue(keep_s, most_bytes)
+        self._last: LiveFrame | None = None
+        self.reader = LiveReader(address, self._read, self._take, signal_timeout_s=signal_timeout_s, now=now)
+        self._bytes: IncomingBytes | None = None
+        if address.kind in LISTENING:
+            try:
+                where = address.host, address.port
+                self._bytes = IncomingBytes(address.kind, where, signal_timeout_s, self.reader.closing)
+            except OSError as error:
+                why = error.strerror or error
+                raise CrossdraftError(f"{address} cannot be listened at ({why}); choose another port.") from None
+        self.port = 0 if self._bytes is None else self._bytes.port
+
+    def start(self, wait_s: float = OPEN_S) -> None:
+        """Begin to read, and wait for the first frame; errors as `LiveReader.start`, and this is closed."""
+        try:
+            self.reader.start(wait_s)
+        except CrossdraftError:
+            self.close()
+            raise
+
+    def take(self, wait_s: float) -> LiveFrame | None:
+        """Take the oldest frame that is held; `None` if none comes in time."""
+        return self._held.take(wait_s)
+
+    def newest(self, seconds: float) -> list[LiveFrame]:
+        """Return the held frames of the last so many seconds, as they are, without those of an earlier segment."""
+        found = self._held.newest(seconds)
+        return [frame for frame in found if frame.segment == found[-1].segment]
+
+    def status(self) -> LiveStatus:
+        """How the source stands."""
+        return self.reader.status()
+
+    def close(self) -> None:
+        """End the thread, and close the source."""
+        self.reader.close()
+        if self._bytes is not None:
+            self._bytes.close()
+
+    # -- in the reader's thread --------------------------------------------------------------------------------------
+
+    def _read(self) -> Items[tuple[float, np.ndarray, bool]]:
+        """Yield the time stamp and the pixels of frames, and whether one is the first of its connection."""
+        source = self._input()
+        if source is None:
+            return
+        with closing(LiveDecoder(source, self._timeout_s, self._limits)) as decoder:
+            first = True
+            for stamp_s, pixels in decoder:
+                if self._bytes is not None and self._bytes.silent:  # the decoder's last frames, which are old
+                    break
+                yield stamp_s, pixels, first
+                first = False
+            if decoder.damaged:
+                self.reader.note(f"{self._address} sent {decoder.damaged} damaged packets or frames; they are left out.")
+
+    def _input(self) -> LiveInput | None:
+        """Wait for a sender, or make a camera's address; `None` once closed."""
+        address = self._address
+        if self._bytes is not None:
+            return LiveInput(str(address), cast("BinaryIO", self._bytes)) if self._bytes.wait() else None
+        if address.kind == "rtsp":
+            parts = urlsplit(address.path)
+            path = parts.path + (f"?{parts.query}" if parts.query else "")
+            return LiveInput.rtsp(str(address), parts.netloc, path, self._timeout_s)
+        return LiveInput.device(address.path)
+
+    def _take(self, item: tuple[float, np.ndarray, bool], at: float) -> None:
+        stamp_s, pixels, first = item
+        last = self._last
+        if last is None:
+            self.zero_at, self.zero_s = at, stamp_s
+        jumped = self._clock.saw(stamp_s, stamp_s, at)
+        if first or jumped or last is None or last.pixels.shape != pixels.shape or at - last.at > self._timeout_s:
+            self._segment += 1
+        time_s = at - self.zero_at + stamp_s - self._clock.source_s(at)
+        if last is not None and time_s <= last.time_s:  # what is measured anew may lie before what was held
+            return
+        self._last = LiveFrame(time_s, pixels, at, self._segment)
+        self.reader.dropped += self._held.put(self._last, time_s, pixels.nbytes)

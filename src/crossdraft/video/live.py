@@ -1,0 +1,119 @@
+"""Decoding a video while it comes: MPEG-TS from a socket, an RTSP camera, a capture device.
+
+A frame is given as soon as it can be decoded. Damaged packets are skipped and counted. A stream has no end, so of
+`VideoLimits` only the pixels of a frame count.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+import numpy as np
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.video.container import CODECS, DECODERS, LIBRARY_ERRORS, av, is_small
+from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
+
+PROBE_BYTES = 1 << 19  # read at most before the first frame, to learn what the stream holds
+PROBE_S = 0.5
+RAW = "rawvideo"  # what many capture devices give
+
+
+@dataclass(frozen=True, slots=True)
+class LiveInput:
+    """A source for FFmpeg, made by this package from checked parts, never a user's string.
+
+    Args:
+        name: for people, without a password.
+        file: an opened file, of which a read may return few bytes; for RTSP and devices an address made here.
+        container: FFmpeg's name of its format.
+        options: of FFmpeg's, beside those of `LiveDecoder`.
+    """
+
+    name: str
+    file: BinaryIO | str = field(repr=False)
+    container: str = "mpegts"
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def rtsp(cls, name: str, authority: str, path: str, timeout_s: float) -> "LiveInput":
+        """An RTSP camera over TCP, at a checked authority (`user:password@host:port`) and path."""
+        options = {
+            "rtsp_transport": "tcp",
+            "allowed_media_types": "video",
+            "protocol_whitelist": "rtsp,rtp,tcp",
+            "timeout": str(round(1e6 * timeout_s)),
+        }
+        return cls(name, f"rtsp://{authority}{path}", "rtsp", options)
+
+    @classmethod
+    def device(cls, path: str) -> "LiveInput":
+        """A capture device of Linux, by the path of its checked number (`/dev/video0`)."""
+        return cls(path, path, "video4linux2")
+
+
+class LiveDecoder:
+    """Frames of a live source, from `open` on; close it.
+
+    Args:
+        source: what is decoded.
+        timeout_s: seconds without a byte after which FFmpeg's own readers end; an opened file has its own.
+        limits: on the pixels of a frame.
+
+    Attributes:
+        damaged: number of packets and frames that could not be decoded.
+
+    Raises:
+        CrossdraftError: the source cannot be opened, or holds no video of a codec that is read.
+    """
+
+    def __init__(
+        self, source: LiveInput, timeout_s: float = 5.0, limits: VideoLimits = DEFAULT_LIMITS
+    ) -> None:
+        self.damaged = 0
+        raw = source.container == "video4linux2"
+        options = {
+            "codec_whitelist": ",".join((*DECODERS, RAW) if raw else DECODERS),
+            "max_pixels": str(limits.pixels),
+            "fflags": "discardcorrupt",
+            "probesize": str(PROBE_BYTES),
+            "analyzeduration": str(round(1e6 * PROBE_S)),
+            "fpsprobesize": "0",
+            **source.options,
+        }
+        try:
+            self._container = av.open(
+                source.file, "r", format=source.container, options=options, metadata_errors="replace", timeout=timeout_s
+            )
+        except LIBRARY_ERRORS as error:
+            what = error.strerror if isinstance(error, OSError) and error.strerror else "it holds no video we read"
+            raise CrossdraftError(f"{source.name} cannot be opened as live video: {what}.") from None
+        stream = self._container.streams.best("video")
+        codec = stream.codec_context.codec.canonical_name if isinstance(stream, av.VideoStream) else "none"
+        if not isinstance(stream, av.VideoStream) or codec not in (*CODECS, RAW):
+            self.close()
+            raise CrossdraftError(f"{source.name} sends no video that is read; send one of {', '.join(CODECS)}.")
+        stream.codec_context.options = {"max_pixels": str(limits.pixels), "flags": "low_delay"}
+        stream.thread_type = "SLICE"  # threads for whole frames would hold frames back
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[tuple[float, np.ndarray]]:
+        """Yield the time stamp in seconds and uint8 RGB [H, W, 3] of each frame, until the source ends or fails."""
+        with suppress(*LIBRARY_ERRORS):  # a source that fails ends; who opened it tries again
+            for packet in self._container.demux(self._stream):
+                yield from self._decoded(packet)
+
+    def _decoded(self, packet: "av.Packet") -> Iterator[tuple[float, np.ndarray]]:
+        try:
+            for frame in self._stream.codec_context.decode(packet):
+                if frame.time is None or frame.is_corrupt:
+                    self.damaged += 1
+                else:
+                    yield frame.time, frame.to_ndarray(format="rgb24", threads=1 if is_small(frame) else 0)
+        except LIBRARY_ERRORS:
+            self.damaged += 1
+
+    def close(self) -> None:
+        """Close the source; it must not be read meanwhile."""
+        self._container.close()
