@@ -90,3 +90,27 @@ def test_frames_beyond_the_limit_are_not_decoded():
 def test_a_device_that_is_not_there_has_one_sentence():
     with pytest.raises(CrossdraftError, match=r"/dev/video9999 cannot be opened as live video: No such file"):
         LiveDecoder(LiveInput.device("/dev/video9999"))
+    with pytest.raises(CrossdraftError, match=r"/etc/passwd is no capture device"):
+        LiveInput.device("/etc/passwd")
+
+
+def test_the_address_of_a_camera_is_made_from_checked_parts():
+    made = LiveInput.rtsp("It", "rtsp://me:pass%40word@camera:554/h264/ch1?sub=1&x=2", "camera", 8554, 2.0)
+    assert made.file == "rtsp://me:pass%40word@camera:8554/h264/ch1?sub=1&x=2"
+    assert made.options["protocol_whitelist"] == "rtsp,rtp,tcp"
+    assert "word" not in repr(made)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        r"rtsp://camera\@else.test/",
+        "rtsp://camera/ file",
+        "rtsp://a@b@camera/",
+        "rtsp://camera/#@else.test",
+        "rtsp://x[@camera/",
+    ],
+)
+def test_letters_that_ffmpeg_could_read_differently_are_refused(url):
+    with pytest.raises((CrossdraftError, ValueError)):
+        LiveInput.rtsp("It", url, "camera", 554, 2.0)

@@ -4,10 +4,12 @@ A frame is given as soon as it can be decoded. Damaged packets are skipped and c
 `VideoLimits` only the pixels of a frame count.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import BinaryIO
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -18,6 +20,10 @@ from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
 PROBE_BYTES = 1 << 19  # read at most before the first frame, to learn what the stream holds
 PROBE_S = 0.5
 RAW = "rawvideo"  # what many capture devices give
+LOGIN = re.compile(r"(?:[\w.~%!*+-]+(?::[\w.~%!*+-]*)?)?", re.ASCII)
+HOST = re.compile(r"[\w.-]+|\[[0-9a-f:.]+\]", re.ASCII)
+PATH = re.compile(r"(?:/[\w.~%!*+=&:,/@-]*(?:\?[\w.~%!*+=&:,/@-]*)?)?", re.ASCII)
+DEVICE = re.compile(r"/dev/video[0-9]{1,4}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +43,37 @@ class LiveInput:
     options: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
-    def rtsp(cls, name: str, authority: str, path: str, timeout_s: float) -> "LiveInput":
-        """An RTSP camera over TCP, at a checked authority (`user:password@host:port`) and path."""
+    def rtsp(cls, name: str, url: str, host: str, port: int, timeout_s: float) -> "LiveInput":
+        """Make the input of an RTSP camera, which is read over TCP.
+
+        Args:
+            name: for people.
+            url: its path, query, user and password are taken from here.
+            host, port: where it is.
+            timeout_s: seconds without a byte after which it ends.
+
+        Raises:
+            CrossdraftError: a part has letters by which FFmpeg could read the address differently.
+        """
+        parts = urlsplit(url)
+        login, _, _ = parts.netloc.rpartition("@")
+        path = parts.path + (f"?{parts.query}" if parts.query else "")
+        if not (LOGIN.fullmatch(login) and HOST.fullmatch(host) and PATH.fullmatch(path)) or parts.fragment:
+            raise CrossdraftError(f"{name} has letters that no address of a camera needs; write others as %XX.")
+        where = f"{login}@{host}" if login else host
         options = {
             "rtsp_transport": "tcp",
             "allowed_media_types": "video",
             "protocol_whitelist": "rtsp,rtp,tcp",
             "timeout": str(round(1e6 * timeout_s)),
         }
-        return cls(name, f"rtsp://{authority}{path}", "rtsp", options)
+        return cls(name, f"rtsp://{where}:{port}{path}", "rtsp", options)
 
     @classmethod
     def device(cls, path: str) -> "LiveInput":
-        """A capture device of Linux, by the path of its checked number (`/dev/video0`)."""
+        """Make the input of a capture device of Linux, such as `/dev/video0`; another path raises CrossdraftError."""
+        if not DEVICE.fullmatch(path):
+            raise CrossdraftError(f"{path} is no capture device; name one as /dev/video0.")
         return cls(path, path, "video4linux2")
 
 
@@ -68,9 +92,7 @@ class LiveDecoder:
         CrossdraftError: the source cannot be opened, or holds no video of a codec that is read.
     """
 
-    def __init__(
-        self, source: LiveInput, timeout_s: float = 5.0, limits: VideoLimits = DEFAULT_LIMITS
-    ) -> None:
+    def __init__(self, source: LiveInput, timeout_s: float = 5.0, limits: VideoLimits = DEFAULT_LIMITS) -> None:
         self.damaged = 0
         raw = source.container == "video4linux2"
         options = {
@@ -104,7 +126,7 @@ class LiveDecoder:
             for packet in self._container.demux(self._stream):
                 yield from self._decoded(packet)
 
-    def _decoded(self, packet: "av.Packet") -> Iterator[tuple[float, np.ndarray]]:
+    def _decoded(self, packet: "av.Packet[av.VideoStream]") -> Iterator[tuple[float, np.ndarray]]:
         try:
             for frame in self._stream.codec_context.decode(packet):
                 if frame.time is None or frame.is_corrupt:

@@ -29,7 +29,9 @@ def number(pixels: np.ndarray) -> int:
 class Sender:
     """Muxes frames one after another; each write of the muxer goes to `send`."""
 
-    def __init__(self, send: Callable[[bytes], Any], container: str = "mpegts", size: tuple[int, int] = (64, 48)) -> None:
+    def __init__(
+        self, send: Callable[[bytes], Any], container: str = "mpegts", size: tuple[int, int] = (64, 48)
+    ) -> None:
         self._send = send
         self._out = av.open(self, "w", format=container, options={"flush_packets": "1"}, buffer_size=DATAGRAM)
         stream = cast("VideoStream", self._out.add_stream("libx264", rate=FPS, options=OPTIONS))
@@ -116,7 +118,7 @@ class RtspServer:
     def _answered(self, client: socket.socket, lines: Any) -> bool:
         """Answer one request; false at the end."""
         first, head = lines.readline().decode(), {}
-        while (line := lines.readline().decode().strip()):
+        while line := lines.readline().decode().strip():
             name, _, value = line.partition(":")
             head[name.lower()] = value.strip()
         if not first:

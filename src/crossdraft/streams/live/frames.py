@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from typing import BinaryIO, cast
-from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -40,7 +39,7 @@ class LiveFrames:
         port: port that is listened at; 0 elsewhere.
 
     Raises:
-        CrossdraftError: the address cannot be listened at.
+        CrossdraftError: the address cannot be listened at, or has letters that it needs not.
     """
 
     def __init__(
@@ -68,6 +67,16 @@ class LiveFrames:
                 why = error.strerror or error
                 raise CrossdraftError(f"{address} cannot be listened at ({why}); choose another port.") from None
         self.port = 0 if self._bytes is None else self._bytes.port
+        self._source = self._input()
+
+    def _input(self) -> LiveInput:
+        address, name = self._address, str(self._address)
+        if self._bytes is not None:
+            return LiveInput(name, cast("BinaryIO", self._bytes))
+        if address.kind == "v4l2":
+            return LiveInput.device(address.path)
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        return LiveInput.rtsp(name, address.path, host, address.port, self._timeout_s)
 
     def start(self, wait_s: float = OPEN_S) -> None:
         """Begin to read, and wait for the first frame; errors as `LiveReader.start`, and this is closed."""
@@ -100,10 +109,9 @@ class LiveFrames:
 
     def _read(self) -> Items[tuple[float, np.ndarray, bool]]:
         """Yield the time stamp and the pixels of frames, and whether one is the first of its connection."""
-        source = self._input()
-        if source is None:
+        if self._bytes is not None and not self._bytes.wait():
             return
-        with closing(LiveDecoder(source, self._timeout_s, self._limits)) as decoder:
+        with closing(LiveDecoder(self._source, self._timeout_s, self._limits)) as decoder:
             first = True
             for stamp_s, pixels in decoder:
                 if self._bytes is not None and self._bytes.silent:  # the decoder's last frames, which are old
@@ -111,18 +119,9 @@ class LiveFrames:
                 yield stamp_s, pixels, first
                 first = False
             if decoder.damaged:
-                self.reader.note(f"{self._address} sent {decoder.damaged} damaged packets or frames; they are left out.")
-
-    def _input(self) -> LiveInput | None:
-        """Wait for a sender, or make a camera's address; `None` once closed."""
-        address = self._address
-        if self._bytes is not None:
-            return LiveInput(str(address), cast("BinaryIO", self._bytes)) if self._bytes.wait() else None
-        if address.kind == "rtsp":
-            parts = urlsplit(address.path)
-            path = parts.path + (f"?{parts.query}" if parts.query else "")
-            return LiveInput.rtsp(str(address), parts.netloc, path, self._timeout_s)
-        return LiveInput.device(address.path)
+                self.reader.note(
+                    f"{self._address} sent {decoder.damaged} damaged packets or frames; they are left out."
+                )
 
     def _take(self, item: tuple[float, np.ndarray, bool], at: float) -> None:
         stamp_s, pixels, first = item

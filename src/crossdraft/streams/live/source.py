@@ -190,3 +190,8 @@ class LiveQueue(Generic[T]):
             item, _, nbytes = self._held.popleft()
             self._nbytes -= nbytes
             return item
+
+    def newest(self, seconds: float) -> list[T]:
+        """The items of the last so many seconds, the newest one included; they stay held."""
+        with self._changed:
+            return [item for item, time_s, _ in self._held if self._held[-1][1] - time_s < seconds]
