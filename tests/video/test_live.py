@@ -95,7 +95,7 @@ def test_a_device_that_is_not_there_has_one_sentence():
 
 
 def test_the_address_of_a_camera_is_made_from_checked_parts():
-    made = LiveInput.rtsp("It", "rtsp://me:pass%40word@camera:554/h264/ch1?sub=1&x=2", "camera", 8554, 2.0)
+    made = LiveInput.rtsp("It", "rtsp://me:pass%40word@camera:554/h264/ch1?sub=1&x=2", "camera", 8554)
     assert made.file == "rtsp://me:pass%40word@camera:8554/h264/ch1?sub=1&x=2"
     assert made.options["protocol_whitelist"] == "rtsp,rtp,tcp"
     assert "word" not in repr(made)
@@ -113,4 +113,4 @@ def test_the_address_of_a_camera_is_made_from_checked_parts():
 )
 def test_letters_that_ffmpeg_could_read_differently_are_refused(url):
     with pytest.raises((CrossdraftError, ValueError)):
-        LiveInput.rtsp("It", url, "camera", 554, 2.0)
+        LiveInput.rtsp("It", url, "camera", 554)

@@ -1,8 +1,4 @@
-"""Decoding a video while it comes: MPEG-TS from a socket, an RTSP camera, a capture device.
-
-A frame is given as soon as it can be decoded. Damaged packets are skipped and counted. A stream has no end, so of
-`VideoLimits` only the pixels of a frame count.
-"""
+"""Decoding a video while it comes: MPEG-TS from a socket, an RTSP camera, a capture device."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -17,9 +13,10 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.video.container import CODECS, DECODERS, LIBRARY_ERRORS, av, is_small
 from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
 
-PROBE_BYTES = 1 << 19  # read at most before the first frame, to learn what the stream holds
-PROBE_S = 0.5
-RAW = "rawvideo"  # what many capture devices give
+RAW = "rawvideo"  # from many capture devices
+# At most so much is read before the first frame, to learn what a stream holds.
+PROBE = {"probesize": str(1 << 19), "analyzeduration": "500000", "fpsprobesize": "0"}
+RTSP = {"rtsp_transport": "tcp", "allowed_media_types": "video", "protocol_whitelist": "rtsp,rtp,tcp"}
 LOGIN = re.compile(r"(?:[\w.~%!*+-]+(?::[\w.~%!*+-]*)?)?", re.ASCII)
 HOST = re.compile(r"[\w.-]+|\[[0-9a-f:.]+\]", re.ASCII)
 PATH = re.compile(r"(?:/[\w.~%!*+=&:,/@-]*(?:\?[\w.~%!*+=&:,/@-]*)?)?", re.ASCII)
@@ -28,14 +25,7 @@ DEVICE = re.compile(r"/dev/video[0-9]{1,4}")
 
 @dataclass(frozen=True, slots=True)
 class LiveInput:
-    """A source for FFmpeg, made by this package from checked parts, never a user's string.
-
-    Args:
-        name: for people, without a password.
-        file: an opened file, of which a read may return few bytes; for RTSP and devices an address made here.
-        container: FFmpeg's name of its format.
-        options: of FFmpeg's, beside those of `LiveDecoder`.
-    """
+    """A source for FFmpeg, never a user's string: its name for people, and an opened file or an address made here."""
 
     name: str
     file: BinaryIO | str = field(repr=False)
@@ -43,50 +33,34 @@ class LiveInput:
     options: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
-    def rtsp(cls, name: str, url: str, host: str, port: int, timeout_s: float) -> "LiveInput":
-        """Make the input of an RTSP camera, which is read over TCP.
-
-        Args:
-            name: for people.
-            url: its path, query, user and password are taken from here.
-            host, port: where it is.
-            timeout_s: seconds without a byte after which it ends.
+    def rtsp(cls, name: str, url: str, host: str, port: int) -> "LiveInput":
+        """Make the input of an RTSP camera at a host; its path and login are those of a URL.
 
         Raises:
             CrossdraftError: a part has letters by which FFmpeg could read the address differently.
         """
         parts = urlsplit(url)
-        login, _, _ = parts.netloc.rpartition("@")
+        login, at, _ = parts.netloc.rpartition("@")
         path = parts.path + (f"?{parts.query}" if parts.query else "")
         if not (LOGIN.fullmatch(login) and HOST.fullmatch(host) and PATH.fullmatch(path)) or parts.fragment:
             raise CrossdraftError(f"{name} has letters that no address of a camera needs; write others as %XX.")
-        where = f"{login}@{host}" if login else host
-        options = {
-            "rtsp_transport": "tcp",
-            "allowed_media_types": "video",
-            "protocol_whitelist": "rtsp,rtp,tcp",
-            "timeout": str(round(1e6 * timeout_s)),
-        }
-        return cls(name, f"rtsp://{where}:{port}{path}", "rtsp", options)
+        return cls(name, f"rtsp://{login}{at}{host}:{port}{path}", "rtsp", RTSP)
 
     @classmethod
     def device(cls, path: str) -> "LiveInput":
-        """Make the input of a capture device of Linux, such as `/dev/video0`; another path raises CrossdraftError."""
+        """Make the input of a capture device of Linux, `/dev/video0`; another path raises CrossdraftError."""
         if not DEVICE.fullmatch(path):
             raise CrossdraftError(f"{path} is no capture device; name one as /dev/video0.")
         return cls(path, path, "video4linux2")
 
 
 class LiveDecoder:
-    """Frames of a live source, from `open` on; close it.
+    """Frames of a live source, each as soon as it can be decoded; damaged packets are skipped and counted. Close it.
 
     Args:
         source: what is decoded.
-        timeout_s: seconds without a byte after which FFmpeg's own readers end; an opened file has its own.
-        limits: on the pixels of a frame.
-
-    Attributes:
-        damaged: number of packets and frames that could not be decoded.
+        timeout_s: seconds without a byte after which a camera or device has ended; an opened file ends by itself.
+        limits: on the pixels of a frame; a stream has no length.
 
     Raises:
         CrossdraftError: the source cannot be opened, or holds no video of a codec that is read.
@@ -94,35 +68,26 @@ class LiveDecoder:
 
     def __init__(self, source: LiveInput, timeout_s: float = 5.0, limits: VideoLimits = DEFAULT_LIMITS) -> None:
         self.damaged = 0
-        raw = source.container == "video4linux2"
-        options = {
-            "codec_whitelist": ",".join((*DECODERS, RAW) if raw else DECODERS),
-            "max_pixels": str(limits.pixels),
-            "fflags": "discardcorrupt",
-            "probesize": str(PROBE_BYTES),
-            "analyzeduration": str(round(1e6 * PROBE_S)),
-            "fpsprobesize": "0",
-            **source.options,
-        }
+        codecs = (*CODECS, RAW) if source.container == "video4linux2" else CODECS
+        pixels = {"max_pixels": str(limits.pixels)}
+        options = {"codec_whitelist": ",".join((*DECODERS, *codecs)), "fflags": "discardcorrupt"}
+        options |= PROBE | pixels | dict(source.options)
         try:
-            self._container = av.open(
-                source.file, "r", format=source.container, options=options, metadata_errors="replace", timeout=timeout_s
-            )
+            self._container = av.open(source.file, "r", format=source.container, options=options, timeout=timeout_s)
         except LIBRARY_ERRORS as error:
             what = error.strerror if isinstance(error, OSError) and error.strerror else "it holds no video we read"
             raise CrossdraftError(f"{source.name} cannot be opened as live video: {what}.") from None
         stream = self._container.streams.best("video")
-        codec = stream.codec_context.codec.canonical_name if isinstance(stream, av.VideoStream) else "none"
-        if not isinstance(stream, av.VideoStream) or codec not in (*CODECS, RAW):
+        if not isinstance(stream, av.VideoStream) or stream.codec_context.codec.canonical_name not in codecs:
             self.close()
             raise CrossdraftError(f"{source.name} sends no video that is read; send one of {', '.join(CODECS)}.")
-        stream.codec_context.options = {"max_pixels": str(limits.pixels), "flags": "low_delay"}
+        stream.codec_context.options = {**pixels, "flags": "low_delay"}
         stream.thread_type = "SLICE"  # threads for whole frames would hold frames back
         self._stream = stream
 
     def __iter__(self) -> Iterator[tuple[float, np.ndarray]]:
         """Yield the time stamp in seconds and uint8 RGB [H, W, 3] of each frame, until the source ends or fails."""
-        with suppress(*LIBRARY_ERRORS):  # a source that fails ends; who opened it tries again
+        with suppress(*LIBRARY_ERRORS):
             for packet in self._container.demux(self._stream):
                 yield from self._decoded(packet)
 

@@ -18,14 +18,14 @@ from crossdraft.video.live import LiveDecoder, LiveInput
 
 KEEP_S = 2.0
 MOST_BYTES = 1 << 28
-LISTENING = ("udp", "tcp")  # a program sends MPEG-TS to such an address, at which we listen
 
 
 class LiveFrames:
     """Frames of a camera, or of a program such as ffmpeg: the newest `keep_s` of them, as far as bytes allow. Close it.
 
-    Second 0 of the stream is when the first frame was there. A frame's time is the moment at which it would have been
-    there without delay, by its time stamp and `ArrivalClock`.
+    At a UDP or TCP address we listen, and a program sends MPEG-TS there. Second 0 of the stream is when the first frame
+    was there. A frame's time is the moment at which it would have been there without delay, by its time stamp and
+    `ArrivalClock`.
 
     Args:
         address: where they come from.
@@ -35,7 +35,7 @@ class LiveFrames:
         now: the clock.
 
     Attributes:
-        zero_at, zero_s: see `FrameSource`.
+        zero_at, zero_s: of second 0 the moment, by `now`, and the source's own second; known once it has been started.
         port: port that is listened at; 0 elsewhere.
 
     Raises:
@@ -52,31 +52,29 @@ class LiveFrames:
         signal_timeout_s: float = SIGNAL_TIMEOUT_S,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.zero_at = self.zero_s = 0.0
-        self._address, self._limits, self._timeout_s, self._now = address, limits, signal_timeout_s, now
+        self.zero_at, self.zero_s, self.port = 0.0, 0.0, 0
+        self._name, self._limits, self._timeout_s = str(address), limits, signal_timeout_s
         self._clock, self._segment = ArrivalClock(), 0
         self._held: LiveQueue[LiveFrame] = LiveQueue(keep_s, most_bytes)
         self._last: LiveFrame | None = None
         self.reader = LiveReader(address, self._read, self._take, signal_timeout_s=signal_timeout_s, now=now)
         self._bytes: IncomingBytes | None = None
-        if address.kind in LISTENING:
-            try:
-                where = address.host, address.port
-                self._bytes = IncomingBytes(address.kind, where, signal_timeout_s, self.reader.closing)
-            except OSError as error:
-                why = error.strerror or error
-                raise CrossdraftError(f"{address} cannot be listened at ({why}); choose another port.") from None
-        self.port = 0 if self._bytes is None else self._bytes.port
-        self._source = self._input()
+        self._source = self._opened(address)
 
-    def _input(self) -> LiveInput:
-        address, name = self._address, str(self._address)
-        if self._bytes is not None:
-            return LiveInput(name, cast("BinaryIO", self._bytes))
+    def _opened(self, address: LiveAddress) -> LiveInput:
         if address.kind == "v4l2":
             return LiveInput.device(address.path)
-        host = f"[{address.host}]" if ":" in address.host else address.host
-        return LiveInput.rtsp(name, address.path, host, address.port, self._timeout_s)
+        if address.kind == "rtsp":
+            host = f"[{address.host}]" if ":" in address.host else address.host
+            return LiveInput.rtsp(self._name, address.path, host, address.port)
+        try:
+            where = address.host, address.port
+            self._bytes = IncomingBytes(address.kind, where, self._timeout_s, self.reader.closing)
+        except OSError as error:
+            why = error.strerror or error
+            raise CrossdraftError(f"{address} cannot be listened at ({why}); choose another port.") from None
+        self.port = self._bytes.port
+        return LiveInput(self._name, cast("BinaryIO", self._bytes))
 
     def start(self, wait_s: float = OPEN_S) -> None:
         """Begin to read, and wait for the first frame; errors as `LiveReader.start`, and this is closed."""
@@ -96,7 +94,7 @@ class LiveFrames:
         return [frame for frame in found if frame.segment == found[-1].segment]
 
     def status(self) -> LiveStatus:
-        """How the source stands."""
+        """The state of the source now."""
         return self.reader.status()
 
     def close(self) -> None:
@@ -105,8 +103,6 @@ class LiveFrames:
         if self._bytes is not None:
             self._bytes.close()
 
-    # -- in the reader's thread --------------------------------------------------------------------------------------
-
     def _read(self) -> Items[tuple[float, np.ndarray, bool]]:
         """Yield the time stamp and the pixels of frames, and whether one is the first of its connection."""
         if self._bytes is not None and not self._bytes.wait():
@@ -114,14 +110,10 @@ class LiveFrames:
         with closing(LiveDecoder(self._source, self._timeout_s, self._limits)) as decoder:
             first = True
             for stamp_s, pixels in decoder:
-                if self._bytes is not None and self._bytes.silent:  # the decoder's last frames, which are old
-                    break
                 yield stamp_s, pixels, first
                 first = False
             if decoder.damaged:
-                self.reader.note(
-                    f"{self._address} sent {decoder.damaged} damaged packets or frames; they are left out."
-                )
+                self.reader.note(f"{self._name} sent {decoder.damaged} damaged packets or frames; they are left out.")
 
     def _take(self, item: tuple[float, np.ndarray, bool], at: float) -> None:
         stamp_s, pixels, first = item
