@@ -17,7 +17,7 @@ from tests.streams.live.sending import RtspServer, connected, frames, number, pi
 WAIT_S = 30.0  # that a loaded machine may take
 
 
-def listening(kind: str, **more) -> LiveFrames:
+def live_frames(kind: str, **more) -> LiveFrames:
     return LiveFrames(LiveAddress(kind, "127.0.0.1", 0), **more)
 
 
@@ -45,7 +45,7 @@ def taken(found: LiveFrames, until: int, wait_s: float = WAIT_S):
 
 @pytest.mark.parametrize("kind", ["udp", "tcp"])
 def test_frames_of_a_sender_have_its_times_and_come_back_as_a_new_segment(kind):
-    with started(listening(kind, keep_s=60.0)) as found:
+    with started(live_frames(kind, keep_s=60.0)) as found:
         assert found.status().state == "waiting"
         with connected(kind, found.port) as send:
             send(transport(frames(12)))
@@ -66,7 +66,7 @@ def test_frames_of_a_sender_have_its_times_and_come_back_as_a_new_segment(kind):
 
 
 def test_a_jump_in_time_and_another_size_begin_a_new_segment():
-    with started(listening("tcp", keep_s=600.0)) as found, connected("tcp", found.port) as send:
+    with started(live_frames("tcp", keep_s=600.0)) as found, connected("tcp", found.port) as send:
         send(transport([*frames(6), *frames(6, 100_000, 6)]))
         jumped = taken(found, 8)
         segments = [one.segment for one in jumped]
@@ -80,7 +80,7 @@ def test_a_jump_in_time_and_another_size_begin_a_new_segment():
 
 
 def test_what_is_held_is_bounded_and_not_copied():
-    with started(listening("tcp", keep_s=60.0, most_bytes=5 * 48 * 64 * 3)) as found:
+    with started(live_frames("tcp", keep_s=60.0, most_bytes=5 * 48 * 64 * 3)) as found:
         with connected("tcp", found.port) as send:
             send(transport(frames(20)))
             _until(lambda: found.status().received >= 18)
@@ -90,8 +90,8 @@ def test_what_is_held_is_bounded_and_not_copied():
         assert found.status().dropped == found.status().received - 5
 
 
-def test_a_silent_sender_is_no_signal_and_another_is_heard():
-    found = listening("udp", signal_timeout_s=0.3)
+def test_a_silent_sender_is_no_signal_and_another_is_read():
+    found = live_frames("udp", signal_timeout_s=0.3)
     with started(found), connected("udp", found.port) as first, connected("udp", found.port) as second:
         first(transport(frames(6)))
         taken(found, 3)
@@ -107,7 +107,7 @@ def test_a_silent_sender_is_no_signal_and_another_is_heard():
 
 
 def test_garbage_is_noted_and_the_next_sender_is_read():
-    with started(listening("tcp")) as found:
+    with started(live_frames("tcp")) as found:
         with connected("tcp", found.port) as send, suppress(OSError):
             send(b"no video" * 4000)
         _until(lambda: found.status().notes)
@@ -118,7 +118,7 @@ def test_garbage_is_noted_and_the_next_sender_is_read():
 
 
 def test_an_address_that_is_taken_and_a_source_that_never_comes_have_one_sentence():
-    with closing(listening("tcp")) as found:
+    with closing(live_frames("tcp")) as found:
         with pytest.raises(CrossdraftError, match=r"live:tcp://127.0.0.1:\d+ cannot be listened at \(.+\); choose"):
             LiveFrames(LiveAddress("tcp", "127.0.0.1", found.port))
         with pytest.raises(CrossdraftError, match=r"Nothing came from live:tcp://"):
@@ -129,7 +129,7 @@ def test_an_address_that_is_taken_and_a_source_that_never_comes_have_one_sentenc
 
 def test_times_are_of_arrival_and_windows_show_one_segment():
     """What arrives when, given by hand: a late frame, a jump in time, a silence, another size."""
-    with closing(listening("tcp", keep_s=60.0)) as found:
+    with closing(live_frames("tcp", keep_s=60.0)) as found:
         windows, made, shown = SlidingWindows(Windowing(0.1, 0.2, 2), newest=True), [], []
         came = [(0.1 * index, 0.1 * index) for index in range(5)]  # time stamp, arrival
         came += [(0.5, 0.57), (0.6, 0.6)]
@@ -170,7 +170,7 @@ def test_an_rtsp_camera_is_read_and_its_password_never_shown():
 @pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg is not installed")
 @pytest.mark.parametrize("kind", ["udp", "tcp"])
 def test_ffmpeg_pushes_to_the_address(kind):
-    with started(listening(kind, keep_s=60.0)) as found:
+    with started(live_frames(kind, keep_s=60.0)) as found:
         made = ["-f", "lavfi", "-i", "testsrc=size=96x64:rate=30:duration=1", "-c:v", "mpeg2video", "-g", "5"]
         where = f"{kind}://127.0.0.1:{found.port}"
         subprocess.run(["ffmpeg", "-v", "error", *made, "-f", "mpegts", where], check=True, timeout=WAIT_S)
