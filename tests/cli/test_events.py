@@ -182,3 +182,15 @@ def test_max_events_raises_the_limit(recording, tmp_path, monkeypatch):
 def test_a_rate_below_zero_is_named_by_its_option(video, tmp_path, capsys):
     assert main(["events", "simulate", str(video), str(tmp_path / "a.h5"), "--max-rate=-1"]) == 2
     assert "--max-rate is -1" in capsys.readouterr().err
+
+
+def test_what_was_repaired_is_said(tmp_path, capsys):
+    words = np.array([0x8005, 0x6009, 0x0001, 0x2001, 0x6003, 0x2002], "<u2")
+    (tmp_path / "a.raw").write_bytes(b"% evt 3.0\n% geometry 640x480\n% end\n" + words.tobytes())
+    note = "Events that came late, up to 6 µs, and were put in order: 1."
+    assert main(["events", "info", str(tmp_path / "a.raw"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == [note]
+    assert main(["events", "info", str(tmp_path / "a.raw")]) == 0
+    assert note in capsys.readouterr().out
+    assert main(["events", "convert", str(tmp_path / "a.raw"), str(tmp_path / "a.h5")]) == 0
+    assert note in capsys.readouterr().err

@@ -69,7 +69,7 @@ def test_a_wrap_without_the_word_0(tmp_path):
     events = read_events(raw(tmp_path / "a.raw", "3", words))
     assert rows_of(events) == [(16764928, 1, 0, 0), (16773120, 2, 0, 0), (16781317, 3, 0, 0), (16785408, 4, 0, 0)]
     (note,) = events.notes
-    assert "began anew 1 times" in note
+    assert note.startswith("Wraps of the clock without its last or first word: 1; ")
     assert "0.008 s" in note
 
 
@@ -84,7 +84,7 @@ def test_a_step_back_of_evt2_is_put_in_order_and_never_4_77_hours():
     words = [high2(10), event2(5, 1), high2(9), event2(6, 2), high2(11), event2(7, 3)]
     found, decoder = decoded("2", words)
     assert found == [(582, 2, 0, 0), (645, 1, 0, 0), (711, 3, 0, 0)]
-    assert decoder.notes == ("1 events came up to 63 µs late, and were put in order.",)
+    assert decoder.notes == ("Events that came late, up to 63 µs, and were put in order: 1.",)
 
 
 @pytest.mark.parametrize(("late", "kept"), [(10_000, True), (10_001, False)])
@@ -159,7 +159,7 @@ def test_other_words_are_passed_over_and_undefined_ones_are_noted():
     words = [high3(1), 3, event3(1), 0xA << 12 | 1, 0xE << 12 | 0x16, 0xF << 12 | 5, 7 << 12, event3(2), 0xB << 12]
     found, decoder = decoded("3", words)
     assert [x for _, x, *_ in found] == [1, 2]
-    assert decoder.notes == ("1 words that EVT3 does not define were ignored.",)
+    assert decoder.notes == ("Words that EVT3 does not define, ignored: 1.",)
     assert len(decoded("2", [high2(1), 0xA << 28, 0xE << 28, 0xF << 28, event2(1)])[0]) == 1
 
 
@@ -168,7 +168,7 @@ def test_events_before_the_clock_a_row_or_a_base_and_of_another_sensor_are_left_
         "3", [5, event3(1), high3(1), event3(2), 1 << 12 | 9, event3(3), 4, event3(4), 4 << 12 | 3]
     )
     assert [x for _, x, *_ in found] == [2, 4]
-    assert decoder.notes == ("4 events of unknown time, row or column were left out.",)
+    assert decoder.notes == ("Events of unknown time, row or column, left out: 4.",)
     assert decoded("2", [event2(1), event2(2), high2(1), event2(3)])[1].words.dropped == 2
     assert decoded("2.1", [event2(1) << 32 | 7, high2(1) << 32])[1].words.dropped == 3
 
@@ -336,3 +336,10 @@ def test_real_recordings_are_decoded_as_faery_does(tmp_path, version, shared):
         ours = read_events(tmp_path / "a.raw")
         for name in "txyp":
             assert np.array_equal(getattr(ours, name), found[name])
+
+
+def test_a_clock_that_stands_still_holds_no_more_than_some_events_back(monkeypatch):
+    monkeypatch.setattr(evt, "MOST_HELD", 10)
+    decoder = EvtDecoder(HEADERS["3"])
+    assert len(decoder.decode(data_of("3", [high3(9), 1, *map(event3, range(50))]))) == 40
+    assert decoder.flush().x.tolist() == list(range(40, 50))

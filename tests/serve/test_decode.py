@@ -445,7 +445,7 @@ def test_recordings_of_every_format_are_read_within_the_limits(decoder, media_ro
 def test_what_a_reader_noted_goes_with_the_events(decoder, tmp_path):
     words = np.array([0x8005, 0x6009, 0x0001, 0x2001, 0x6003, 0x2002], "<u2")
     (tmp_path / "a.raw").write_bytes(b"% evt 3.0\n% geometry 640x480\n% end\n" + words.tobytes())
-    notes = ("1 events came up to 6 µs late, and were put in order.",)
+    notes = ("Events that came late, up to 6 µs, and were put in order: 1.",)
     assert decoded(decoder, Excerpt(tmp_path / "a.raw"), tmp_path / "into").notes == notes
     kept = DecodedExcerpt(tmp_path / "into", format="eventgpt", sensor=(640, 480), digest=b"", notes=notes)
     assert kept.read().notes == kept.read_windows(Newest(most=1))[0].notes == notes

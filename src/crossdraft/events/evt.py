@@ -24,8 +24,9 @@ from crossdraft.events.stream import LAST_US, Events, Sensor, Window
 DISORDER_US = 10_000  # events that come more than this behind a later one are refused
 FALLBACK_SENSOR = (1280, 720)  # where neither the header nor the caller names it
 HEADER_BYTES = 1 << 16
-AT_ONCE = 1 << 17  # bytes of words that are decoded at once, so that the arrays stay in the processor's cache
+AT_ONCE = 1 << 18  # bytes of words that are decoded at once, so that the arrays stay in the processor's cache
 BLOCK_BYTES = 1 << 20  # bytes of a file that are read, or passed over, at once
+MOST_HELD = 1 << 22  # events that are held back, at 400 million a second
 VERSIONS = {"2": "2", "2.0": "2", "21": "2.1", "2.1": "2.1", "3": "3", "3.0": "3"}
 _LINES = re.compile(rb"(?:% [^\n]*\n)*?% *end *\r?\n|(?:% [^\n]*\n)*")
 _LINE = re.compile(r"^% *(\S+) +(.*?)\s*$", re.MULTILINE)
@@ -95,8 +96,8 @@ class EvtDecoder:
         self.words = Evt2Words(heads[header.version]) if header.version in heads else Evt3Words()
         self.count, self.rest = 0, b""
         self._held, self._unsorted = list[Found](), False
-        self._newest = self._given = -LAST_US  # latest time of all events, and of those that were flushed
-        self._late, self._most_late_us, self._assumed = 0, 0, named is None
+        self._newest = self._given = -LAST_US  # latest time of all events, and of those that were given away
+        self._late, self._late_us, self._assumed = 0, 0, named is None
         self._fault: str | None = None
 
     def decode(self, data: bytes) -> Events:
@@ -121,7 +122,7 @@ class EvtDecoder:
         """Return the events that are held back, with all notes so far; errors as `decode`."""
         rest, self.rest = self.rest, b""
         self.decode(b"")
-        self.rest, self._given = rest, self._newest
+        self.rest = rest
         return self._in_order(LAST_US).noting(self.notes)
 
     @property
@@ -130,11 +131,11 @@ class EvtDecoder:
         words, clock = self.words, self.words.clock
         said = {
             f"The header names no sensor; {self.width}x{self.height} pixels were assumed.": self._assumed,
-            f"{self._late:,} events came up to {self._most_late_us:,} µs late, and were put in order.": self._late,
-            f"The clock began anew {clock.wraps:,} times without its last or first word; each was taken for a wrap "
-            f"with a gap (up to {clock.gap_us / 1e6:.3f} s), not for a restart of the camera.": clock.wraps,
-            f"{words.dropped:,} events of unknown time, row or column were left out.": words.dropped,
-            f"{words.undefined:,} words that EVT{self.header.version} does not define were ignored.": words.undefined,
+            f"Events that came late, up to {self._late_us:,} µs, and were put in order: {self._late:,}.": self._late,
+            f"Wraps of the clock without its last or first word: {clock.wraps:,}; the longest gap was taken for "
+            f"{clock.gap_us / 1e6:.3f} s, and not for a restart of the camera.": clock.wraps,
+            f"Events of unknown time, row or column, left out: {words.dropped:,}.": words.dropped,
+            f"Words that EVT{self.header.version} does not define, ignored: {words.undefined:,}.": words.undefined,
         }
         return tuple(sentence for sentence, count in said.items() if count)
 
@@ -159,7 +160,7 @@ class EvtDecoder:
                     f"or words of its clock were lost, so read the part before it (end_us={latest[end]})."
                 )
             self._unsorted, self._late = True, self._late + int(np.count_nonzero(behind[:end] > 0))
-            self._most_late_us = max(self._most_late_us, int(behind[:end].max(initial=0)))
+            self._late_us = max(self._late_us, int(behind[:end].max(initial=0)))
         self._newest = max(self._newest, int(t[:end].max(initial=-LAST_US)))
         self.count += end
         return t[:end], x[:end].astype(np.uint16), y[:end], p[:end]
@@ -172,7 +173,8 @@ class EvtDecoder:
         if self._unsorted:
             order = np.argsort(columns[0], kind="stable")
             columns, self._unsorted = [column[order] for column in columns], False
-        end = int(np.searchsorted(columns[0], until_us))
+        end = max(int(np.searchsorted(columns[0], until_us)), len(columns[0]) - MOST_HELD)
+        self._given = int(columns[0][end - 1]) if end else self._given
         later: Any = tuple(column[end:].copy() for column in columns)
         self._held = [later] if len(later[0]) else []
         t, x, y, p = (column[:end] for column in columns)

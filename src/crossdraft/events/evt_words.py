@@ -20,8 +20,9 @@ POPULATION = np.unpackbits(np.arange(1 << 16, dtype=np.uint16).view(np.uint8)).r
 ROW, OTHER_ROW, SINGLE, BASE, VECTOR, LOW, HIGH = 0, 1, 2, 3, 4, 6, 8  # kinds of EVT3; a vector of 8 pixels is 5
 MASK_OF = np.array([0, 0, 0, 0, 0xFFF, 0xFF, *[0] * 10], np.uint16)  # of a kind's words: bits that are pixels
 WIDTH_OF = np.array([0, 0, 0, 0, 12, 8, *[0] * 10])  # columns by which a vector moves the next one on
-EVENTS_OF = POPULATION[np.arange(1 << 16) & MASK_OF[np.arange(1 << 16) >> 12]]  # [65536] events of an EVT3 word
-EVENTS_OF[SINGLE << 12 : BASE << 12] = 1
+PIXELS_OF = np.arange(1 << 16, dtype=np.uint16) & np.repeat(MASK_OF, 1 << 12)  # [65536] pixels of an EVT3 word, as bits
+PIXELS_OF[SINGLE << 12 : BASE << 12] = 1
+EVENTS_OF = POPULATION[PIXELS_OF]
 NO_ROW, NO_COLUMN = 0xFFFF, -(1 << 40)  # a row, and a vector's column, that are not known
 Found = tuple[NDArray[np.int64], NDArray[np.integer], NDArray[np.uint16], NDArray[np.uint8]]  # t in µs, x, y, p
 
@@ -93,7 +94,7 @@ class Evt2Words:
         if self.clock.us is None:
             return len(self.decode(data)[0])
         words, masks = self._parts(data)
-        self.clock(words[words >> 28 == HIGH] & 0xFFF_FFFF)
+        self.clock(words[np.flatnonzero(words >> 28 == HIGH)] & 0xFFF_FFFF)
         of_events = words < 2 << 28
         return int(np.count_nonzero(of_events) if masks is None else _population(masks[of_events]).sum())
 
@@ -114,7 +115,7 @@ class Evt3Words:
 
     def decode(self, data: memoryview) -> Found:
         words = np.frombuffer(data, "<u2")
-        kinds, counts = (words >> 12).astype(np.uint8), EVENTS_OF[words]
+        kinds, counts = (words >> 12).astype(np.uint8), np.take(EVENTS_OF, words)
         until = np.cumsum(counts, dtype=np.int64)  # number of events up to each word
         total = int(until[-1]) if len(until) else 0
         t, unknown = self._times(words, kinds, until, total)
@@ -145,16 +146,17 @@ class Evt3Words:
 
     def _pixels(self, words: Any, kinds: Any, counts: Any) -> tuple[NDArray[np.integer], NDArray[np.uint8]]:
         """Columns of the events, negative where unknown, and their polarities."""
-        rows = np.flatnonzero((kinds == SINGLE) | (kinds >> 1 == VECTOR >> 1))
-        events, of, at = words[rows], kinds[rows], np.flatnonzero(kinds == BASE)
+        of_events = (kinds == SINGLE) | (kinds >> 1 == VECTOR >> 1)
+        rows, at = np.flatnonzero(of_events), np.flatnonzero(kinds == BASE)
+        events, of = words[rows], kinds[rows]
         x, p, single = events & 0x7FF, (events >> 11 & 1).astype(np.uint8), of == SINGLE
         if len(at) or not single.all():
-            before, counts = np.searchsorted(rows, at), counts[rows]  # number of event words in front of each base
+            before, counts = np.cumsum(of_events)[at], counts[rows]  # number of event words in front of each base
             moved = np.concatenate([[0], np.cumsum(WIDTH_OF[of])])
             bases, signs = (words[at] & 0x7FF) - moved[before], (words[at] >> 11 & 1).astype(np.uint8)
             x = np.where(single, x, _spread(self._column, bases, before, len(events)) + moved[:-1])
             p = np.repeat(np.where(single, p, _spread(self._p, signs, before, len(events))), counts)
-            x = _columns(x, np.where(single, 1, events & MASK_OF[of]).astype(np.uint16), counts)
+            x = _columns(x, np.take(PIXELS_OF, events), counts)
             self._column = min(int(bases[-1] if len(at) else self._column) + int(moved[-1]), 1 << 20)
             self._p = int(signs[-1]) if len(at) else self._p
         return x, p
@@ -168,10 +170,10 @@ class Evt3Words:
         # The words that set the state last are decoded; of those in front of them only the clock.
         last = [len(words) - 1 - int((kinds == kind)[::-1].argmax()) for kind in (ROW, BASE, LOW) if kind in kinds]
         begin = min(last, default=0)
-        self.clock(words[:begin][kinds[:begin] == HIGH] & 0xFFF)
+        self.clock(words[np.flatnonzero(kinds[:begin] == HIGH)] & 0xFFF)
         self._us = self._us if self.clock.us == before else self.clock.us or 0
         self.decode(data[self.size * begin :])
-        return int(EVENTS_OF[words].sum())
+        return int(np.take(EVENTS_OF, words).sum())
 
 
 def _spread(first: int, values: NDArray[Any], at: NDArray[np.integer], total: int) -> NDArray[Any]:

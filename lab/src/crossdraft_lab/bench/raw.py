@@ -68,14 +68,25 @@ def encodings(events: Events) -> dict[str, tuple[NDArray[Any], bool]]:
     t, x, y, p = t[first], x[first] >> 5 << 5, y[first], p[first]
     new, every = np.diff(t, prepend=-1) != 0, np.ones(len(t), bool)
     row = new | (np.diff(y, prepend=-1) != 0)
-    parts = [6 << 12 | t & 0xFFF, y, 3 << 12 | p << 11 | x, 4 << 12 | masks & 0xFFF, 4 << 12 | masks >> 12 & 0xFFF]
-    vectors = np.stack([*parts, 5 << 12 | masks >> 24], 1)
+    many = masks & masks - 1 != 0  # one pixel is sent as such, more as a base and 12, 12 and 8 pixels
+    base = p << 11 | np.where(many, 3 << 12 | x, 2 << 12 | x + np.log2(masks).astype(int))
+    parts = [
+        6 << 12 | t & 0xFFF,
+        y,
+        base,
+        4 << 12 | masks & 0xFFF,
+        4 << 12 | masks >> 12 & 0xFFF,
+        5 << 12 | masks >> 24,
+    ]
     pairs = _with_clock((p << 60 | (t & 63) << 54 | x << 43 | y << 32 | masks)[:, None], [every], t >> 6, 60)
     return {
         "EVT2": (packed.astype("<u4"), True),
         "EVT2.1": (pairs.astype("<u8"), False),
         "EVT3": (single.astype("<u2"), True),
-        "EVT3, vectors": (_with_clock(vectors, [new, row, *[every] * 4], t >> 12, 12).astype("<u2"), True),
+        "EVT3, vectors": (
+            _with_clock(np.stack(parts, 1), [new, row, every, many, many, many], t >> 12, 12).astype("<u2"),
+            True,
+        ),
     }
 
 
