@@ -213,6 +213,7 @@ def read_or_why(path: Path) -> Events | str:
         (b"% evt 3.0\n", EvtHeader("3", None, 10)),
         (b"% format EVT2;width=640;height=480\n% T0 57\nrest", EvtHeader("2", (640, 480), 43, 57)),
         (b"% Width 320\n% Height 240\n% evt 2.1\r\n% end\n% evt", EvtHeader("2.1", (320, 240), 42)),
+        (b"% plugin_name hal_plugin_gen31_fx3\n% evt 2.0\n", EvtHeader("2", (640, 480), 45)),
         (b"% format EVT21;height=720;width=1280;endianness=legacy\n", EvtHeader("2.1", (1280, 720), 55, 0, True)),
     ],
 )

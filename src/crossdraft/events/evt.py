@@ -23,6 +23,7 @@ from crossdraft.events.stream import LAST_US, Events, Sensor, Window
 
 DISORDER_US = 10_000  # events that come more than this behind a later one are refused
 FALLBACK_SENSOR = (1280, 720)  # where neither the header nor the caller names it
+CAMERAS = {"gen3": (640, 480), "genx320": (320, 320)}  # sensors by a part of `plugin_name`, for headers without a size
 HEADER_BYTES = 1 << 16
 AT_ONCE = 1 << 18  # bytes of words that are decoded at once, so that the arrays stay in the processor's cache
 BLOCK_BYTES = 1 << 20  # bytes of a file that are read, or passed over, at once
@@ -70,7 +71,8 @@ def evt_header(data: bytes, source: object) -> EvtHeader:
         raise CrossdraftError(f"{source} is {encoding:.40}, which is not read; export it as EVT2, EVT2.1 or EVT3.")
     sides = re.fullmatch(r"(\d{1,5})x(\d{1,5})", said.get("geometry", f"{said.get('width')}x{said.get('height')}"))
     start = re.fullmatch(r"-?\d{1,18}", said.get("t0", ""))
-    sensor = None if sides is None else (int(sides[1]), int(sides[2]))
+    known = (size for part, size in CAMERAS.items() if part in said.get("plugin_name", ""))
+    sensor = (int(sides[1]), int(sides[2])) if sides else next(known, None)
     return EvtHeader(version, sensor, size, int(start[0]) if start else 0, said.get("endianness") == "legacy")
 
 
@@ -120,9 +122,8 @@ class EvtDecoder:
 
     def flush(self) -> Events:
         """Return the events that are held back, with all notes so far; errors as `decode`."""
-        rest, self.rest = self.rest, b""
-        self.decode(b"")
-        self.rest = rest
+        if self._fault is not None:
+            raise CrossdraftError(self._fault)
         return self._in_order(LAST_US).noting(self.notes)
 
     @property
