@@ -82,8 +82,8 @@ def test_leaving_ends_the_replay_at_once_and_its_thread(clip):
     watch = Watch(lambda request, on_piece: answer("x"), [QUESTION])
     clock = ReplayClock(0.001)  # a thousand times slower
     with replaying(clip.video, SlidingWindows(Windowing(0.1, 0.2, 2)), watch, clock):
-        assert "replay" in {thread.name for thread in threading.enumerate()}
-    assert "replay" not in {thread.name for thread in threading.enumerate()}
+        assert "feed" in {thread.name for thread in threading.enumerate()}
+    assert "feed" not in {thread.name for thread in threading.enumerate()}
     assert list(watch.answers()) == []
 
 

@@ -48,6 +48,14 @@ class WatchView:
             if one.changed:
                 self._print(f"! {window.end_s:6.2f} s {one.question} changed, it was: {one.before}\n", "bold yellow")
 
+    def signal(self, found: Mapping[str, Any], *, there: bool) -> None:
+        """Say that the camera has no signal, or has it again; `found` is how the sources stand."""
+        if self._as_json:
+            print(json.dumps({"signal": there, **found}, ensure_ascii=False), flush=True)
+            return
+        self.end_line()
+        self._print("the signal is back\n" if there else "no signal\n", "bold yellow")
+
     def end_line(self) -> None:
         """End the line that is being written, if there is one, as Ctrl-C does."""
         if self._line is not None:
@@ -62,6 +70,12 @@ class WatchView:
         from crossdraft.streams.summary import sentences
 
         self._print("\n" + "\n".join(sentences(found)) + "\n")
+        for name, one in found.get("live", {}).items():
+            drift = one.get("drift_ppm")
+            clock = "" if drift is None else f"; its clock drifts by {drift:.0f} ppm"
+            self._print(f"{name}: {one['dropped']:,} dropped, {one['reconnects']} reconnects{clock}.\n")
+            for note in one["notes"]:
+                self._print(f"  {note}\n", "yellow")
 
     def _print(self, text: str, style: str | None = None) -> None:
         self._console.print(text, style=style, markup=False, soft_wrap=True, end="")

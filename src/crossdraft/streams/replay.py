@@ -144,22 +144,35 @@ def replaying(
     """
 
     def feed() -> None:
-        try:
-            if isinstance(video, str | os.PathLike):
-                with closing(iter_frames(video)) as frames:
-                    replay(frames, windows, watch.offer, clock, seconds=seconds, most=most)
-            else:
-                replay(video, windows, watch.offer, clock, seconds=seconds, most=most)
-        except Exception as error:  # noqa: BLE001 - raised where the answers are waited for
-            watch.close(error)
+        if isinstance(video, str | os.PathLike):
+            with closing(iter_frames(video)) as frames:
+                replay(frames, windows, watch.offer, clock, seconds=seconds, most=most)
         else:
-            watch.close()
+            replay(video, windows, watch.offer, clock, seconds=seconds, most=most)
 
-    thread = threading.Thread(target=feed, name="replay", daemon=True)
+    try:
+        with feeding(watch, feed, clock.stop):
+            yield
+    finally:
+        watch.summary.late_s = clock.late_s
+
+
+@contextmanager
+def feeding(watch: Watch, feed: Callable[[], None], stop: Callable[[], object]) -> Iterator[None]:
+    """Run a watch's feed in a thread, which `stop` ends with the context; what goes wrong in it the watch raises."""
+
+    def run() -> None:
+        error: Exception | None = None
+        try:
+            feed()
+        except Exception as found:  # noqa: BLE001 - raised where the answers are waited for
+            error = found
+        watch.close(error)
+
+    thread = threading.Thread(target=run, name="feed", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        clock.stop()
+        stop()
         thread.join()
-        watch.summary.late_s = clock.late_s

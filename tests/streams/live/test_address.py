@@ -15,7 +15,7 @@ from crossdraft.streams.live.address import LiveAddress, is_live, live_address
         ("events", "live:evt:tcp://[::1]:9", LiveAddress("evt:tcp", "::1", 9)),
         ("events", "live:evt:unix:raw.sock", LiveAddress("evt:unix", path="raw.sock")),
         ("events", "live:dv", LiveAddress("dv")),
-        ("events", "live:bag:out/bag.db3", LiveAddress("bag", path="out/bag.db3")),
+        ("events", "live:tcp:/127.0.0.1:7777", LiveAddress("tcp", "127.0.0.1", 7777)),  # as a `Path` has it
         ("video", "live:udp://localhost:1234", LiveAddress("udp", "localhost", 1234)),
         ("video", "live:tcp://Cam.lan:1234", LiveAddress("tcp", "cam.lan", 1234)),
         ("video", "live:rtsp://cam.lan/a//b", LiveAddress("rtsp", "cam.lan", 554, "rtsp://cam.lan/a//b")),

@@ -18,6 +18,7 @@ from crossdraft_lab.bench.specs import ALL_METHODS, METHODS, check_methods, need
 from crossdraft_lab.cli.bench_accept import acceptance, compression, heads, rules
 from crossdraft_lab.cli.bench_align import align
 from crossdraft_lab.cli.bench_edge import edge
+from crossdraft_lab.cli.bench_live import live
 from crossdraft_lab.cli.bench_load import soak, throughput
 from crossdraft_lab.cli.bench_options import (
     Answers,
@@ -41,7 +42,8 @@ from crossdraft_lab.cli.bench_serve import serve
 from crossdraft_lab.cli.bench_watch import watch
 
 app = typer.Typer(add_completion=False)
-MORE = (align, throughput, soak, serve, edge, watch, acceptance, rules, compression, heads, events, raw, recordings)
+LOADS = (align, throughput, soak, serve, edge, watch, live)
+MORE = (*LOADS, acceptance, rules, compression, heads, events, raw, recordings)
 for command in MORE:
     app.command()(command)
 

@@ -3,6 +3,8 @@
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -50,6 +52,7 @@ class LiveEvents:
         self._name, self._given_s, self._keep_s, self._most = name, offset_s, keep_s + MARGIN_S, most
         self._lock, self._clock, self._zero = threading.Lock(), ArrivalClock(), (0.0, 0.0)
         self._buffer = EventBuffer(self._keep_s, most=most)
+        self._repairs: tuple[str, ...] = ()  # by the decoder
         self.reader = LiveReader(name, read, self._take, once=once, signal_timeout_s=signal_timeout_s, now=now)
 
     def align(self, zero_at: float, zero_s: float = 0.0) -> None:
@@ -76,9 +79,11 @@ class LiveEvents:
 
     def to_json(self) -> dict[str, object]:
         """The state of the source and of its clock, as plain values."""
+        status: dict[str, Any] = self.reader.status().to_json()
         return {
             "source": str(self._name),
-            **self.reader.status().to_json(),
+            **status,
+            "notes": [*self._repairs, *status["notes"]],
             "offset_s": round(self.offset_s, 6),
             "offset": "measured" if self._given is None else "given",
             "drift_ppm": self._clock.drift_ppm,
@@ -87,6 +92,7 @@ class LiveEvents:
 
     def _take(self, events: Events, at: float) -> None:
         """Take a chunk; where its times leap, what follows is a chunk of its own."""
+        self._repairs, events = events.notes, replace(events, notes=())
         leaps = () if events.duration_us <= JUMP_S * 1e6 else np.flatnonzero(np.diff(events.t) > JUMP_S * 1e6) + 1
         for start, end in zip((0, *leaps), (*leaps, len(events)), strict=True):
             if start < end:

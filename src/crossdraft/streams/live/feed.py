@@ -2,13 +2,14 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from crossdraft.streams.live.source import POLL_S, LiveStatus
+from crossdraft.streams.replay import feeding
 from crossdraft.streams.watch import Watch
 from crossdraft.streams.windows import SlidingWindows
 
@@ -40,10 +41,9 @@ class FrameSource(Protocol):
     def status(self) -> LiveStatus: ...
 
 
-@contextmanager
 def watching(
     source: FrameSource, windows: SlidingWindows, watch: Watch, *, seconds: float | None = None, most: int | None = None
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Feed a watch from a live source, in a thread that ends with the context; its errors the watch raises.
 
     Windows begin anew with each segment, so that none shows frames of two. The watch ends after `seconds` from its
@@ -65,21 +65,7 @@ def watching(
             for window in found:
                 watch.offer(window)
 
-    def run() -> None:
-        error: Exception | None = None
-        try:
-            feed()
-        except Exception as found:  # noqa: BLE001 - raised where the answers are waited for
-            error = found
-        watch.close(error)
-
-    thread = threading.Thread(target=run, name="live feed", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        thread.join()
+    return feeding(watch, feed, stopped.set)
 
 
 def _frames(source: FrameSource, watch: Watch, stopped: threading.Event) -> Iterator[LiveFrame]:

@@ -1,0 +1,165 @@
+"""`crossdraft watch` with a camera and an event camera on loopback, on the tiny pair."""
+
+import _thread
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from crossdraft.cli.main import main
+from crossdraft.cli.watch_view import WatchView
+from tests.streams.live.sending import Sender, connected, picture
+from tests.streams.live.test_read import HEADER, words
+from tests.support import encodes_clips
+
+SHORT = ("--every", "300ms", "--window", "0.4s")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        return made.getsockname()[1]
+
+
+class Camera:
+    """Sends frames to a port in real time, in a thread, while it is on."""
+
+    def __init__(self, port: int) -> None:
+        self.on, self._over, self._port = threading.Event(), threading.Event(), port
+        self.on.set()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            if self.on.wait(0.05):
+                try:
+                    with connected("tcp", self._port) as send:
+                        self._send(Sender(send))
+                except OSError:  # nothing listens yet, or any more
+                    self._over.wait(0.02)
+
+    def _send(self, sender: Sender) -> None:
+        start = time.monotonic()
+        while self.on.is_set() and not self._over.wait(0.03):
+            ms = round(1000 * (time.monotonic() - start))
+            sender.frame(picture(ms // 100 % 25), ms)
+
+    def __enter__(self) -> "Camera":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join(10)
+
+
+@pytest.fixture
+def events_port():
+    """The port of a program that sends EVT3 words in real time to whoever connects."""
+    over = threading.Event()
+
+    def serve() -> None:
+        try:
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(HEADER)
+                for step in range(10**6):
+                    connection.sendall(words(10_000 * step, 100))
+                    if over.wait(0.01):
+                        return
+        except OSError:  # nobody came, or whoever came is gone
+            return
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(60)
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        over.set()
+    thread.join(10)
+
+
+@pytest.fixture
+def watch(pair, capsys):
+    def run(*arguments: str) -> tuple[int, list[dict], str]:
+        models = ["--target", str(pair.target), "--drafter", str(pair.event), "--placement", "inline"]
+        options = ["--device", "cpu", "--max-new-tokens", "4", "--ask", "What is ahead?", "--json"]
+        status = main(["watch", *models, *options, *SHORT, *arguments])
+        captured = capsys.readouterr()
+        return status, [json.loads(line) for line in captured.out.splitlines()], captured.err
+
+    return run
+
+
+@encodes_clips
+def test_a_camera_that_stops_has_no_signal_and_comes_back_by_itself(watch, events_port, monkeypatch):
+    port, seen = free_port(), []
+    answered, signal = WatchView.answered, WatchView.signal
+
+    def on_answer(self, window):
+        answered(self, window)
+        seen.append("answer")
+        if seen == ["answer"]:
+            camera.on.clear()
+        elif seen[-2:] == [True, "answer"]:
+            _thread.interrupt_main()  # as Ctrl-C
+
+    def on_signal(self, found, *, there):
+        signal(self, found, there=there)
+        seen.append(there)
+        if not there:
+            camera.on.set()
+
+    monkeypatch.setattr(WatchView, "answered", on_answer)
+    monkeypatch.setattr(WatchView, "signal", on_signal)
+    with Camera(port) as camera:
+        status, shown, errors = watch(
+            "--video", f"live:tcp://127.0.0.1:{port}", "--events", f"live:evt:tcp://127.0.0.1:{events_port}",
+            "--signal-timeout", "0.5",
+        )  # fmt: skip
+    assert (status, errors) == (0, "")
+    *rows, last = shown
+    signals = [row["signal"] for row in rows if "signal" in row]
+    assert signals[:2] == [False, True]
+    assert "answers" in rows[0]
+    assert "answers" in rows[-1]
+    lost = next(row for row in rows if row.get("signal") is False)
+    assert lost["live"]["video"]["state"] == "no signal"
+    found = last["summary"]
+    assert found["signal_losses"] >= 1
+    assert found["live"]["video"]["reconnects"] >= 1
+    assert found["live"]["events"]["state"] in ("live", "no signal")
+    assert found["live"]["events"]["dropped"] == 0
+    assert found["windows_due"] == found["windows_answered"] + found["windows_dropped"] + found["windows_unfinished"]
+    assert not [one.name for one in threading.enumerate() if one.name.startswith("live")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--video", "live:udp://10.0.0.9:5000"), "which is not allowed; say --live-host 10.0.0.9."),
+        (("--video", "live:ftp://127.0.0.1:5000"), "is no address of live video; write live:udp://HOST:PORT"),
+        (("--video", "clip.mp4", "--events", "live:tcp://127.0.0.1:7"), "are both files or both live"),
+        (("--video", "live:tcp://127.0.0.1:7", "--events", "clip.h5"), "are both files or both live"),
+        (("--video", "live:tcp://127.0.0.1:7", "--server", "ws://127.0.0.1:9"), "only without --server"),
+        (("--video", "live:tcp://127.0.0.1:7", "--signal-timeout", "0"), "--signal-timeout is 0"),
+    ],
+)  # fmt: skip
+def test_bad_sources_cost_one_sentence(pair, capsys, arguments, sentence):
+    server = "--server" in arguments
+    models = [] if server else ["--target", str(pair.target), "--drafter", "none"]
+    assert main(["watch", *models, "--ask", "What?", *arguments]) == 2
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1
+    assert sentence in errors
+
+
+def test_an_event_camera_that_is_not_there_is_one_sentence(watch):
+    port = free_port()
+    with Camera(port):
+        place = f"live:evt:tcp://127.0.0.1:{free_port()}"
+        status, shown, errors = watch("--video", f"live:tcp://127.0.0.1:{port}", "--events", place)
+    assert (status, shown) == (2, [])
+    assert errors.count("\n") == 1
+    assert "start what sends the events first" in errors
