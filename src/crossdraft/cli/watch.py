@@ -90,7 +90,7 @@ def watch(
                         lambda window, index, piece: shown.piece(window.number, window.end_s, index, piece.text),
                         lambda there: shown.signal(source.to_json(), there=there),
                     ):
-                        shown.answered(window)
+                        shown.answered(window.to_json())
                 except KeyboardInterrupt:
                     shown.end_line()
             status = engine.prefill_status
@@ -122,7 +122,7 @@ class _Clip(nullcontext[None]):
         return replaying(self.video, windows, watch, ReplayClock(self._stream.speed), seconds=seconds, most=most)
 
     def to_json(self) -> dict[str, object]:
-        """Nothing: a file is as it is."""
+        """Return no state: a file is as it is."""
         return {}
 
     def first(self, windows: "SlidingWindows") -> "StreamWindow":

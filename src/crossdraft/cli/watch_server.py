@@ -114,7 +114,7 @@ def watch_at(
     from crossdraft.cli.view import answer_console
     from crossdraft.edge.tls import TlsFiles
     from crossdraft.streams import ReplayClock
-    from crossdraft.streams.client import ReportedWindow, WatchClient
+    from crossdraft.streams.client import WatchClient
     from crossdraft.streams.push import EventFeed
     from crossdraft.video.grid import WindowGrid
 
@@ -137,13 +137,13 @@ def watch_at(
             while True:
                 try:
                     for message in messages:
+                        found = {name: value for name, value in message.items() if name != "type"}
                         match message["type"]:
                             case "piece":
                                 shown.piece(*(message[name] for name in ("window", "end_s", "question", "text")))
                             case "window":
-                                shown.answered(ReportedWindow.of(message))
+                                shown.answered(found)
                             case "summary":
-                                found = {name: value for name, value in message.items() if name != "type"}
                                 shown.summary(found, {"server": remote.server})
                                 return
                 except KeyboardInterrupt:  # the stream ends, and the summary comes

@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from crossdraft.streams import AnsweredWindow
-    from crossdraft.streams.client import ReportedWindow
-
 
 class WatchView:
     """Output of `crossdraft watch`: a growing line for each answer; or a line of JSON for each window."""
@@ -33,20 +30,21 @@ class WatchView:
             self._print(f"{end_s:8.2f} s {which}", "dim")
         self._print(text)
 
-    def answered(self, window: "AnsweredWindow | ReportedWindow") -> None:
-        """Show a window's result once all its questions have been answered."""
+    def answered(self, window: Mapping[str, Any]) -> None:
+        """Show a window's result, as `AnsweredWindow.to_json`, once all its questions have been answered."""
         if self._as_json:
-            print(json.dumps(window.to_json(), ensure_ascii=False), flush=True)
+            print(json.dumps(window, ensure_ascii=False), flush=True)
             return
-        first, last = window.answers[0].first_s, window.answers[-1].whole_s
-        self._print(f"  ({1e3 * first:.0f} to {1e3 * last:.0f} ms)", "dim")
+        answers = window["answers"]
+        self._print(f"  ({answers[0]['first_ms']:.0f} to {answers[-1]['whole_ms']:.0f} ms)", "dim")
         self.end_line()
-        for one in window.answers:
-            for note in sorted({*one.notes} - self._noted):  # each note once
+        for one in answers:
+            for note in sorted({*one["notes"]} - self._noted):  # each note once
                 self._print(f"{note}\n", "yellow")
                 self._noted.add(note)
-            if one.changed:
-                self._print(f"! {window.end_s:6.2f} s {one.question} changed, it was: {one.before}\n", "bold yellow")
+            if one["changed"]:
+                at, question, before = window["end_s"], one["question"], one["before"]
+                self._print(f"! {at:6.2f} s {question} changed, it was: {before}\n", "bold yellow")
 
     def signal(self, found: Mapping[str, Any], *, there: bool) -> None:
         """Say that the camera has no signal, or has it again; `found` is how the sources stand."""

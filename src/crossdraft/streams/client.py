@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from typing import Any, Self
 
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
@@ -16,49 +15,6 @@ from crossdraft.streams.messages import ROUTE, SCHEMA, Pushed
 
 SILENT_S = 20.0  # after which the server is gone: it says something every second
 MOST_MESSAGE = 1 << 22  # bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ReportedAnswer:
-    """An answer as a server reports it; fields as of `QuestionAnswer`."""
-
-    question: str
-    text: str
-    changed: bool
-    before: str | None
-    first_s: float
-    whole_s: float
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ReportedWindow:
-    """An answered window as a server reports it."""
-
-    end_s: float
-    answers: tuple[ReportedAnswer, ...]
-    message: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, message: Mapping[str, Any]) -> "ReportedWindow":
-        """Parse the server's message about a window."""
-        answers = tuple(
-            ReportedAnswer(
-                one["question"],
-                one["text"],
-                one["changed"],
-                one["before"],
-                one["first_ms"] / 1e3,
-                one["whole_ms"] / 1e3,
-                tuple(one["notes"]),
-            )
-            for one in message["answers"]
-        )
-        return cls(message["end_s"], answers, message)
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values as of `AnsweredWindow.to_json`."""
-        return {name: value for name, value in self.message.items() if name != "type"}
 
 
 class WatchClient:

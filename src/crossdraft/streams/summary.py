@@ -50,18 +50,6 @@ class WatchSummary:
         self.hidden_inside_s += stats.hidden_inside_s
         self.changes += changed
 
-    @classmethod
-    def joined(cls, parts: "Sequence[WatchSummary]") -> "WatchSummary":
-        """Join the summaries of several watches that ran one after another."""
-        sums = ("due", "answered", "dropped", "seconds", "changes", "tokens", "rounds", "signal_losses")
-        drafting = ("hidden_drafting_s", "hidden_inside_s")
-        return cls(
-            **{name: sum(getattr(part, name) for part in parts) for name in (*sums, *drafting)},
-            first_s=[one for part in parts for one in part.first_s],
-            whole_s=[one for part in parts for one in part.whole_s],
-            late_s=max((part.late_s for part in parts), default=0.0),
-        )
-
     @property
     def unfinished(self) -> int:
         """Windows that were due when the watch was ended."""

@@ -153,7 +153,7 @@ def _send_evt(each: int) -> None:
 
 
 def _send_dv(each: int, seconds: float) -> None:
-    """Its stores are made in front, event by event, which takes far longer than to send them."""
+    """Send stores that are made beforehand, event by event, which takes far longer than to send them."""
     dv: Any = importlib.import_module("dv_processing")
     stores = []
     for number in range(int(seconds * 1e6 / BLOCK_US)):

@@ -252,8 +252,20 @@ def rows(runs: Runs) -> list[dict[str, Any]]:
     return [_row(name, found, runs[ALONE[0]]) for name, found in runs.items()]
 
 
+def _joined(parts: Sequence[WatchSummary]) -> WatchSummary:
+    """Join the summaries of several watches that ran one after another."""
+    sums = ("due", "answered", "dropped", "seconds", "changes", "tokens", "rounds", "signal_losses")
+    drafting = ("hidden_drafting_s", "hidden_inside_s")
+    return WatchSummary(
+        **{name: sum(getattr(part, name) for part in parts) for name in (*sums, *drafting)},
+        first_s=[one for part in parts for one in part.first_s],
+        whole_s=[one for part in parts for one in part.whole_s],
+        late_s=max((part.late_s for part in parts), default=0.0),
+    )
+
+
 def _row(name: str, found: Sequence[StreamRun], alone: Sequence[StreamRun]) -> dict[str, Any]:
-    every = WatchSummary.joined([run.summary for run in found])
+    every = _joined([run.summary for run in found])
     both = [
         (run.tokens[number], own.tokens[number])
         for run, own in zip(found, alone, strict=True)
