@@ -252,7 +252,7 @@ def rows(runs: Runs) -> list[dict[str, Any]]:
     return [_row(name, found, runs[ALONE[0]]) for name, found in runs.items()]
 
 
-def _joined(parts: Sequence[WatchSummary]) -> WatchSummary:
+def _all_runs(parts: Sequence[WatchSummary]) -> WatchSummary:
     """Join the summaries of several watches that ran one after another."""
     sums = ("due", "answered", "dropped", "seconds", "changes", "tokens", "rounds", "signal_losses")
     drafting = ("hidden_drafting_s", "hidden_inside_s")
@@ -265,7 +265,7 @@ def _joined(parts: Sequence[WatchSummary]) -> WatchSummary:
 
 
 def _row(name: str, found: Sequence[StreamRun], alone: Sequence[StreamRun]) -> dict[str, Any]:
-    every = _joined([run.summary for run in found])
+    every = _all_runs([run.summary for run in found])
     both = [
         (run.tokens[number], own.tokens[number])
         for run, own in zip(found, alone, strict=True)
