@@ -10,7 +10,7 @@ import crossdraft
 
 EXTRAS = {
     "av", "cv2", "fastapi", "faery", "h5py", "hdf5plugin", "matplotlib", "msgpack", "prometheus_client", "pydantic",
-    "PIL", "rich", "scipy", "typer", "uvicorn", "websockets", "yaml",
+    "PIL", "lz4", "rich", "rosbags", "scipy", "typer", "uvicorn", "websockets", "yaml", "zstandard",
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from crossdraft.cli.main import main
 from crossdraft.events import EventLimits, read_events, write_events
-from crossdraft.video import probe, write_mp4
+from crossdraft.video import iter_frames, probe, write_mp4
 from tests.events.helpers import made_up, same
 
 
@@ -49,6 +49,37 @@ def test_convert_whole_and_in_part(recording, tmp_path, capsys, name):
     assert main(["events", "convert", str(recording), str(target), *span, "--force"]) == 0
     part = events.slice(events.t0 + 100_000, events.t0 + 200_000)
     assert same(read_events(target, sensor=(64, 48)), part)
+
+
+def test_a_bag_becomes_a_clip_and_a_recording_on_one_clock(tmp_path, capsys):
+    pytest.importorskip("rosbags")
+    from tests.events.test_rosbag import START_US, Bag
+
+    events, bag = made_up(4000, 64, 48, start_us=START_US, span_us=500_000), Bag(ros1=True)
+    offsets = [60_000, 93_333, 101_000, 400_001]
+    for index, offset in enumerate(offsets):
+        bag.add_image("/image", START_US + offset, np.full((48, 64, 3), 60 * index, np.uint8))
+    bag.add_array("/dvs/left", events)
+    bag.add_array("/dvs/right", made_up(10))
+    path, clip, target = bag.write(tmp_path / "a.bag", "bag"), tmp_path / "clip.mp4", tmp_path / "b.h5"
+    command = ["events", "convert", str(path), str(target), "--video-out", str(clip)]
+    assert main(command) == 2
+    assert "/dvs/left, /dvs/right; name one" in capsys.readouterr().err
+    assert not clip.exists()
+    assert main([*command, "--topic", "/dvs/left", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    start_us = START_US + offsets[0]
+    assert (found["video"], found["frames"], found["start_us"]) == (str(clip), 4, start_us)
+    shown = events.slice(start_us, 1 << 60)
+    assert found["events"] == len(shown)
+    assert np.array_equal(read_events(target).t, shown.t - start_us)
+    frames = list(iter_frames(clip))
+    assert [round(time_s * 1e6) for time_s, _ in frames] == [offset - offsets[0] for offset in offsets]
+    assert [round(pixels.mean() / 60) for _, pixels in frames] == [0, 1, 2, 3]
+    assert main([*command, "--topic", "/dvs/left", "--json", "--force", "--start", "0.08", "--end", "0.2"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["frames"], found["start_us"]) == (2, START_US + offsets[1])
+    assert main(["events", "info", str(path), "--format", "rosbag:/dvs/right"]) == 0
 
 
 def test_render_images_and_film(recording, tmp_path, capsys):
@@ -119,6 +150,9 @@ def test_a_limited_readout_says_what_it_dropped(video, tmp_path, capsys):
         (["simulate", "clip.mp4", "b.avi"], "suffixes"),
         (["simulate", "clip.mp4", "b.h5", "--sensor", "100000x100000"], "more than 9,437,184 pixels"),
         (["simulate", "clip.mp4", "clip.mp4"], "clip.mp4 is the file that is read"),
+        (["convert", "a.h5", "b.h5", "--video-out", "b.mp4"], "a.h5 is dsec and has none"),
+        (["convert", "a.h5", "b.h5", "--video-out", "clip.mp4"], "clip.mp4 exists"),
+        (["convert", "a.h5", "b.h5", "--topic", "/a"], "cannot be read as a bag"),
         (["convert", "a.h5", "a.h5"], "a.h5 is the file that is read"),
         (["convert", "a.h5", "../{folder}/a.h5", "--force"], "is the file that is read"),
         (["convert", "a.h5", "gap.txt"], "gap.txt exists; add --force"),

@@ -151,13 +151,6 @@ def test_a_pickle_that_asks_for_memory_gets_none(tmp_path):
         read_events(path, limits=EventLimits(held_bytes=1000))
 
 
-def test_a_decoder_that_wants_all_memory_is_stopped(tmp_path):
-    pytest.importorskip("faery")
-    write_events(tmp_path / "a.aedat4", made_up(400))
-    with pytest.raises(CrossdraftError, match="cannot be read"):
-        read_events(tmp_path / "a.aedat4", limits=EventLimits(worker_bytes=1 << 26))
-
-
 def test_frames_are_painted_only_as_far_as_memory_goes():
     events = made_up(4000)
     with pytest.raises(CrossdraftError, match="4000 frames of 400x300 take 1,440,000,000 bytes"):

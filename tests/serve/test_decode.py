@@ -479,34 +479,6 @@ def test_a_reply_that_trickles_is_late_all_the_same(decoder, media_root):
     assert took < 3
 
 
-def test_a_decoders_own_child_ends_with_its_worker(tmp_path, monkeypatch):
-    """AEDAT4 files are read in a process of their own, by a package that here never comes to an end."""
-    (tmp_path / "faery.py").write_text("import time\ntime.sleep(100)\n")
-    (tmp_path / "clip.aedat4").write_bytes(b"#!AER-DAT4.0\r\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    process = DecodeProcess(1 << 30, 60)
-    part = {"format": "aedat4", "sensor": None, "start_us": None, "end_us": None, "most": 10}
-
-    def ask() -> None:
-        with suppress(DecoderLost):
-            process.ask({"kind": "events", "path": str(tmp_path / "clip.aedat4"), **part})
-
-    asking = threading.Thread(target=ask)
-    try:
-        asking.start()
-        until = time.monotonic() + 20
-        while not (children := descendants(process._process.pid)) and time.monotonic() < until:
-            time.sleep(0.01)
-        (child,) = children
-        process.kill()
-        asking.join(20)
-        while Path(f"/proc/{child}/exe").exists() and time.monotonic() < until:  # what has ended has none
-            time.sleep(0.01)
-        assert not Path(f"/proc/{child}/exe").exists()
-    finally:
-        process.close()
-
-
 @pytest.mark.parametrize("kind", REFUSED)
 def test_a_client_reads_of_a_column_what_a_reader_in_this_process_says(decoder, kind, tmp_path):
     """And never that the file is cut off or broken, which it is not."""

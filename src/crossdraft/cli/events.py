@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +13,7 @@ from crossdraft.cli.outputs import check_outputs
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
-    from crossdraft.events import EventLimits, Events
+    from crossdraft.events import EventLimits, Events, Excerpt
 
 app = typer.Typer(
     help="Look at, convert, draw and simulate event recordings.", no_args_is_help=True, add_completion=False
@@ -66,12 +66,16 @@ class SpanOptions(ReadOptions):
     start: Annotated[float | None, typer.Option("--start", help="From this second after the first event.")] = None
     end: Annotated[float | None, typer.Option("--end", help="Up to this second after the first event.")] = None
 
-    def chunks(self, source: Path) -> Iterator["Events"]:
-        """Yield consecutive chunks of the span."""
+    def excerpt(self, source: Path) -> "Excerpt":
+        """Find the span."""
         from crossdraft.events import Excerpt
 
         size, limits = size_of(self.sensor), self.limits
-        return Excerpt.in_seconds(source, self.start, self.end, format=self.kind, sensor=size, limits=limits).chunks()
+        return Excerpt.in_seconds(source, self.start, self.end, format=self.kind, sensor=size, limits=limits)
+
+    def chunks(self, source: Path) -> Iterator["Events"]:
+        """Yield consecutive chunks of the span."""
+        return self.excerpt(source).chunks()
 
     def refuse_empty(self, chunks: Iterable["Events"]) -> Iterator["Events"]:
         """Pass chunks on; raise CrossdraftError if a requested span holds no event."""
@@ -115,6 +119,12 @@ def convert(
         Path, typer.Argument(help="New file: .h5 (DSEC), .npy (EventGPT), .txt, .zip, .aedat4, .raw or .dat.")
     ],
     span: SpanOptions,
+    topic: Annotated[str | None, typer.Option(help="Topic with events, of a rosbag that has several.")] = None,
+    video_out: Annotated[
+        Path | None,
+        typer.Option("--video-out", help="New clip (.mp4) of a rosbag's images; both files then begin with the first."),
+    ] = None,
+    video_topic: Annotated[str | None, typer.Option(help="Topic with images, of a rosbag that has several.")] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -122,11 +132,46 @@ def convert(
     from crossdraft.cli.reporting import track
     from crossdraft.events.write import write_events
 
-    _check_other(source, destination)
-    check_outputs(destination, force=force)
-    chunks = _EventCounter(track(span.chunks(source), "converting"))
-    write_events(destination, span.refuse_empty(chunks), span.limits)
-    _report_file(destination, chunks, {}, as_json)
+    outputs = [destination] if video_out is None else [destination, video_out]
+    for path in outputs:
+        _check_other(source, path)
+    check_outputs(*outputs, force=force)
+    span = span if topic is None else replace(span, kind=f"rosbag:{topic}")
+    part, more = span.excerpt(source), {}
+    if video_out is not None:
+        more = _write_clip(part, video_out, video_topic)
+        part = replace(part, start_us=more["start_us"])
+    chunks = _EventCounter(track(part.chunks(), "converting"))
+    moved = (replace(chunk, t=chunk.t - more.get("start_us", 0)) for chunk in span.refuse_empty(chunks))
+    try:
+        write_events(destination, moved, span.limits)
+    except BaseException:
+        if video_out is not None:
+            video_out.unlink(missing_ok=True)  # a clip without its recording
+        raise
+    _report_file(destination, chunks, more, as_json)
+
+
+def _write_clip(part: "Excerpt", path: Path, topic: str | None) -> dict[str, Any]:
+    """Write a bag's images of a span as a clip that begins at 0; return its name, number of frames, and first time."""
+    from crossdraft.cli.reporting import track
+    from crossdraft.events.read import detect_format
+    from crossdraft.events.rosbag import read_images
+    from crossdraft.video.image import read_pixels
+    from crossdraft.video.write import write_timed_mp4
+
+    times: list[int] = []
+    if (kind := detect_format(part.path)) != "rosbag":
+        raise CrossdraftError(f"--video-out writes the images of a rosbag; {part.path} is {kind} and has none.")
+
+    def frames() -> Iterator[tuple[int, Any]]:
+        for time_us, pixels in read_images(part.path, lambda data: read_pixels(data)[0][0], topic, part.limits):
+            if (part.start_us or 0) <= time_us and (part.end_us is None or time_us < part.end_us):
+                times.append(time_us)
+                yield time_us - times[0], pixels
+
+    write_timed_mp4(path, track(frames(), "writing the clip"))
+    return {"video": str(path), "frames": len(times), "start_us": times[0]}
 
 
 @app.command()

@@ -64,6 +64,7 @@ INSTALLED: Table[typer.Typer] = Table("crossdraft.commands", typer.Typer, "comma
 PACKAGE_OF = {
     "av": "av", "cv2": "opencv-python-headless", "faery": "faery", "h5py": "h5py", "hdf5plugin": "hdf5plugin",
     "fastapi": "fastapi", "jinja2": "jinja2", "matplotlib": "matplotlib", "msgpack": "msgpack",
+    "lz4": "lz4", "rosbags": "rosbags", "zstandard": "zstandard",
     "prometheus_client": "prometheus-client", "pydantic": "pydantic", "pydantic_settings": "pydantic-settings",
     "python_multipart": "python-multipart", "rouge_score": "rouge-score",
     "sacrebleu": "sacrebleu", "scipy": "scipy", "tokenizers": "tokenizers", "uvicorn": "uvicorn",

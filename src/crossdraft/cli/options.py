@@ -84,8 +84,8 @@ Format = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="Format: dsec, m3ed, mvsec, eventgpt, e2vid, dat, aedat2, aedat4, evt, npz or ncaltech101; by default by "
-        "content.",
+        help="Format: dsec, m3ed, mvsec, prophesee, eventgpt, e2vid, dat, aedat2, aedat4, evt, npz, ncaltech101, "
+        "rosbag or rosbag:TOPIC; by default by content.",
     ),
 ]
 SensorSize = Annotated[

@@ -1,6 +1,7 @@
-"""Event recordings in HDF5: DSEC, M3ED and MVSEC, read by time window without reading the whole file."""
+"""Event recordings in HDF5: DSEC, M3ED, MVSEC and Prophesee's, read by time window without reading the whole file."""
 
 import math
+import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.events.ecf import stored_events
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.random_access import Recording, Times, chunks_of
 from crossdraft.events.stream import LAST_US, Columns, Events, Sensor, Window, check_numbers, whole_times
@@ -82,8 +84,10 @@ def member(file: "h5py.File", name: str) -> "h5py.Group | h5py.Dataset | h5py.Da
     return found
 
 
-def dataset(file: "h5py.File", name: str, limits: EventLimits = DEFAULT_LIMITS) -> "h5py.Dataset":
-    """Find a data set of numbers in this very file, with blocks of allowed size; its values are not read.
+def dataset(file: "h5py.File", name: str, limits: EventLimits = DEFAULT_LIMITS, fields: str = "") -> "h5py.Dataset":
+    """Find a data set of numbers, or of records of whole numbers, in this very file, with blocks of allowed size.
+
+    Its values are not read. `fields` names the fields of a record, a letter each.
 
     Raises:
         CrossdraftError: the name leads to another object, another file, or blocks beyond `limits.block_bytes`.
@@ -94,7 +98,11 @@ def dataset(file: "h5py.File", name: str, limits: EventLimits = DEFAULT_LIMITS) 
     found = member(file, name)
     if found is None:
         raise KeyError(name)
-    if not isinstance(found, h5py.Dataset) or found.dtype.kind not in "iufb":
+    kinds = None
+    if isinstance(found, h5py.Dataset):
+        parts = [(found.dtype.fields or {}).get(field) for field in fields]
+        kinds = "".join("?" if part is None else part[0].kind for part in parts) or found.dtype.kind
+    if not isinstance(found, h5py.Dataset) or kinds is None or not set(kinds) <= set("iu" if fields else "iufb"):
         raise CrossdraftError(f"{file.filename}: {name} should be numbers and is not; this is no whole recording.")
     if found.is_virtual or found.external or found.file.filename != file.filename:
         raise CrossdraftError(f"{file.filename}: {name} {ELSEWHERE}")
@@ -176,22 +184,44 @@ def read_mvsec(
         yield from chunks_of(recording, window, path, limits)
 
 
+def read_prophesee(
+    path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
+) -> Iterator[Events]:
+    """Read `/CD/events`, records of x, y, p, t (µs); 1280x720 unless the attribute geometry, "WxH", differs."""
+    with opened(path) as file:
+        table = dataset(file, "CD/events", limits, fields="xypt")
+        if table.ndim != 1:
+            raise CrossdraftError(f"{path}: CD/events should be a row of events and is not; the file is damaged.")
+        check_packing(file, [table], limits)
+        if sensor is None:
+            stated = re.fullmatch(r"(?:b')?(\d{1,5})x(\d{1,5})'?", str(file.attrs.get("geometry")))
+            sensor = (int(stated[1]), int(stated[2])) if stated else (1280, 720)
+        rows = stored_events(table)
+
+        def columns(i: int, j: int) -> Columns:
+            events = rows(i, j)
+            return events["x"], events["y"], events["t"], events["p"]
+
+        recording = Recording(len(table), sensor, lambda i, j: rows(i, j)["t"], columns)
+        yield from chunks_of(recording, window, path, limits)
+
+
 def hdf5_layout(path: Path) -> str:
-    """HDF5 format of a file: "dsec", "m3ed" or "mvsec".
+    """HDF5 format of a file: "dsec", "m3ed", "mvsec" or "prophesee".
 
     Raises:
         CrossdraftError: the file has another layout.
     """
-    signs = {"events/t": "dsec", "prophesee/left/t": "m3ed", "davis/left/events": "mvsec"}
+    signs = {
+        "events/t": "dsec", "prophesee/left/t": "m3ed", "davis/left/events": "mvsec", "CD/events": "prophesee"
+    }  # fmt: skip
     with opened(path) as file:
         for key, layout in signs.items():
             if member(file, key) is not None:
                 return layout
-        if member(file, "CD/events") is not None:
-            raise CrossdraftError(f"{path} is Prophesee HDF5, whose ECF codec has no free reader; export it as RAW.")
         raise CrossdraftError(
-            f"{path} holds no events that we know; expected events/t (DSEC), prophesee/left/t (M3ED) "
-            f"or davis/left/events (MVSEC), found {', '.join(file) or 'nothing'}."
+            f"{path} holds no events that we know; expected events/t (DSEC), prophesee/left/t (M3ED), "
+            f"davis/left/events (MVSEC) or CD/events (Prophesee), found {', '.join(file) or 'nothing'}."
         )
 
 

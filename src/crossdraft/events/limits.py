@@ -17,11 +17,10 @@ class EventLimits:
         scanned: number of events decoded from one file in all, whether they are wanted or not.
         lines: number of lines read from one text; a line takes some fifty times the work of an event in other formats.
         held_bytes: bytes of a file that can only be read whole (a pickle).
-        block_bytes: unpacked bytes of one compressed block of an HDF5 file.
+        block_bytes: unpacked bytes of one packed block of an HDF5 file, AEDAT 4 or bag.
         ratio: largest ratio of a compressed file's unpacked size to its stored size.
         pixels: pixels of the sensor.
         seconds: time from the first event read to the last.
-        worker_bytes, worker_seconds: address space and CPU time of the process that decodes AEDAT4.
     """
 
     events: int = 32_000_000
@@ -32,8 +31,6 @@ class EventLimits:
     ratio: float = 1000.0
     pixels: int = 4096 * 2304
     seconds: float = 86_400.0
-    worker_bytes: int = 1 << 32
-    worker_seconds: int = 600
 
     def check_held(self, source: object, events: int) -> None:
         """Raise CrossdraftError if `events` events are too many to hold at once."""

@@ -3,20 +3,22 @@
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from crossdraft.checks import described
 from crossdraft.errors import CrossdraftError
+from crossdraft.events.aedat4 import read_aedat4
 from crossdraft.events.binary import read_aedat2, read_dat
 from crossdraft.events.evt import read_evt
-from crossdraft.events.faery_io import read_aedat4
-from crossdraft.events.hdf5 import hdf5_layout, read_dsec, read_m3ed, read_mvsec
+from crossdraft.events.hdf5 import hdf5_layout, read_dsec, read_m3ed, read_mvsec, read_prophesee
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.ncaltech101 import read_ncaltech101
 from crossdraft.events.npy import read_eventgpt
 from crossdraft.events.npz import holds_arrays, read_npz
+from crossdraft.events.rosbag import BAG1, BAG2, bag_files, read_rosbag
 from crossdraft.events.stream import Events, Newest, Sensor, Window, check_sorted, checked_sensor, concatenate
 from crossdraft.events.text import read_e2vid
 
@@ -24,9 +26,9 @@ Reader = Callable[[Path, Sensor | None, Window, EventLimits], Iterator[Events]]
 
 # Every reader yields consecutive chunks, at least one, and may skip events outside the window.
 READERS: Mapping[str, Reader] = {
-    "dsec": read_dsec, "m3ed": read_m3ed, "mvsec": read_mvsec, "eventgpt": read_eventgpt, "e2vid": read_e2vid,
-    "dat": read_dat, "aedat2": read_aedat2, "aedat4": read_aedat4, "evt": read_evt,
-    "npz": read_npz, "ncaltech101": read_ncaltech101,
+    "dsec": read_dsec, "m3ed": read_m3ed, "mvsec": read_mvsec, "prophesee": read_prophesee,
+    "eventgpt": read_eventgpt, "e2vid": read_e2vid, "dat": read_dat, "aedat2": read_aedat2, "aedat4": read_aedat4,
+    "evt": read_evt, "npz": read_npz, "ncaltech101": read_ncaltech101, "rosbag": read_rosbag,
 }  # fmt: skip
 SUFFIXES = {".dat": "dat", ".raw": "evt", ".txt": "e2vid", ".bin": "ncaltech101"}
 BY_CONTENT = {
@@ -37,6 +39,9 @@ BY_CONTENT = {
     ".npz": "zip",
     ".aedat": "AEDAT",
     ".aedat4": "AEDAT",
+    ".bag": "rosbag",
+    ".db3": "rosbag",
+    ".mcap": "rosbag",
 }
 
 
@@ -54,7 +59,7 @@ def read_events(
 
     Args:
         path: the recording.
-        format: name in `READERS`; recognised from the file if None.
+        format: name in `READERS`, or "rosbag:TOPIC"; recognised from the file if None.
         sensor: (width, height); if None, the file's own, or the usual camera of its format.
         start_us, end_us: absolute times on the recording's clock; None for its ends. HDF5 files and structured `.npy`
             arrays are read only around the span; AEDAT, DAT, RAW and text are not read beyond its end.
@@ -141,15 +146,16 @@ def checked_chunks(
     if sensor is not None:
         sensor = checked_sensor(sensor, name)
         limits.check_sensor(name, *sensor)
-    kind = kind or detect_format(name)
-    if kind not in READERS:
+    kind, _, topic = (kind or detect_format(name)).partition(":")
+    if kind not in READERS or (topic and kind != "rosbag"):
         raise CrossdraftError(f"There is no event format {kind!r}; choose from {', '.join(READERS)}.")
     if window.start_us is not None and window.end_us is not None and window.end_us < window.start_us:
         raise CrossdraftError(
             f"The wanted time span ends ({window.end_us} µs) before it starts ({window.start_us} µs)."
         )
     first_us = last_us = None
-    for chunk in READERS[kind](name, sensor, window, limits):
+    reader = partial(read_rosbag, topic=topic) if topic and kind == "rosbag" else READERS[kind]
+    for chunk in reader(name, sensor, window, limits):
         limits.check_sensor(name, chunk.width, chunk.height)
         if len(chunk):
             if last_us is not None:
@@ -164,8 +170,9 @@ def detect_format(path: str | os.PathLike[str]) -> str:
     """Name of a recording's format, by its first bytes or, if these do not show it, by its suffix."""
     name = recording_path(path)
     _check_file(name)
-    with name.open("rb") as file:
-        head = file.read(16)
+    head = b"" if name.is_dir() else _first_bytes(name)
+    if name.is_dir() or head.startswith((BAG1, *BAG2)):
+        return "rosbag"
     suffix = name.suffix.lower()
     if head.startswith(b"\x89HDF"):
         return hdf5_layout(name)
@@ -191,9 +198,16 @@ def recording_path(path: object) -> Path:
     return Path(path)
 
 
+def _first_bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(16)
+
+
 def _check_file(path: Path) -> None:
     try:
         if path.is_dir():
+            if bag_files(path):
+                return
             raise CrossdraftError(f"{path} is a folder; give the event recording itself.")
         if not path.is_file():
             raise CrossdraftError(f"There is no event recording at {path}; check the path.")

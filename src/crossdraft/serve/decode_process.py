@@ -61,7 +61,7 @@ class DecodeProcess:
                 self._process = subprocess.Popen(
                     [*command, *map(str, numbers)],
                     pass_fds=(theirs.fileno(),),
-                    process_group=0,  # so that it is killed with a decoder's own child
+                    process_group=0,  # so that a terminal's Ctrl-C goes to the server alone
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,  # until it has started
@@ -157,13 +157,11 @@ class DecodeProcess:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """Kill the process and its child; a caller that waits for the reply gets `DecoderLost`.
+        """Kill the process; a caller that waits for the reply gets `DecoderLost`.
 
         May be called from any thread.
         """
-        if self._process.returncode is None:  # otherwise its id may belong to another process
-            with suppress(ProcessLookupError, PermissionError):  # process and child have ended already
-                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
 
     def close(self) -> None:
         """Kill the process and close its socket."""

@@ -13,17 +13,14 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from crossdraft.errors import CrossdraftError
 
-if TYPE_CHECKING:
-    from crossdraft.events.limits import EventLimits
-
 OPEN_FILES = 128
-MOST_WRITTEN = 1 << 20  # bytes of a written file, for messages of a decoder's own child
+MOST_WRITTEN = 1 << 20  # bytes of a written file, such as the cache of an import
 MOST_ERROR = 1 << 14  # characters of an error, which may quote a client's text
 TOO_LARGE = "needs more memory than is allowed to decode; send a smaller one."
 
@@ -50,7 +47,7 @@ def main(descriptor: str, memory: str, seconds: str) -> int:
         while len(head := jobs.read(4)) == 4:
             used = time.process_time()
             resource.setrlimit(resource.RLIMIT_CPU, (int(used) + int(seconds) + 1, resource.RLIM_INFINITY))
-            header, arrays = answer(json.loads(jobs.read(struct.unpack("<I", head)[0])), most, int(seconds))
+            header, arrays = answer(json.loads(jobs.read(struct.unpack("<I", head)[0])))
             header["arrays"] = [{"dtype": str(array.dtype), "shape": array.shape} for array in arrays]
             sent = json.dumps(header).encode()
             channel.sendall(struct.pack("<I", len(sent)) + sent)
@@ -59,10 +56,10 @@ def main(descriptor: str, memory: str, seconds: str) -> int:
     return 0
 
 
-def answer(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any], list[np.ndarray]]:
+def answer(job: dict[str, Any]) -> tuple[dict[str, Any], list[np.ndarray]]:
     """Do a job; return the reply and its arrays. A fault of a file is in the reply as `error`."""
     try:
-        return _done(job, memory, seconds)
+        return _done(job)
     except CrossdraftError as error:
         return {"error": str(error)[:MOST_ERROR]}, []
     except MemoryError:
@@ -71,7 +68,7 @@ def answer(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, An
         return {"error": f"{job.get('path', 'It')} cannot be decoded: it is cut off or broken; copy it again."}, []
 
 
-def _done(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any], list[np.ndarray]]:  # noqa: PLR0911 - one a kind
+def _done(job: dict[str, Any]) -> tuple[dict[str, Any], list[np.ndarray]]:  # noqa: PLR0911 - one a kind
     match job["kind"]:
         case "clip":
             from crossdraft.video.clip import FrameSampling
@@ -103,24 +100,23 @@ def _done(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any
                 raise CrossdraftError("The frames of a clip have different sizes; send them at one size.")
             return {"notes": sum(notes, ())}, [np.concatenate(shots), np.arange(len(shots), dtype=np.float64)]
         case "events":
-            return _events(job, memory, seconds)
+            return _events(job)
         case "strip":
             from crossdraft.serve.page.strip import event_strip
 
-            return {}, [event_strip(Path(job["path"]), job["seconds"], job["frames"], _limits(memory, seconds))]
+            return {}, [event_strip(Path(job["path"]), job["seconds"], job["frames"])]
         case "kind":
             return {"found": _kind(job["path"])}, []
     return {}, []
 
 
-def _events(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, Any], list[np.ndarray]]:
+def _events(job: dict[str, Any]) -> tuple[dict[str, Any], list[np.ndarray]]:
     """Read the events of a recording as columns, unless they are too many; a part is cut to its newest events."""
     from crossdraft.events.excerpt import Excerpt
     from crossdraft.events.stream import Newest, concatenate
 
-    limits, most = _limits(memory, seconds), job["most"]
-    sensor = None if job["sensor"] is None else tuple(job["sensor"])
-    part = Excerpt(Path(job["path"]), job["start_us"], job["end_us"], job["format"], sensor, limits=limits)
+    sensor, most = None if job["sensor"] is None else tuple(job["sensor"]), job["most"]
+    part = Excerpt(Path(job["path"]), job["start_us"], job["end_us"], job["format"], sensor)
     if part.start_us is not None:
         events = part.read(Newest(most=most))
     else:
@@ -136,12 +132,6 @@ def _events(job: dict[str, Any], memory: int, seconds: int) -> tuple[dict[str, A
         events = concatenate(held)
     header = {"first_us": events.t0, "sensor": [events.width, events.height], "notes": events.notes}
     return header, [events.t, events.x, events.y, events.p]
-
-
-def _limits(memory: int, seconds: int) -> "EventLimits":
-    from crossdraft.events.limits import EventLimits
-
-    return EventLimits(worker_bytes=memory, worker_seconds=seconds)
 
 
 def _kind(path: str) -> str:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.excerpt import Excerpt, shown_in
 from crossdraft.events.frames import WHITE, eventgpt_frames
-from crossdraft.events.limits import EventLimits
+from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.stream import Newest
 
 COLUMNS = 8
@@ -18,7 +18,7 @@ MOST_FRAMES = 96
 MOST_EVENTS = 16_000_000  # the newest events are drawn; earlier frames stay white
 
 
-def event_strip(path: Path, seconds: float, frames: int, limits: EventLimits) -> NDArray[np.uint8]:
+def event_strip(path: Path, seconds: float, frames: int, limits: EventLimits = DEFAULT_LIMITS) -> NDArray[np.uint8]:
     """Draw frames of equal duration for the part of a recording that a clip shows.
 
     Args:

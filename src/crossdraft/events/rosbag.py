@@ -1,0 +1,313 @@
+"""Recordings in bags of ROS 1 and ROS 2, through the optional package `rosbags`, which finds the messages.
+
+Messages are taken apart here, by numpy: making an object of each event takes 38 times as long. Read are `EventArray` of
+dvs_msgs and prophesee_event_msgs, whose events have ROS's time, and `EventPacket` of event_camera_msgs (before,
+event_array_msgs/EventArray) in the encodings mono and evt3, whose events have the camera's. Those are moved by one
+number of µs for a recording, so that the first event has the time that its packet states.
+"""
+
+import bz2
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.events.aedat4 import LZ4, ZSTD, unpacked
+from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
+from crossdraft.events.random_access import CHUNK_EVENTS, FIRST_EVENTS
+from crossdraft.events.stream import Columns, Events, Sensor, Window
+
+BAG1, BAG2 = b"#ROSBAG V2.0", (b"SQLite format 3\0", b"\x89MCAP0\r\n")
+SUFFIXES = (".db3", ".mcap")  # of the files in the folder of a bag of ROS 2
+ARRAYS = ("dvs_msgs/msg/EventArray", "prophesee_event_msgs/msg/EventArray")
+PACKETS = ("event_camera_msgs/msg/EventPacket", "event_array_msgs/msg/EventArray")
+IMAGES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
+CONVERSIONS = {  # bytes of a pixel, and OpenCV's name of the way to RGB
+    "mono8": (1, "GRAY2RGB"), "8UC1": (1, "GRAY2RGB"), "mono16": (2, "GRAY2RGB"), "16UC1": (2, "GRAY2RGB"),
+    "rgb8": (3, ""), "bgr8": (3, "BGR2RGB"), "8UC3": (3, "BGR2RGB"),
+    "rgba8": (4, "RGBA2RGB"), "bgra8": (4, "BGRA2RGB"), "8UC4": (4, "BGRA2RGB"),
+    "yuv422": (2, "YUV2RGB_UYVY"), "yuv422_yuy2": (2, "YUV2RGB_YUY2"),
+    **{f"bayer_{order}8": (1, f"Bayer{order.upper()}2RGB") for order in ("rggb", "bggr", "gbrg", "grbg")},
+}  # fmt: skip
+
+
+def _event(offsets: list[int], size: int) -> np.dtype[Any]:
+    forms = ["<u2", "<u2", "<u4", "<u4", "u1"]
+    return np.dtype({"names": ["x", "y", "secs", "nsecs", "p"], "formats": forms, "offsets": offsets, "itemsize": size})
+
+
+_PACKED = _event([0, 2, 4, 8, 12], 13)
+# CDR aligns numbers to their size, so that all events but the first take 16 bytes and begin two before a multiple of 4.
+_ALIGNED = _event([0, 2, 6, 10, 14], 16)
+Part = TypeVar("Part")
+
+
+class Message:
+    """Cursor over a serialised message: packed, as ROS 1 writes it, or in ROS 2's aligned CDR.
+
+    Raises:
+        ValueError: by any method, if the message ends too early, or is of the other byte order.
+    """
+
+    def __init__(self, content: bytes, aligned: bool) -> None:
+        self.content, self.aligned, self._place = content, aligned, 4 if aligned else 0
+        if aligned and content[:2] != b"\0\1":
+            raise ValueError("a message is not in little-endian CDR")
+
+    def number(self, form: str) -> int:
+        """Read a number of a `struct` format."""
+        size = struct.calcsize(form)
+        if self.aligned:
+            self._place += (4 - self._place) % size
+        found = struct.unpack_from(f"<{form}", self.content, self._place)[0]
+        self._place += size
+        return found
+
+    def blob(self) -> bytes:
+        """Read bytes behind their number."""
+        size = self.number("I")
+        found = self.content[self._place : self._place + size]
+        self._place += size
+        if len(found) < size:
+            raise ValueError("a message ends within its data")
+        return found
+
+    def text(self) -> str:
+        """Read a string."""
+        return self.blob().rstrip(b"\0").decode()
+
+    def stamp(self) -> int:
+        """Read a header; return its time in ns."""
+        if not self.aligned:
+            self.number("I")  # its sequence number
+        seconds, rest = self.number("I"), self.number("I")
+        self.text()
+        return seconds * 10**9 + rest
+
+    def events(self) -> "tuple[NDArray[Any], NDArray[np.int64]]":
+        """Read a sequence of events; return records with x, y, p [N], and times in µs."""
+        count = self.number("I")
+        if self.aligned and count:
+            alone = np.frombuffer(self.content, _PACKED, 1, self._place)
+            rest = np.frombuffer(self.content + b"\0", _ALIGNED, count - 1, self._place + 14)
+            rows = np.concatenate([alone, rest.astype(_PACKED)])
+        else:
+            rows = np.frombuffer(self.content, _PACKED, count, self._place if count else 0)
+        return rows, rows["secs"].astype(np.int64) * 1_000_000 + rows["nsecs"] // 1000
+
+
+def read_rosbag(
+    path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS, topic: str | None = None
+) -> Iterator[Events]:
+    """Yield the events of a topic of a bag, or of its only one with events.
+
+    Raises:
+        CrossdraftError: no such topic, several without a choice, another encoding, a damaged bag, or a missing package.
+    """
+    packets, held = _Packets(), list[Sequence[NDArray[Any]]]()
+    size, count, scanned, wanted = sensor, 0, 0, FIRST_EVENTS
+
+    def parse(kind: str, message: Message) -> "tuple[Sensor, Sequence[NDArray[Any]]]":
+        stamp = message.stamp()
+        height, width = message.number("I"), message.number("I")
+        if kind in PACKETS:
+            return (width, height), packets.columns(message, stamp)
+        rows, t = message.events()
+        return (width, height), (rows["x"], rows["y"], t, rows["p"])
+
+    for stated, columns in messages(path, (*ARRAYS, *PACKETS), parse, limits, topic):
+        size = size or stated
+        if sensor is None and stated != size:
+            raise CrossdraftError(
+                f"{path}: a sensor of {size} becomes one of {stated}; give one topic's size (sensor=…)."
+            )
+        held.append(columns)
+        count, scanned = count + len(columns[2]), scanned + len(columns[2])
+        limits.check_scanned(path, scanned)
+        if count >= wanted:
+            chunk = Events.checked(*_joined(held), *size, source=path)
+            yield window.clip(chunk)
+            if window.ends_before(chunk.t):
+                return
+            held, count, wanted = [], 0, CHUNK_EVENTS
+    if size is None:
+        raise CrossdraftError(f"{path} holds no message with events; give another bag or topic.")
+    yield window.clip(Events.checked(*_joined(held), *size, source=path))
+
+
+def _joined(held: "Sequence[Sequence[NDArray[Any]]]") -> Columns:
+    """Columns of messages, one behind the other."""
+    x, y, t, p = (np.concatenate([one[column] for one in held] or [np.empty(0, np.int64)]) for column in range(4))
+    return x, y, t, p
+
+
+class _Packets:
+    """Decoder of the packets of one camera."""
+
+    def __init__(self) -> None:
+        self._moved: int | None = None  # from the camera's clock to ROS's, in ns
+
+    def columns(self, message: Message, stamp: int) -> "Sequence[NDArray[Any]]":
+        """Return x, y, t in µs and p of a packet, whose header was read."""
+        _, base, encoding = message.number("Q"), message.number("Q"), message.text()
+        swapped, content = message.number("B"), message.blob()
+        if encoding != "mono" or swapped:
+            raise CrossdraftError(
+                f"Event packets in {encoding}{', big-endian,' if swapped else ''} are not read, only evt3 and mono; "
+                "record them as evt3, or convert the bag with event_camera_tools."
+            )
+        words = np.frombuffer(content, "<u8")
+        t = (words & 0xFFFFFFFF).astype(np.int64) + base
+        if self._moved is None and len(t):
+            self._moved = stamp - int(t[0])
+        return words >> 32 & 0xFFFF, words >> 48 & 0x7FFF, (t + (self._moved or 0)) // 1000, words >> 63
+
+
+def read_images(
+    path: Path,
+    decode: Callable[[bytes], NDArray[np.uint8]],
+    topic: str | None = None,
+    limits: EventLimits = DEFAULT_LIMITS,
+) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """Yield the images of a topic, or of the only one: ROS time in µs, and uint8 RGB [H, W, 3] of even sides.
+
+    Args:
+        decode: makes RGB pixels of a file, for compressed images.
+
+    Raises:
+        CrossdraftError: as `read_rosbag`, or pixels of a kind that is not read.
+    """  # fmt: skip
+
+    def parse(kind: str, message: Message) -> tuple[int, NDArray[np.uint8]]:
+        time_us = message.stamp() // 1000
+        if kind == IMAGES[0]:
+            pixels = _pixels(message)
+        else:
+            message.text()  # its format, which its first bytes say as well
+            pixels = decode(message.blob())
+        return time_us, pixels[: len(pixels) // 2 * 2, : pixels.shape[1] // 2 * 2]
+
+    return messages(path, IMAGES, parse, limits, topic)
+
+
+def _pixels(message: Message) -> NDArray[np.uint8]:
+    """RGB pixels of a `sensor_msgs/Image`, whose header was read; 16 bits become 8."""
+    import cv2
+
+    height, width, encoding = message.number("I"), message.number("I"), message.text()
+    swapped, step, content = message.number("B"), message.number("I"), message.blob()
+    if encoding not in CONVERSIONS:
+        raise CrossdraftError(f"Images in {encoding:.40} are not read, only {', '.join(CONVERSIONS)}.")
+    size, name = CONVERSIONS[encoding]
+    rows = np.ascontiguousarray(np.frombuffer(content, np.uint8).reshape(height, step)[:, : width * size])
+    if "16" in encoding:
+        rows = (rows.view(">u2" if swapped else "<u2") >> 8).astype(np.uint8)
+    pixels = rows.reshape(height, width, -1)
+    return cv2.cvtColor(pixels, getattr(cv2, f"COLOR_{name}")).astype(np.uint8, copy=False) if name else pixels
+
+
+def messages(
+    path: Path,
+    kinds: Sequence[str],
+    parse: Callable[[str, Message], Part],
+    limits: EventLimits = DEFAULT_LIMITS,
+    topic: str | None = None,
+) -> Iterator[Part]:
+    """Yield what `parse` makes of each message of a topic, in the order in which they were recorded.
+
+    Args:
+        path: a bag, or the folder of one.
+        kinds: types of message that are wanted; the topic is the only one of these types if `topic` is None.
+
+    Raises:
+        CrossdraftError: no such topic, or several; a damaged bag; a missing package; an error of `parse`.
+    """
+    found = set[str]()
+    for file in bag_files(path) or [path]:
+        try:
+            with file.open("rb") as opened:
+                aligned = not opened.read(len(BAG1)).startswith(BAG1)
+            library = import_module("rosbags.rosbag2" if aligned else "rosbags.rosbag1")
+            if aligned:
+                _check_chunks(file, limits)
+            with library.Reader(file) as reader:
+                if not aligned:
+                    bounded = partial(_bounded, most=limits.block_bytes)
+                    reader.chunks = {at: chunk._replace(decompressor=bounded) for at, chunk in reader.chunks.items()}
+                found |= {one.topic for one in reader.connections}
+                chosen = _of_topic(reader.connections, kinds, topic, path)
+                topic = chosen[0].topic if chosen else topic
+                for connection, _, content in reader.messages(chosen) if chosen else ():
+                    whole = bytes(_bounded(content, limits.block_bytes))
+                    yield parse(connection.msgtype, Message(whole, aligned))
+        except CrossdraftError:
+            raise
+        except ImportError as error:
+            raise CrossdraftError("Bags of ROS are read by the package rosbags; run: pip install rosbags") from error
+        except Exception as error:  # whatever the package raises on a damaged bag
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise CrossdraftError(
+                f"{path} cannot be read as a bag ({reason:.200}); it is damaged or was cut off, so copy it again."
+            ) from error
+    if topic not in found:
+        wanted = f"topic {topic}" if topic else f"topic of {' or '.join(kinds)}"
+        raise CrossdraftError(f"{path} has no {wanted}; it has {', '.join(sorted(found)) or 'none'}.")
+
+
+def bag_files(path: Path) -> list[Path]:
+    """Files of a folder with a bag of ROS 2, in the order in which they were written; none if it is no folder."""
+    found = [file for file in path.iterdir() if file.suffix in SUFFIXES] if path.is_dir() else []
+    return sorted(found, key=lambda file: (len(file.name), file.name))  # _10 comes after _9
+
+
+def _of_topic(connections: Iterable[Any], kinds: Sequence[str], topic: str | None, path: Path) -> list[Any]:
+    """Connections of the wanted topic; raise CrossdraftError if it is not told which of several."""
+    found = [one for one in connections if one.msgtype in kinds and topic in (None, one.topic)]
+    names = sorted({one.topic for one in found})
+    if len(names) > 1:
+        raise CrossdraftError(
+            f"{path} has {len(names)} topics of that kind, {', '.join(names)}; name one (format=rosbag:TOPIC, --topic)."
+        )
+    return found
+
+
+def _bounded(content: bytes, most: int) -> bytes:
+    """Unpack a chunk or a message by the first bytes of bzip2, LZ4 or Zstandard; others are returned as they are."""
+    if content.startswith(b"BZh"):
+        content = bz2.BZ2Decompressor().decompress(content, most + 1)
+    elif content.startswith((LZ4, ZSTD)):
+        content = unpacked(content, most)
+    if len(content) > most:
+        raise ValueError(f"a part of it unpacks to more than {most:,} bytes")
+    return content
+
+
+def _check_chunks(file: Path, limits: EventLimits) -> None:
+    """Refuse an MCAP with a chunk that unpacks to more than `limits.block_bytes`; the package would unpack it whole."""
+    with file.open("rb") as opened:
+        end, place = os.fstat(opened.fileno()).st_size, len(BAG2[1])
+        if opened.read(place) != BAG2[1]:
+            return
+        while place + 9 <= end:
+            kind, size = struct.unpack("<BQ", os.pread(opened.fileno(), 9, place))
+            if kind == 6:  # a chunk: times, size, checksum, name of the compression, and the packed records
+                head = os.pread(opened.fileno(), 80, place + 9)
+                whole = struct.unpack_from("<Q", head, 16)[0]
+                packed = head[40 + struct.unpack_from("<I", head, 28)[0] :]
+                if packed.startswith(ZSTD):
+                    whole = max(whole, import_module("zstandard").frame_content_size(packed))
+                elif packed.startswith(LZ4):  # which does not state its size, and packs at most 255 to 1
+                    whole = max(whole, size * 16)
+                if whole > limits.block_bytes:
+                    raise CrossdraftError(
+                        f"{file} has a chunk of {whole:,} bytes, above the limit of {limits.block_bytes:,}; record it "
+                        "in smaller chunks, or raise EventLimits.block_bytes."
+                    )
+            place += 9 + size
