@@ -138,7 +138,7 @@ def test_arrays_of_every_bag_are_read(tmp_path, kind, name):
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 40), st.booleans(), st.text("abcdé", max_size=9), st.integers(0, 2**31 - 1))
-def test_messages_are_taken_apart_as_the_package_does(count, ros1, frame, seconds):
+def test_messages_are_parsed_as_the_package_does(count, ros1, frame, seconds):
     """Whatever the length of the frame's name before them, by which CDR moves what follows."""
     bag = Bag(ros1)
     events = made_up(count, start_us=seconds * 10**6)
@@ -147,16 +147,16 @@ def test_messages_are_taken_apart_as_the_package_does(count, ros1, frame, second
     message = bag.store.deserialize_ros1 if ros1 else bag.store.deserialize_cdr
     found = message(bag.messages[0][3], ARRAYS[0])
     content = bag.serialised(replace(found, header=header), ARRAYS[0])
-    cursor = rosbag.Message(content, not ros1)
+    cursor = rosbag.RosMessage(content, not ros1)
     assert cursor.stamp() == 5
     assert (cursor.number("I"), cursor.number("I")) == (48, 64)
     rows, t = cursor.events()
     assert same(Events.checked(rows["x"], rows["y"], t, rows["p"], 64, 48), events)
     for length in range(0, len(content) - 3, 5):  # CDR may end with padding
         cursor = (
-            rosbag.Message(content[:length].ljust(4, b"\0"), aligned=False)
+            rosbag.RosMessage(content[:length].ljust(4, b"\0"), aligned=False)
             if length < 4
-            else rosbag.Message(content[:length], not ros1)
+            else rosbag.RosMessage(content[:length], not ros1)
         )
         with pytest.raises((ValueError, struct.error)):
             for _ in range(3 if cursor.stamp() is None else 2):

@@ -1,6 +1,6 @@
 """Recordings in bags of ROS 1 and ROS 2, through the optional package `rosbags`, which finds the messages.
 
-Messages are taken apart here, by numpy: making an object of each event takes 38 times as long. Read are `EventArray` of
+Messages are parsed here, by numpy: making an object of each event takes 38 times as long. Read are `EventArray` of
 dvs_msgs and prophesee_event_msgs, whose events have ROS's time, and `EventPacket` of event_camera_msgs (before,
 event_array_msgs/EventArray) in the encodings mono and evt3, whose events have the camera's. Those are moved by one
 number of µs for a recording, so that the first event has the time that its packet states.
@@ -49,7 +49,7 @@ _ALIGNED = _event([0, 2, 6, 10, 14], 16)
 Part = TypeVar("Part")
 
 
-class Message:
+class RosMessage:
     """Cursor over a serialised message: packed, as ROS 1 writes it, or in ROS 2's aligned CDR.
 
     Raises:
@@ -114,7 +114,7 @@ def read_rosbag(
     packets, held = _Packets(), list[Sequence[NDArray[Any]]]()
     size, count, scanned, wanted = sensor, 0, 0, FIRST_EVENTS
 
-    def parse(kind: str, message: Message) -> "tuple[Sensor, Sequence[NDArray[Any]]]":
+    def parse(kind: str, message: RosMessage) -> "tuple[Sensor, Sequence[NDArray[Any]]]":
         stamp = message.stamp()
         height, width = message.number("I"), message.number("I")
         if kind in PACKETS:
@@ -154,7 +154,7 @@ class _Packets:
     def __init__(self) -> None:
         self._moved: int | None = None  # from the camera's clock to ROS's, in ns
 
-    def columns(self, message: Message, stamp: int) -> "Sequence[NDArray[Any]]":
+    def columns(self, message: RosMessage, stamp: int) -> "Sequence[NDArray[Any]]":
         """Return x, y, t in µs and p of a packet, whose header was read."""
         _, base, encoding = message.number("Q"), message.number("Q"), message.text()
         swapped, content = message.number("B"), message.blob()
@@ -185,7 +185,7 @@ def read_images(
         CrossdraftError: as `read_rosbag`, or pixels of a kind that is not read.
     """  # fmt: skip
 
-    def parse(kind: str, message: Message) -> tuple[int, NDArray[np.uint8]]:
+    def parse(kind: str, message: RosMessage) -> tuple[int, NDArray[np.uint8]]:
         time_us = message.stamp() // 1000
         if kind == IMAGES[0]:
             pixels = _pixels(message)
@@ -197,7 +197,7 @@ def read_images(
     return messages(path, IMAGES, parse, limits, topic)
 
 
-def _pixels(message: Message) -> NDArray[np.uint8]:
+def _pixels(message: RosMessage) -> NDArray[np.uint8]:
     """RGB pixels of a `sensor_msgs/Image`, whose header was read; 16 bits become 8."""
     import cv2
 
@@ -216,7 +216,7 @@ def _pixels(message: Message) -> NDArray[np.uint8]:
 def messages(
     path: Path,
     kinds: Sequence[str],
-    parse: Callable[[str, Message], Part],
+    parse: Callable[[str, RosMessage], Part],
     limits: EventLimits = DEFAULT_LIMITS,
     topic: str | None = None,
 ) -> Iterator[Part]:
@@ -246,7 +246,7 @@ def messages(
                 topic = chosen[0].topic if chosen else topic
                 for connection, _, content in reader.messages(chosen) if chosen else ():
                     whole = bytes(_bounded(content, limits.block_bytes))
-                    yield parse(connection.msgtype, Message(whole, aligned))
+                    yield parse(connection.msgtype, RosMessage(whole, aligned))
         except CrossdraftError:
             raise
         except ImportError as error:
