@@ -21,14 +21,13 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.events import Newest
 from crossdraft.events.excerpt import DecodedExcerpt, Excerpt
 from crossdraft.serve.decode import EventColumns, MediaDecoder
-from crossdraft.serve.decode_process import DecodeProcess, DecoderLost
+from crossdraft.serve.decode_process import DecoderLost
 from crossdraft.serve.errors import ApiError, DecodeError
 from crossdraft.serve.schema import EventUrl, ReplayedEvents
 from crossdraft.video.clip import FrameSampling
 from crossdraft.video.container import probe
 from crossdraft.video.image import image_frames
 from crossdraft.video.read import sample_frames
-from crossdraft_lab.bench.resources import descendants
 from tests.events.test_dtypes import GOOD, REFUSED, as_npz
 from tests.serve.conftest import body
 from tests.video.test_image import BOMBS, FILES

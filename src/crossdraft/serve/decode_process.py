@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import signal
 import socket
 import struct
 import subprocess
