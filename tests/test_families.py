@@ -11,7 +11,9 @@ import crossdraft as cd
 from crossdraft.cli.main import main
 from crossdraft.load import load_target
 from crossdraft.video.classes import model_class
+from crossdraft.video.clip_frames import UNTIMED, ClipFrames
 from tests.tiny_families import CHAT, IDS, MODELS, PATCHED, PROCESSORS, save_family
+from tests.video.helpers import animation, picture, timed
 from tests.video.test_image import FILES, turned
 
 PER_FRAME = 9
@@ -61,6 +63,29 @@ def with_drafters():
             for drafter in (None, *DRAFTERS)
         ]
     return found
+
+
+def test_prompts_hold_a_clip_s_true_times_or_a_note(folders, tmp_path):
+    clip = timed(tmp_path / "clip.mp4", [*range(0, 1000, 100), 3000, 5000])
+    gif = animation(tmp_path / "clip.gif", [100] * 9 + [2100, 2000, 60], "gif")
+    given = np.stack([picture(index) for index in range(3)])
+    at = ClipFrames(torch.from_numpy(given), np.array([0.0, 2.0, 8.0]))
+    cases = (
+        (
+            "smolvlm",
+            "Frame from 00:{:02d}:",
+            ((clip, (0, 3, 5)), (gif, (0, 3, 5)), (at, (0, 2, 8)), (given, (0, 1, 2))),
+        ),
+        ("glm4v", "<|end_of_image|>{}", ((clip, (0, 3)), (gif, (0, 3)), (at, (0, 8)), (given, (0, 2)))),
+    )
+    for name, written, clips in cases:
+        target = load_target(str(folders[name]), "cpu", num_frames=6)
+        for video, seconds in clips:
+            prompt = target.prepare(cd.Request("why?", video))
+            text = AutoTokenizer.from_pretrained(folders[name]).decode(prompt.input_ids)
+            assert all(written.format(second) in text for second in seconds), text
+            assert prompt.notes == ((UNTIMED,) if video is given else ())
+    assert load_target(str(folders["internvl"]), "cpu").prepare(cd.Request("why?", given)).notes == ()
 
 
 @pytest.mark.parametrize(("name", "drafter"), with_drafters())

@@ -14,7 +14,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.methods import METHODS, build, check_spec, drafts_trees, method_in, method_of, read_spec, register
 from crossdraft.records import DrafterContext
 from crossdraft.specs import NoSettings
-from crossdraft.video.read import read_frames
+from crossdraft.video import sample_frames
 from tests.heads.small import some_heads
 from tests.support import encodes_clips, install
 
@@ -67,7 +67,7 @@ def requests(clip):
 @pytest.fixture(scope="module")
 def decoded(requests):
     """The same requests with their frames decoded once for all tests."""
-    frames, _ = read_frames(requests[0].video, 8)
+    frames = sample_frames(requests[0].video).frames
     return [replace(request, video=frames) for request in requests]
 
 

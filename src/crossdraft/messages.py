@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -13,6 +14,8 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.files import parse_json
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     import numpy as np
     from numpy.typing import NDArray
     from PIL.Image import Image
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 ROLES = ("system", "user", "assistant", "tool")
 VISUAL = ("image", "video")
 BAND = 256  # rows of a picture that are copied at once
+READERS = [f"{name}ImagePlugin" for name in ("Png", "Jpeg", "WebP", "Bmp", "Tiff")]  # Tiff reads EXIF
 SHAPE = 'give {"role": "user", "content": [{"type": "video", "video": "clip.mp4"}, {"type": "text", "text": "…"}]}'
 
 
@@ -207,6 +211,20 @@ def portable(visual: Any) -> Any:
     return rgb_pixels(cast("Image", visual))
 
 
+def pillow() -> "ModuleType":
+    """Import `PIL.Image`, with the supported formats.
+
+    Raises:
+        CrossdraftError: Pillow is not installed.
+    """
+    try:
+        for name in (*READERS, "ImageOps"):
+            import_module(f"PIL.{name}")
+        return import_module("PIL.Image")
+    except ImportError as error:
+        raise CrossdraftError("Images are read by Pillow; install it with `pip install pillow`.") from error
+
+
 def rgb_pixels(picture: "Image", *, in_place: bool = False) -> "NDArray[np.uint8]":
     """Return a PIL image as uint8 RGB [H, W, 3], turned as its EXIF says.
 
@@ -253,7 +271,7 @@ def several(kind: str, value: Any) -> tuple[Part, ...]:
     """
     values: Sequence[Any] = [value]
     if isinstance(value, list | tuple):
-        clips = all(is_path(one) or getattr(one, "ndim", None) == 4 for one in value)
+        clips = all(is_path(one) or getattr(one, "ndim", None) == 4 or hasattr(one, "times_s") for one in value)
         values = value if kind == "image" or clips else values
     return tuple(Part(kind, portable(one)) for one in values if one is not None)
 

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from crossdraft.engine.request import MOST_TEXT, MOST_TEXTS, Request
 from crossdraft.errors import CrossdraftError
+from crossdraft.messages import pillow
 from crossdraft.side_text import joined_lines
-from crossdraft.video.image import image_frames, pillow
+from crossdraft.video.image import image_frames
 
 log = logging.getLogger(__name__)
 

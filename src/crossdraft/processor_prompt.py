@@ -19,7 +19,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.messages import Message, holds_words, refuse_tools
 from crossdraft.text_model import TextPrompt
 from crossdraft.video.clip import FrameSampling, read_clip
-from crossdraft.video.clip_frames import ClipFrames
+from crossdraft.video.clip_frames import UNTIMED, ClipFrames
 from crossdraft.video.image import image_frames
 from crossdraft.video.spelt import spelling_ids, stand_ins
 
@@ -91,9 +91,8 @@ class ProcessorPrompt:
         features.pop("attention_mask", None)
         features = _spelt_out(features, self.processor.tokenizer, stands)
         ids = features.pop("input_ids")[0]
-        return Prompt(
-            ids, features if request.visuals else {}, tuple(n for one in (*images, *clips) for n in one.notes)
-        )
+        notes = [note for one in (*images, *clips) for note in one.notes] + [UNTIMED for one in clips if not one.timed]
+        return Prompt(ids, features if request.visuals else {}, tuple(notes))
 
     def _processed(
         self,

@@ -13,6 +13,8 @@ from crossdraft.engine.request import Request
 from crossdraft.errors import ContextLengthError, CrossdraftError
 from crossdraft.messages import Part
 from crossdraft.video.clip import DEFAULT_FRAMES, FrameSampling, read_clip
+from crossdraft.video.clip_frames import UNTIMED
+from crossdraft.video.families import FAMILIES
 from crossdraft.video.image import image_frames
 from crossdraft.video.inputs import (
     ClipText,
@@ -168,7 +170,8 @@ class VideoPrompt:
         if few < count:
             text, features = clip_inputs(config, self.spec, sample.pixels, times_s, indices)
             self._refuse_long(request, before, text, count, count)
-        return _Shown(text, features, sample.notes)
+        untimed = FAMILIES[config.model_type].timed and not sample.timed
+        return _Shown(text, features, (*sample.notes, UNTIMED) if untimed else sample.notes)
 
     def _refuse_long(self, request: Request, before: Sequence[_Shown], clip: ClipText, shown: int, count: int) -> None:
         """Refuse `count` frames if the context has no room for them; `clip` is the text of `shown` frames."""

@@ -82,16 +82,16 @@ def test_a_bag_becomes_a_clip_and_a_recording_on_one_clock(tmp_path, capsys):
     assert main(["events", "info", str(path), "--format", "rosbag:/dvs/right"]) == 0
 
 
-def test_render_images_and_film(recording, tmp_path, capsys):
-    folder, film = tmp_path / "frames", tmp_path / "film.mp4"
-    assert main(["events", "render", str(recording), str(folder), "--json"]) == 0
+def test_view_writes_images_and_a_film(recording, tmp_path, capsys):
+    folder, film, slow = tmp_path / "frames", tmp_path / "film.mp4", tmp_path / "slow.mp4"
+    assert main(["events", "view", str(recording), "--out", str(folder), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["files"]) == 5
     assert len(list(folder.iterdir())) == 5
-    for canvas in ("tight", "80x60"):
-        assert main(["events", "render", str(recording), str(folder), "--canvas", canvas, "--frames", "2"]) == 0
-    assert main(["events", "render", str(recording), str(film), "--fps", "20"]) == 0
+    assert main(["events", "view", str(recording), "--out", str(film), "--fps", "20"]) == 0
     info = probe(film)
     assert (info.width, info.height, info.frames) == (64, 48, 8)
+    assert main(["events", "view", str(recording), "--out", str(slow), "--fps", "20", "--speed", "0.1"]) == 0
+    assert (probe(slow).frames, probe(slow).fps) == (80, 20)
 
 
 def test_simulate(video, tmp_path, capsys):
@@ -140,11 +140,10 @@ def test_a_limited_readout_says_what_it_dropped(video, tmp_path, capsys):
         (["convert", "a.h5", "b.npy", "--end", "inf"], "The end of the span is inf s"),
         (["convert", "a.h5", "b.npy", "--start", "nan"], "The start of the span is nan s"),
         (["convert", "a.h5", "b.npy", "--start", "1e300"], "The start of the span is 1e+300 s"),
-        (["render", "a.h5", "frames", "--end", "-inf"], "The end of the span is -inf s"),
-        (["render", "gap.txt", "film.mp4"], "which is 2000000 frames"),
+        (["view", "a.h5", "--out", "frames", "--end", "-inf"], "The end of the span is -inf s"),
+        (["view", "gap.txt", "--out", "film.mp4"], "which is 2000000 frames"),
         (["info", "a.h5", "--sensor", "9" * 5000 + "x1"], "no size"),
-        (["render", "a.h5", "frames", "--frames", "5000"], "cannot fill"),
-        (["render", "a.h5", "frames", "--canvas", "8x8"], "larger canvas"),
+        (["view", "a.h5", "--out", "frames", "--frames", "5000"], "cannot fill"),
         (["simulate", "absent.mp4", "b.h5"], "absent.mp4"),
         (["simulate", "a.h5", "b.h5"], "not a video"),
         (["simulate", "clip.mp4", "b.avi"], "suffixes"),
@@ -157,16 +156,19 @@ def test_a_limited_readout_says_what_it_dropped(video, tmp_path, capsys):
         (["convert", "a.h5", "../{folder}/a.h5", "--force"], "is the file that is read"),
         (["convert", "a.h5", "gap.txt"], "gap.txt exists; add --force"),
         (["simulate", "clip.mp4", "a.h5"], "a.h5 exists; add --force"),
-        (["render", "a.h5", "clip.mp4"], "clip.mp4 exists; add --force"),
+        (["view", "a.h5", "--out", "clip.mp4"], "clip.mp4 exists; add --force"),
         (["convert", "a.h5", "nowhere/b.npy"], "There is no folder"),
         (["convert", "a.h5", "b.npy", "--start", "-1"], "The start of the span is -1.0 s"),
         (["convert", "a.h5", "b.npy", "--max-events", "3999"], "more than 3,999 events"),
         (["info", "a.h5", "--max-events", "3999"], "more than 3,999 events"),
         (["info", "a.h5", "--sensor", "60000x60000"], "more than 9,437,184 pixels"),
-        (["render", "a.h5", "a.gif"], "Cannot draw events as .gif"),
-        (["render", "a.h5", "clip.mp4/frames"], "Cannot write"),
-        (["render", "a.h5", "gap.txt"], "gap.txt is a file"),
-        (["render", "a.h5", "frames", "--canvas", "90000x90000"], "smaller canvas"),
+        (["view", "a.h5", "--json"], "--json reports on what is written; name it by --out"),
+        (["view", "a.h5", "--speed", "0"], "--speed is 0"),
+        (["view", "a.h5", "--start", "7"], "No event lies between"),
+        (["view", "absent.h5"], "no event recording"),
+        (["view", "a.h5", "--out", "a.gif"], "Cannot draw events as .gif"),
+        (["view", "a.h5", "--out", "clip.mp4/frames"], "Cannot write"),
+        (["view", "a.h5", "--out", "gap.txt"], "gap.txt is a file"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(recording, video, tmp_path, monkeypatch, capsys, command, words):
@@ -202,7 +204,7 @@ def test_so_does_a_simulated_one(video, tmp_path, capsys):
 def test_a_folder_of_images_may_have_a_dot_in_its_name(recording, tmp_path):
     for name in ("frames.2", "there.png"):
         (tmp_path / "there.png").mkdir(exist_ok=True)
-        assert main(["events", "render", str(recording), str(tmp_path / name), "--frames", "2"]) == 0
+        assert main(["events", "view", str(recording), "--out", str(tmp_path / name), "--frames", "2"]) == 0
         assert len(list((tmp_path / name).iterdir())) == 2
 
 

@@ -86,7 +86,7 @@ AT_ONCE = [
     ("replay TEXT --drafter=union:trace,event", "needs a target, which recorded answers lack; name memory, ngram"),
     ("ask --video=nowhere ?", "There is no video file at nowhere"),
     ("ask --video=TEXT ?", "is not a video we read"),
-    ("ask --image=VIDEO ?", "is not an image we read; give a PNG, JPEG, WebP or BMP file."),
+    ("ask --image=VIDEO ?", "is not an image we read; give a PNG, JPEG, WebP or BMP file, a GIF as a video."),
     ("ask --image=nowhere ?", "There is no image file at nowhere"),
     ("ask --image=EMPTY ?", "There is no image file at"),
     ("ask --video=VIDEO --drafter=glance ?", "The drafter glance needs an event recording; give one with --events"),

@@ -77,7 +77,7 @@ def test_what_is_no_such_file(tmp_path):
 
 
 def test_a_recording_becomes_a_video(tmp_path):
-    from crossdraft.video import read_frames
+    from crossdraft.video import sample_frames
     from crossdraft_lab.datasets.catalogue import open_dataset
     from crossdraft_lab.datasets.recorded import ClipPlan
 
@@ -88,7 +88,7 @@ def test_a_recording_becomes_a_video(tmp_path):
     found = list(open_dataset(tmp_path / "data", "e2vid", plan).samples("boxes"))
     assert len(found) == 2
     assert read_events(found[1].events).t0 >= 200_000
-    frames = read_frames(found[0].video, 4)[0]
+    frames = sample_frames(found[0].video, 4).frames
     assert frames.shape == (4, 32, 48, 3)
     assert int((frames.max(-1).values - frames.min(-1).values).max()) < 12, "grey"
 

@@ -6,7 +6,7 @@ import pytest
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import read_events
-from crossdraft.video import read_frames
+from crossdraft.video import sample_frames
 from crossdraft_lab.datasets.catalogue import dataset_in, open_dataset
 from crossdraft_lab.datasets.dsec import DsecSequence
 from crossdraft_lab.datasets.events_only import text_recordings
@@ -47,7 +47,8 @@ def test_dsec_clips_hold_the_frames_and_the_events_of_their_span(tmp_path):
     expected = whole.slice(START_US + 200_000, START_US + 400_000)
     assert np.array_equal(part.t, expected.t)
     assert (part.width, part.height) == (64, 48)
-    frames, times = read_frames(second.video, 4)
+    sample = sample_frames(second.video, 4)
+    frames, times = sample.frames, sample.times_s
     assert frames.shape[1:3] == (48, 64), "images are on the event camera's pixels"
     assert times == pytest.approx([0, 0.05, 0.1, 0.15], abs=1e-3)
     centre = frames[:, 24, 32, 0].tolist()
@@ -128,7 +129,7 @@ def test_mvsec(tmp_path):
     events = read_events(found[2].events)
     assert (events.width, events.height) == (346, 260)
     assert len(events) == pytest.approx(160, abs=2)
-    assert read_frames(found[0].video, 2)[0].shape == (2, 260, 346, 3)
+    assert sample_frames(found[0].video, 2).frames.shape == (2, 260, 346, 3)
 
 
 def test_m3ed_colours_are_blue_green_red(tmp_path):
@@ -161,7 +162,7 @@ def test_ncaltech101_asks_what_it_is(tmp_path):
         ("Faces_easy/image_0001", ("faces",)),
         ("car_side/image_0001", ("car side",)),
     ]
-    frames = read_frames(found[0].video, 2)[0]
+    frames = sample_frames(found[0].video, 2).frames
     assert frames.shape == (2, 180, 240, 3)
     assert len(read_events(found[0].events)) == pytest.approx(300, abs=50)
 
@@ -178,7 +179,7 @@ def test_e2vid_text_becomes_clips(tmp_path):
     assert len(found) == 4
     part = read_events(found[0].events)
     assert np.array_equal(part.t, events.slice(events.t0, events.t0 + 200_000).t)
-    assert read_frames(found[0].video, 4)[0].shape == (4, 48, 64, 3)
+    assert sample_frames(found[0].video, 4).frames.shape == (4, 48, 64, 3)
 
 
 def test_links_to_nothing_are_no_recordings(tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from crossdraft.engine.content import ContentDigests
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, Excerpt, Newest, read_events, write_events
-from crossdraft.events.excerpt import DecodedExcerpt, Summary, summarise
+from crossdraft.events.excerpt import DecodedExcerpt
 from crossdraft.events.npy import COLUMNS, column_header
 from crossdraft.events.read import gathered
 from tests.events.helpers import made_up, same
@@ -130,18 +130,6 @@ def test_a_path_is_a_path_however_it_is_given(tmp_path):
     assert Excerpt(str(tmp_path / "a.h5")) == Excerpt(tmp_path / "a.h5")
     with pytest.raises(CrossdraftError, match="path is an int; give the path of a recording"):
         Excerpt(5)
-
-
-def test_a_case_worked_by_hand():
-    parts = [
-        Events.empty(10, 5),
-        Events.checked([0, 1], [0, 0], [1000, 1500], [1, 0], 10, 5),
-        Events.checked([2, 3], [0, 0], [2000, 3000], [0, 0], 10, 5),
-    ]
-    assert summarise(parts) == Summary(10, 5, 4, 1000, 2000, 0.002, 40.0, 0.25)
-    assert summarise([Events.empty(10, 5)]) == Summary(10, 5, 0, 0, 0, 0.0, 0.0, 0.0)
-    with pytest.raises(CrossdraftError, match="no events"):
-        summarise([])
 
 
 def test_seconds_count_from_the_first_event(tmp_path):

@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events.excerpt import summarise
 from crossdraft.events.read import gathered
 from crossdraft.events.stream import Events, Newest, Window, batches, concatenate, unwrap_time
+from crossdraft.events.summary import summarise
 from tests.events.helpers import made_up, same
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from crossdraft.checkpoints.locate import REFERENCE
-from crossdraft.video.read import read_frames
+from crossdraft.video import sample_frames
 from crossdraft_vllm.plugin import register
 from tests.interop.known_answers import install_known
 
@@ -270,7 +270,7 @@ class Hosted:
             extra = {**named, "crossdraft_question": one.question} if drafted else None
             most = DRAWN if temperature else LONGEST
             params = SamplingParams(temperature=temperature, max_tokens=most, extra_args=extra)
-            frames, _ = read_frames(one.video, 8)
+            frames = sample_frames(one.video).frames
             text = f"USER: <video>\n{one.question} ASSISTANT:"
             prompt = {"prompt": text, "multi_modal_data": {"video": frames.numpy()}}
             self.engine.add_request(f"{name}-{number}", prompt, params)

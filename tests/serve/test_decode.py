@@ -63,7 +63,8 @@ def test_images_are_those_that_the_engine_reads_itself(decoder, name, tmp_path):
     found, wanted = asyncio.run(decoder.image(tmp_path / "i", "it")), image_frames(tmp_path / "i")
     assert np.array_equal(found.frames, wanted.frames)
     assert found.notes == tuple(note.replace(str(tmp_path / "i"), "it") for note in wanted.notes)
-    assert asyncio.run(decoder.kind_of(tmp_path / "i", "it")) == "image"
+    kind = "video" if name == "webp animated" else "image"  # of an upload that does not say what it is
+    assert asyncio.run(decoder.kind_of(tmp_path / "i", "it")) == kind
 
 
 @pytest.mark.parametrize("name", BOMBS)

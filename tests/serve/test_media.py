@@ -297,6 +297,7 @@ def sampled(*levels: int) -> str:
     return "data:video/jpeg;base64," + ",".join(base64.b64encode(shot).decode() for shot in shots)
 
 
+@pytest.mark.filterwarnings("ignore:Palette images:UserWarning")  # of transformers' reader
 @pytest.mark.parametrize("name", ["jpeg 4:2:0", "png palette, alpha", "webp animated", "EXIF 6"])
 def test_an_image_is_what_transformers_reads_however_its_base64_is_written(loader, name):
     data = turned("JPEG", 6) if name == "EXIF 6" else FILES[name]()
@@ -309,7 +310,7 @@ def test_an_image_is_what_transformers_reads_however_its_base64_is_written(loade
                 found = media.messages[0]["content"][0]["image"]
                 assert np.array_equal(image_frames(found).frames[0], wanted)
                 where = "messages[0].content[0]"
-                said = (f"{where} is animated; only its first frame is shown. Give a clip (mp4, webm) to show all.",)
+                said = (f"{where} is animated; only its first frame is shown. Give it as a video to show all.",)
                 assert image_frames(found).notes == (said if name == "webp animated" else ())
 
     asyncio.run(run())

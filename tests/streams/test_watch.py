@@ -46,7 +46,7 @@ class Slow:
         self.seconds, self.says, self.meanwhile, self.watch = 0.0, says, {}, None
 
     def __call__(self, request, on_piece):
-        number = int(request.video[0, 0, 0, 0])
+        number = int(request.video.pixels[0, 0, 0, 0])
         self.seconds += 0.25
         on_piece(Piece((1,), "draft", Origin.PROVISIONAL))
         self.seconds += 0.5

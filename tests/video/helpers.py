@@ -1,6 +1,7 @@
 """Frames whose grey level tells their number."""
 
 from collections.abc import Iterable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, cast
 
@@ -8,9 +9,12 @@ import av
 import numpy as np
 from av.audio.stream import AudioStream
 from av.video.stream import VideoStream
+from PIL import Image
 from torch import Tensor
 
+from crossdraft.video import VideoLimits, sample_frames
 from crossdraft.video.inputs import clip_inputs, question_inputs
+from crossdraft.video.limits import DEFAULT_LIMITS
 from crossdraft.video.spec import FrameSpec
 
 FRAMES, HEIGHT, WIDTH, FPS = 24, 64, 96, 24
@@ -28,6 +32,12 @@ def numbers(frames: np.ndarray | Tensor) -> list[int]:
     return [round(float(frame[:, : WIDTH // 4].mean()) / 10) for frame in np.asarray(frames)]
 
 
+def read_frames(path: Path, num_frames: int = 8, limits: VideoLimits = DEFAULT_LIMITS) -> tuple[Tensor, np.ndarray]:
+    """Frames [F, H, W, 3] and times [F] that are sampled."""
+    sample = sample_frames(path, num_frames, limits)
+    return sample.frames, sample.times_s
+
+
 def encode(path: Path, container: str, codec: str, frames: Iterable[np.ndarray], pixels: str | None = None) -> Path:
     """Write with PyAV directly, for the containers and codecs that `write_mp4` does not make."""
     with path.open("w+b") as file, av.open(file, "w", format=container) as out:
@@ -39,6 +49,28 @@ def encode(path: Path, container: str, codec: str, frames: Iterable[np.ndarray],
                 stream.height, stream.width = frame.shape[:2]
             out.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         out.mux(stream.encode(None))
+    return path
+
+
+def timed(path: Path, times_ms: Iterable[int], container: str = "mp4", codec: str = "h264") -> Path:
+    """A clip whose frame i begins at the i-th of these milliseconds."""
+    with path.open("w+b") as file, av.open(file, "w", format=container) as out:
+        stream = cast("VideoStream", out.add_stream(codec, rate=1000))
+        stream.height, stream.width = HEIGHT, WIDTH
+        stream.pix_fmt, stream.time_base = "yuv420p", Fraction(1, 1000)
+        stream.codec_context.time_base = Fraction(1, 1000)
+        for index, time_ms in enumerate(times_ms):
+            frame = av.VideoFrame.from_ndarray(picture(index), format="rgb24")
+            frame.pts, frame.time_base = time_ms, Fraction(1, 1000)
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+    return path
+
+
+def animation(path: Path, durations_ms: list[int], kind: str, height: int = HEIGHT, width: int = WIDTH) -> Path:
+    """An animated WebP (lossless) or GIF of pictures that are shown for so many milliseconds each."""
+    first, *rest = (Image.fromarray(picture(index, height, width)) for index in range(len(durations_ms)))
+    first.save(path, kind, save_all=True, append_images=rest, duration=durations_ms, lossless=True)
     return path
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.video import VideoInfo, VideoLimits, iter_frames, probe, read_frames
-from tests.video.helpers import FPS, FRAMES, HEIGHT, WIDTH, encode, numbers, picture, tone
+from crossdraft.video import VideoInfo, VideoLimits, iter_frames, probe
+from tests.video.helpers import FPS, FRAMES, HEIGHT, WIDTH, encode, numbers, picture, read_frames, tone
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,7 @@ def every_way(data: bytes, path: Path) -> list[Any]:
     return [path, str(path), data, bytearray(data), memoryview(data), address, Image.open(io.BytesIO(data))]
 
 
+@pytest.mark.filterwarnings("ignore:Palette images:UserWarning")  # of transformers' reader
 @pytest.mark.parametrize("name", FILES)
 def test_pixels_are_those_that_transformers_reads(name, tmp_path):
     ways = every_way(FILES[name](), tmp_path / "i")

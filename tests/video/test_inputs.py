@@ -209,6 +209,15 @@ def test_forward_and_generate_take_the_inputs(
             model(**fewer)
 
 
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_families_that_read_times_are_named(kind: str, frames: torch.Tensor) -> None:
+    (text, features), (later, other) = (
+        clip_inputs(CONFIGS[kind](), spec_for(kind), frames, times_s) for times_s in (TIMES_S, 7 * TIMES_S)
+    )
+    same = text == later and all(torch.equal(features[name], other[name]) for name in features)
+    assert FAMILIES[kind].timed == (not same)
+
+
 @pytest.mark.parametrize("kind", LLAVA_COUNTS)
 def test_placeholders_of_the_llavas(kind: str, tokenizer: PreTrainedTokenizerFast, frames: torch.Tensor) -> None:
     config = CONFIGS[kind]()

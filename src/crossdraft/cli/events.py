@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crossdraft.cli.options import AsJson, Force, Format, SensorSize, option_groups, size_of
+from crossdraft.cli.options import AsJson, Force, Format, NoColour, SensorSize, option_groups, size_of
 from crossdraft.cli.outputs import check_outputs
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
     from crossdraft.events import EventLimits, Events, Excerpt
+    from crossdraft.events.summary import Summary
 
 app = typer.Typer(
     help="Look at, convert, draw and simulate event recordings.", no_args_is_help=True, add_completion=False
@@ -29,12 +30,7 @@ class Preset(StrEnum):
     NOISY = "noisy"
 
 
-class Overlap(StrEnum):
-    """Choice of the event that is shown where several share a pixel."""
-
-    LAST = "last"
-    RED = "red"
-
+BARS = " ▁▂▃▄▅▆▇█"
 
 Source = Annotated[Path, typer.Argument(help="Event recording.", show_default=False)]
 
@@ -93,10 +89,10 @@ class SpanOptions(ReadOptions):
 @app.command()
 @option_groups
 def info(source: Source, read: ReadOptions, as_json: AsJson = False) -> None:
-    """Format, sensor, span of time, rates and polarity of a recording."""
+    """Format, sensor, span of time, rate over time, polarity and longest silences of a recording."""
     from crossdraft.cli.reporting import report, track
-    from crossdraft.events.excerpt import summarise
     from crossdraft.events.read import detect_format, iter_events
+    from crossdraft.events.summary import summarise
 
     kind = read.kind or detect_format(source)
     chunks = iter_events(source, format=kind, sensor=size_of(read.sensor), limits=read.limits)
@@ -106,9 +102,20 @@ def info(source: Source, read: ReadOptions, as_json: AsJson = False) -> None:
         f"{source}: {kind}, {summary.width}x{summary.height}",
         f"{summary.events:,} events in {summary.duration_us / 1e6:.6f} s from {summary.start_us} µs: "
         f"{summary.rate_mev_s:.3f} Mev/s, {summary.rate_hz_px:.2f} Hz a pixel, {summary.on_fraction:.1%} ON",
+        *_over_time(summary),
         *summary.notes,
         as_json=as_json,
     )
+
+
+def _over_time(summary: "Summary") -> Iterator[str]:
+    """Lines on a recording's rate over time, and its longest silences."""
+    if summary.duration_us:
+        most = max(summary.steps)
+        bars = "".join(BARS[-(-one * (len(BARS) - 1) // most)] for one in summary.steps)
+        yield f"{bars} up to {most / summary.step_us:.3f} Mev/s, in steps of {summary.step_us / 1e3:g} ms"
+        gaps = ", ".join(f"{us / 1e3:g} ms from {begin / 1e6:.3f} s" for begin, us in summary.silences)
+        yield f"longest silences: {gaps}"
 
 
 @app.command()
@@ -176,44 +183,48 @@ def _write_clip(part: "Excerpt", path: Path, topic: str | None) -> dict[str, Any
 
 @app.command()
 @option_groups
-def render(
+def view(
     source: Source,
-    destination: Annotated[Path, typer.Argument(help="Folder for PNG images, or a name ending in .mp4.")],
     span: SpanOptions,
-    frames: Annotated[int, typer.Option(min=1, help="Images of equal event count, as EventGPT sees them.")] = 5,
-    canvas: Annotated[str, typer.Option(help="sensor, tight (as EventGPT's release) or WxH.")] = "sensor",
-    overlap: Annotated[Overlap, typer.Option(help="Which event covers the others.")] = Overlap.LAST,
-    fps: Annotated[float, typer.Option(help="Film frames a second, for .mp4.")] = 25,
+    out: Annotated[
+        Path | None, typer.Option(help="Write a film (a name in .mp4), or EventGPT's frames (a folder for PNG images).")
+    ] = None,
+    fps: Annotated[float, typer.Option(help="Frames a second, in the terminal and of a film.")] = 25,
+    speed: Annotated[float, typer.Option(help="Seconds of the recording a second: 0.1 is slow motion.")] = 1,
+    frames: Annotated[int, typer.Option(min=1, help="PNG images, of equal event count, as EventGPT sees them.")] = 5,
     force: Force = False,
     as_json: AsJson = False,
+    no_color: NoColour = False,
 ) -> None:
-    """Draw a recording: EventGPT's frames as PNG, or a film of equal-time frames as mp4."""
+    """Play a recording in the terminal, in real time, or write it as a film or as images; Ctrl-C ends it.
+
+    A frame shows its share of the time: ON events red, OFF events blue. Where the output is no terminal, the first few
+    frames are printed.
+    """
     from crossdraft.cli.reporting import track
     from crossdraft.events import eventgpt_frames
     from crossdraft.events.read import gathered
     from crossdraft.events.render import film, write_pngs
     from crossdraft.video import write_mp4
 
-    as_film = destination.suffix.lower() == ".mp4"
-    _check_other(source, destination)
-    if as_film:
-        check_outputs(destination, force=force)
+    if not speed > 0:  # refuses NaN, too
+        raise CrossdraftError(f"--speed is {speed:g}; give seconds of the recording for each second, above 0.")
+    if out is None:
+        from crossdraft.cli.event_view import Console, show
+
+        if as_json:
+            raise CrossdraftError("--json reports on what is written; name it by --out.")
+        show(film(span.refuse_empty(span.chunks(source)), fps / speed), fps, speed, Console(no_color=no_color or None))
+        return
+    _check_other(source, out)
+    chunks, paths = _EventCounter(track(span.refuse_empty(span.chunks(source)), "drawing")), [out]
+    if out.suffix.lower() == ".mp4":
+        check_outputs(out, force=force)
+        write_mp4(out, film(chunks, fps / speed), fps)
     else:
-        _check_folder(destination)
-    chunks = _EventCounter(track(span.chunks(source), "drawing"))
-    if as_film:
-        write_mp4(destination, film(chunks, fps, overlap.value), fps)
-        paths = [destination]
-    else:
-        events = gathered(chunks, source, span.limits)
-        if canvas == "tight":
-            images = eventgpt_frames(events, frames, "tight", overlap.value)
-        else:
-            shape = size_of(None if canvas == "sensor" else canvas)
-            where = "sensor" if shape is None else (shape[1], shape[0])
-            images = eventgpt_frames(events, frames, where, overlap.value)
-        paths = write_pngs(destination, images)
-    _report_file(destination, chunks, {"files": [str(path) for path in paths]}, as_json)
+        _check_folder(out)
+        paths = write_pngs(out, eventgpt_frames(gathered(chunks, source, span.limits), frames))
+    _report_file(out, chunks, {"files": [str(path) for path in paths]}, as_json)
 
 
 @app.command()

@@ -56,8 +56,8 @@ class Request(NamedFields):
 
     Args:
         prompt: the question, plain text.
-        video: path of the clip, uint8 frames [F, H, W, 3], or whatever the target's `prepare` reads; or a list of
-            clips.
+        video: path of the clip, uint8 frames [F, H, W, 3], `video.ClipFrames` (frames with times), or whatever the
+            target's `prepare` reads; or a list of clips.
         events: path of an event recording, of which the drafter reads the end, as long as it was made for; an
             `events.Excerpt` of a recording, to choose another part; or an event stream.
         max_new_tokens: the longest answer, in tokens. `None`: what the checkpoint's generation_config says, else 128;

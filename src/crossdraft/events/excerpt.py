@@ -1,8 +1,8 @@
-"""Parts of a recording: a span, spans in seconds, and the windows that a model reads; and a summary of a recording."""
+"""Parts of a recording: a span, spans in seconds, and the windows that a model reads."""
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from pathlib import Path
@@ -199,50 +199,3 @@ def _share(size: Newest, length: int, windows: int) -> Newest:
     least = -(-size.least // windows)
     most = None if size.most is None else max(size.most // windows, least, 1)
     return Newest(max(us // windows, 1), least, most)
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Figures of a recording.
-
-    Attributes:
-        width, height: size of the sensor.
-        events: number of events.
-        start_us: absolute time of the first event.
-        duration_us: time from the first to the last event.
-        rate_mev_s: million events a second; 0 if there is no duration.
-        rate_hz_px: events a second per pixel.
-        on_fraction: share of ON events.
-        notes: what the reader repaired or left out.
-    """
-
-    width: int
-    height: int
-    events: int
-    start_us: int
-    duration_us: int
-    rate_mev_s: float
-    rate_hz_px: float
-    on_fraction: float
-    notes: tuple[str, ...] = ()
-
-
-def summarise(chunks: Iterable[Events]) -> Summary:
-    """Summarise consecutive chunks of a recording; memory is that of one chunk."""
-    count = on = start = end = 0
-    size: Sensor = (0, 0)
-    notes: dict[str, None] = {}
-    for chunk in chunks:
-        notes |= dict.fromkeys(chunk.notes)
-        size = chunk.width, chunk.height
-        if len(chunk):
-            start = start if count else chunk.t0
-            end = chunk.t0 + chunk.duration_us
-        count += len(chunk)
-        on += int(chunk.p.sum())
-    if not min(size):
-        raise CrossdraftError("There are no events to summarise.")
-    duration = end - start
-    rate = count / duration if duration else 0.0  # per µs, which is Mev/s
-    per_pixel, on_fraction = rate * 1e6 / (size[0] * size[1]), on / max(count, 1)
-    return Summary(*size, count, start, duration, rate, per_pixel, on_fraction, tuple(notes))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events.frames import WHITE, Overlap, eventgpt_frames
+from crossdraft.events.frames import WHITE, eventgpt_frames
 from crossdraft.events.stream import Events, concatenate
 from crossdraft.files import atomic_path
 
@@ -30,7 +30,7 @@ def write_pngs(folder: str | os.PathLike[str], frames: Iterable[NDArray[np.uint8
     return paths
 
 
-def film(chunks: Iterable[Events], fps: float, overlap: Overlap = "last") -> Iterator[NDArray[np.uint8]]:
+def film(chunks: Iterable[Events], fps: float) -> Iterator[NDArray[np.uint8]]:
     """Yield frames of 1/fps seconds of events each, white without events, sides padded to even for video.
 
     Raises:
@@ -40,10 +40,7 @@ def film(chunks: Iterable[Events], fps: float, overlap: Overlap = "last") -> Ite
     if not 0.001 <= fps <= 1000:
         raise CrossdraftError(f"fps is {fps:g}; give a rate of 0.001 to 1000 frames per second.")
     for part in spans(_short_enough(chunks, fps), 1e6 / fps):
-        if len(part):
-            frame = eventgpt_frames(part, 1, overlap=overlap)[0]
-        else:
-            frame = np.full((part.height, part.width, 3), WHITE, np.uint8)
+        frame = eventgpt_frames(part, 1)[0] if len(part) else np.full((part.height, part.width, 3), WHITE, np.uint8)
         yield np.pad(frame, ((0, frame.shape[0] % 2), (0, frame.shape[1] % 2), (0, 0)), constant_values=WHITE)
 
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import LifoQueue
 from typing import Any
@@ -111,7 +111,7 @@ class MediaDecoder:
     async def stills(self, paths: list[Path], name: str) -> DecodedVideo:
         """Decode frames that the client has sampled, an image each; errors as `clip`."""
         header, arrays = await self._run({"kind": "stills", "paths": [str(path) for path in paths]}, name, *paths)
-        return DecodedVideo(_frames(header, arrays, name))
+        return DecodedVideo(replace(_frames(header, arrays, name), timed=False))
 
     async def events(self, part: Excerpt, most: int, into: Path, name: str) -> EventColumns:
         """Decode the events of a recording to a file; if a part has too many events, only the newest.

@@ -36,7 +36,7 @@ def main(descriptor: str, memory: str, seconds: str) -> int:
 
     import crossdraft.events.hdf5
     import crossdraft.video.read  # noqa: F401
-    from crossdraft.video.image import pillow
+    from crossdraft.messages import pillow
 
     pillow()
     with Path(os.devnull).open("wb") as nowhere:  # libraries' messages about a client's bytes are not read
@@ -71,13 +71,10 @@ def answer(job: dict[str, Any]) -> tuple[dict[str, Any], list[np.ndarray]]:
 def _done(job: dict[str, Any]) -> tuple[dict[str, Any], list[np.ndarray]]:  # noqa: PLR0911 - one a kind
     match job["kind"]:
         case "clip":
-            from crossdraft.video.clip import FrameSampling
-            from crossdraft.video.container import probe
+            from crossdraft.video.clip import FrameSampling, count_frames
             from crossdraft.video.read import sample_arrays
 
-            sampling, path = FrameSampling(**job["sampling"]), job["path"]
-            count = sampling.num_frames if sampling.num_frames is not None else sampling.count(path, probe(path))
-            found = sample_arrays(path, count)
+            found = sample_arrays(job["path"], count_frames(job["path"], FrameSampling(**job["sampling"])))
             more = [] if found.indices is None else [found.indices]
             return {"seconds": found.seconds, "notes": found.notes}, [found.pixels, found.times_s, *more]
         case "grid":
@@ -140,13 +137,11 @@ def _kind(path: str) -> str:
     from crossdraft.video.image import HEAD, image_format
 
     with Path(path).open("rb") as file:
-        if image_format(file.read(HEAD)) is not None:
-            return "image"
-        file.seek(0)
         try:
-            sniff(file, Path(path))
+            sniff(file, Path(path))  # first, as an animation is an image, too
         except CrossdraftError:
-            return "event"
+            file.seek(0)
+            return "event" if image_format(file.read(HEAD)) is None else "image"
         return "video"
 
 

@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+import torch
+
 from crossdraft.engine.request import Answer, Origin, Piece, Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.streams.summary import WatchSummary
 from crossdraft.streams.windows import StreamWindow
 from crossdraft.video.clip import DEFAULT_FRAMES
+from crossdraft.video.clip_frames import ClipFrames
 from crossdraft.video.container import VideoInfo
 from crossdraft.video_prompt import video_prompt
 
@@ -252,7 +256,8 @@ class Watch:
             first_at = self._now() if first_at is None else first_at
             on_piece(window, index, piece)
 
-        answer = self._ask(replace(question, video=window.frames, events=window.events), on_final)
+        shown = ClipFrames(torch.from_numpy(window.frames), np.array(window.times_s) - window.times_s[0])
+        answer = self._ask(replace(question, video=shown, events=window.events), on_final)
         done_at = self._now()
         first_s = (done_at if first_at is None else first_at) - window.due_at
         found = QuestionAnswer(question.question, answer, first_s, done_at - window.due_at, self._said.get(index))

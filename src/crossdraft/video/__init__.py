@@ -11,23 +11,14 @@ if TYPE_CHECKING:
     from crossdraft.video.clip_frames import ClipFrames
     from crossdraft.video.container import VideoInfo, probe
     from crossdraft.video.limits import VideoLimits
-    from crossdraft.video.read import iter_frames, read_frames, sample_frames
+    from crossdraft.video.read import iter_frames, sample_frames
     from crossdraft.video.write import write_mp4
 
-__all__ = [
-    "ClipFrames",
-    "VideoInfo",
-    "VideoLimits",
-    "iter_frames",
-    "probe",
-    "read_frames",
-    "sample_frames",
-    "write_mp4",
-]
+__all__ = ["ClipFrames", "VideoInfo", "VideoLimits", "iter_frames", "probe", "sample_frames", "write_mp4"]
 
 _HOME = {
     "ClipFrames": "clip_frames", "VideoInfo": "container", "VideoLimits": "limits", "iter_frames": "read",
-    "probe": "container", "read_frames": "read", "sample_frames": "read", "write_mp4": "write",
+    "probe": "container", "sample_frames": "read", "write_mp4": "write",
 }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ MAX_FRAMES = 768  # largest number by a rate: the most that Qwen's video process
 
 @dataclass(frozen=True, slots=True)
 class FrameSampling:
-    """The number of frames of a clip that a model reads, spread evenly, first and last included.
+    """The number of frames of a clip that a model reads, at evenly spaced times, first and last included.
 
     Args:
         num_frames: number of frames. Overrides `fps`.
@@ -106,12 +106,12 @@ def read_clip(video: Any, sampling: FrameSampling) -> "ClipFrames":
     """Read the frames of a clip, with their times and with notes on damage.
 
     Args:
-        video: the path of a video file; a `DecodedClip`; or uint8 RGB frames [F, H, W, 3], or PIL images in a list,
-            all of which are used unchanged.
+        video: the path of a video file; a `DecodedClip`; or `ClipFrames`, uint8 RGB frames [F, H, W, 3], or PIL images
+            in a list, all of which are used unchanged.
         sampling: sampling of a file.
 
     Returns:
-        See `ClipFrames`; the times of given frames are their numbers.
+        See `ClipFrames`; the times of frames given without times are their numbers.
 
     Raises:
         CrossdraftError: `video` is of another kind, or as `sample_frames`.
@@ -120,6 +120,10 @@ def read_clip(video: Any, sampling: FrameSampling) -> "ClipFrames":
         raise CrossdraftError("The request has no video; give the path of a clip.")
     if isinstance(video, DecodedClip):
         return video.frames
+    from crossdraft.video.clip_frames import ClipFrames, given_pixels
+
+    if isinstance(video, ClipFrames):
+        return video
     video = portable(video)
     if isinstance(video, str | os.PathLike):
         return _read_file(os.fspath(video), sampling)
@@ -128,12 +132,10 @@ def read_clip(video: Any, sampling: FrameSampling) -> "ClipFrames":
             f"The request's video is a {type(video).__name__}; write it to a file and give the path, or give decoded "
             "frames (uint8 [F, H, W, 3])."
         )
-    from crossdraft.video.clip_frames import ClipFrames, given_pixels
-
     frames = given_pixels(
         video, 4, "The request's video", "the path of a clip, or decoded frames (uint8 RGB [F, H, W, 3])"
     )
-    return ClipFrames(frames, np.arange(len(frames), dtype=np.float64))
+    return ClipFrames(frames, np.arange(len(frames), dtype=np.float64), timed=False)
 
 
 def count_frames(video: Any, sampling: FrameSampling) -> int:

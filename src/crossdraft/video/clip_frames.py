@@ -12,21 +12,29 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+UNTIMED = (
+    "The clip's frames came without times, so the model reads them as one a second; give a file, or their times "
+    "(crossdraft.video.ClipFrames)."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ClipFrames:
-    """Frames taken evenly from a clip.
+    """Frames taken from a clip at evenly spaced times; or given ones.
 
     Args:
         pixels: uint8 RGB [U, H, W, 3], each frame once.
         times_s: float64 [F], seconds since the first frame of the clip.
         notes: notes for the user: one sentence if many frames could not be read.
         indices: [F] indices into `pixels`, if frames repeat, as in a clip shorter than F; `None` = each once, in order.
+        timed: false if frames were given without times, and `times_s` are their numbers.
     """
 
     pixels: "Tensor"
     times_s: np.ndarray
     notes: tuple[str, ...] = ()
     indices: "Tensor | None" = None
+    timed: bool = True
 
     def __len__(self) -> int:
         """F, the number of requested frames."""

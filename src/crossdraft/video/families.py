@@ -72,6 +72,7 @@ class Family:
         token_types: name of the input that marks visual tokens, and their number in it; text is 0, an image 1.
         clip_budget: true if a budget of pixels is for the whole clip, not for a frame.
         clips_dim: dimension along which the pixels of several clips, or images, are joined.
+        timed: true if the model reads the times of a clip's frames, in its text or its inputs.
     """
 
     placeholder: str
@@ -87,6 +88,7 @@ class Family:
     token_types: tuple[str, int] | None = None
     clip_budget: bool = False
     clips_dim: int = 0
+    timed: bool = False
 
 
 VIDEO_TYPES = ("mm_token_type_ids", 2)
@@ -291,6 +293,7 @@ def _qwen3() -> Family:
         chat=_QWEN3_CHAT,
         still=stills.QWEN3,
         clip_budget=True,
+        timed=True,
     )
 
 
@@ -307,6 +310,7 @@ def _glm(text: Callable[[Any, np.ndarray], str]) -> Family:
         chat=_GLM_CHAT,
         still=stills.GLM,
         clip_budget=True,
+        timed=True,
     )
 
 
@@ -353,6 +357,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             token_types=VIDEO_TYPES,
             chat=_QWEN_CHAT,
             still=stills.QWEN2,
+            timed=True,
         ),
         "qwen3_vl": _qwen3(),
         "qwen3_vl_moe": _qwen3(),
@@ -383,6 +388,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             chat=_SMOLVLM_CHAT,
             still=stills.SMOLVLM,
             clips_dim=1,
+            timed=True,
         ),
         "gemma3": Family(
             placeholder="<image_soft_token>",

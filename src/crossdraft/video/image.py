@@ -6,7 +6,6 @@ gets no file name, and tries only the format that the first bytes show.
 
 import os
 import re
-from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,17 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.messages import portable, rgb_pixels
+from crossdraft.messages import pillow, portable, rgb_pixels
 from crossdraft.video.clip_frames import ClipFrames, given_pixels
 from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from PIL.Image import Image
 
 FORMATS = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG", b"RIFF": "WEBP", b"BM": "BMP"}  # by first bytes
-READERS = [f"{name}ImagePlugin" for name in ("Png", "Jpeg", "WebP", "Bmp", "Tiff")]  # Tiff reads EXIF
 HEAD = 12  # bytes that show a format
 BYTES_PER_PIXEL = 4  # limit of a file's bytes per allowed pixel: 268 MB
 # The head of a JPEG scan of one to four components. Each scan of 20 bytes goes over all pixels again; the usual
@@ -106,7 +102,7 @@ def _check_format(head: bytes, name: str) -> str:
     """Format of a file by its first bytes; raises CrossdraftError if it is not supported."""
     kind = image_format(head)
     if kind is None:
-        raise CrossdraftError(f"{name} is not an image we read; give a PNG, JPEG, WebP or BMP file.")
+        raise CrossdraftError(f"{name} is not an image we read; give a PNG, JPEG, WebP or BMP file, a GIF as a video.")
     return kind
 
 
@@ -114,20 +110,6 @@ def image_format(head: bytes) -> str | None:
     """Pillow's name for the format of a file that begins with `head`, `HEAD` bytes; `None` = not supported."""
     found = next((kind for first, kind in FORMATS.items() if head.startswith(first)), None)
     return None if found == "WEBP" and head[8:12] != b"WEBP" else found
-
-
-def pillow() -> "ModuleType":
-    """Import `PIL.Image`, with the supported formats.
-
-    Raises:
-        CrossdraftError: Pillow is not installed.
-    """
-    try:
-        for name in (*READERS, "ImageOps"):
-            import_module(f"PIL.{name}")
-        return import_module("PIL.Image")
-    except ImportError as error:
-        raise CrossdraftError("Images are read by Pillow; install it with `pip install pillow`.") from error
 
 
 def _decoded(data: bytes, name: str, limits: VideoLimits) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -169,7 +151,7 @@ def _notes(image: "Image", name: str) -> list[str]:
     """Notes on parts of an opened file that are not shown."""
     found: list[str] = []
     if image.format != "MPO" and getattr(image, "is_animated", False):  # a JPEG's other pictures are no animation
-        found.append(f"{name} is animated; only its first frame is shown. Give a clip (mp4, webm) to show all.")
+        found.append(f"{name} is animated; only its first frame is shown. Give it as a video to show all.")
     if image.mode.startswith(DEEP):
         found.append(
             f"{name} is grey of more than 8 bits, whose values above 255 are shown as white, as the models' own "

@@ -1,30 +1,27 @@
-"""Reading frames of a video: all of them as a stream, or some spread evenly over the clip.
+"""Reading frames of a video: all of them as a stream, or some at evenly spaced times.
 
 The header is not trusted: frames, pixels and seconds are counted while decoding, and a clip whose header states a wrong
-length is decoded a second time with the counted length.
+length is decoded a second time with the counted times.
 """
 
 import logging
 import os
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.video.clip_frames import ClipFrames
-from crossdraft.video.container import LIBRARY_ERRORS, claims, is_small, opened
+from crossdraft.video.container import opened
 from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
+from crossdraft.video.upright import Upright
 
 if TYPE_CHECKING:
     from av import VideoFrame
-    from av.container import InputContainer
-    from av.video.stream import VideoStream
-    from torch import Tensor
 
 log = logging.getLogger(__name__)
 
@@ -32,23 +29,13 @@ REORDERED = 8  # frames by which time stamps may be out of order
 MIN_GAP_S = 1.5e-6  # least gap between frames, so that they differ in whole µs, too
 
 
-def read_frames(
-    path: str | os.PathLike[str], num_frames: int = 8, limits: VideoLimits = DEFAULT_LIMITS
-) -> tuple["Tensor", np.ndarray]:
-    """Frames and times of `sample_frames`; its notes are logged as warnings."""
-    sample = sample_frames(path, num_frames, limits)
-    for note in sample.notes:
-        log.warning(note)
-    return sample.frames, sample.times_s
-
-
 def sample_frames(
     path: str | os.PathLike[str], num_frames: int = 8, limits: VideoLimits = DEFAULT_LIMITS
 ) -> ClipFrames:
-    """Sample frames evenly, first and last included: numbers `linspace(0, N - 1, num_frames)`, rounded down.
+    """Sample frames at evenly spaced times, first and last included; see `frame_numbers`.
 
-    N is the number of frames that can be decoded; if the header counts many more, a note says so. A clip shorter than
-    `num_frames` repeats frames, each of which is held once. Frames come as stored: a rotation in the header is ignored.
+    They are upright and in square pixels (`Upright`), which a note says, as it says if the header counts many more
+    frames than can be decoded. A clip shorter than `num_frames` repeats frames, each of which is held once.
 
     Raises:
         CrossdraftError: missing, empty, not a video, beyond a limit, or no frame can be decoded.
@@ -80,18 +67,46 @@ def sample_arrays(
     """Sample frames as `sample_frames` does, as arrays."""
     if not 1 <= num_frames <= limits.frames:
         raise CrossdraftError(f"num_frames is {num_frames}; ask for 1 to {limits.frames} frames.")
-    kept, count, claimed, seconds = _sample(path, num_frames, None, limits)
-    notes = _damage(path, count, claimed)
-    wanted = _even_indices(count, num_frames)
+    kept = _sample(path, num_frames, None, limits)
+    wanted = frame_numbers(kept.times_s, num_frames)
+    notes = _damage(path, len(kept.times_s), kept.counted)
     if not kept.indices.keys() >= set(wanted):  # the header was wrong, but now the frames are counted
+        times_s = kept.times_s
         del kept  # before the same amount is held again
-        kept, again, *_ = _sample(path, num_frames, count, limits)
-        if again != count:
+        kept = _sample(path, num_frames, times_s, limits)
+        if kept.times_s != times_s:
             raise CrossdraftError(f"{path} changed while it was being read; wait until it is written.")
     indices = np.array([kept.indices[number] for number in wanted], dtype=np.int64)
-    once = np.array_equal(indices, np.arange(len(kept.times_s)))
-    times_s = np.array(kept.times_s, dtype=np.float64)[indices]
-    return FrameArrays(kept.pixels[: len(kept.times_s)], times_s, notes, None if once else indices, seconds)
+    once = np.array_equal(indices, np.arange(len(kept.indices)))
+    times_s = np.array(kept.times_s, dtype=np.float64)[wanted]
+    pixels, notes = kept.pixels[: len(kept.indices)], (*notes, *kept.notes)
+    return FrameArrays(pixels, times_s, notes, None if once else indices, kept.seconds)
+
+
+def frame_numbers(times_s: "Sequence[float] | np.ndarray", num_frames: int) -> list[int]:
+    """Choose frames at evenly spaced times, from the first frame's to the last frame's.
+
+    Of each time it is the frame that a player shows then: the last one that begins at or before it. At a constant rate
+    frame i of N begins at i / (N - 1) of the clip, so these are the numbers `linspace(0, N - 1, num_frames)`, rounded
+    down. They are taken so wherever no frame is off by more than half a mean gap, as containers round times.
+
+    >>> frame_numbers([0, 1, 2, 3, 4, 5, 6], 3), frame_numbers([0, 0.1, 0.2, 0.3, 2, 4], 3)
+    ([0, 3, 6], [0, 4, 5])
+
+    Args:
+        times_s: [N] seconds since the first frame at which frames begin, rising.
+        num_frames: number of frames.
+
+    Returns:
+        Their numbers, rising; a frame that is shown at two of the times comes twice.
+    """
+    if not len(times_s):
+        return []
+    last, end_s = len(times_s) - 1, times_s[-1]
+    gap_s = end_s / max(last, 1)
+    if np.abs(np.asarray(times_s) - gap_s * np.arange(last + 1)).max() <= gap_s / 2:
+        return np.linspace(0, last, num_frames, dtype=int).tolist()
+    return (np.searchsorted(times_s, np.linspace(0, end_s, num_frames) + MIN_GAP_S / 2, "right") - 1).tolist()
 
 
 def iter_frames(
@@ -100,60 +115,54 @@ def iter_frames(
     """Stream a clip: (seconds since the first frame, uint8 RGB [H, W, 3]), times strictly increasing.
 
     Raises:
-        CrossdraftError: as `read_frames`; a limit may be reached after frames have been yielded.
+        CrossdraftError: as `sample_frames`; a limit may be reached after frames have been yielded.
     """
-    with opened(path, limits) as (container, stream):
-        info, count = claims(path, container, stream, limits), 0
-        for time_s, frame in _timed(path, _decoded(container, stream, limits), info.fps, limits):
-            yield time_s, _rgb(path, count, frame)
+    with opened(path, limits) as clip:
+        upright, count = None, 0
+        for time_s, frame in _timed(path, clip.frames, clip.info.fps, limits):
+            if upright is None:
+                upright = Upright.of(path, frame, clip.aspect, limits)
+                for note in upright.notes:
+                    log.warning(note)
+            yield time_s, np.ascontiguousarray(upright.rgb(path, count, frame))
             count += 1
-        for note in _damage(path, count, stream.frames):
+        for note in _damage(path, count, clip.counted):
             log.warning(note)
-
-
-def _even_indices(count: int, num_frames: int) -> list[int]:
-    return np.linspace(0, count - 1, num_frames, dtype=int).tolist() if count > 0 else []
 
 
 @dataclass(slots=True)
 class _Kept:
-    """Frames of a clip in one array [n, H, W, 3], as far as they have come; `indices` by number in the clip."""
+    """Frames of a clip in one array [n, H, W, 3], as far as they have come; `indices` by number in the clip.
 
+    `times_s` are those of all frames of the clip; `counted` and `seconds` are the header's.
+    """
+
+    counted: int
+    seconds: float
     pixels: np.ndarray = field(default_factory=lambda: np.empty((0, 1, 1, 3), np.uint8))
     times_s: list[float] = field(default_factory=list)
     indices: dict[int, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
-def _sample(
-    path: str | os.PathLike[str], num_frames: int, total: int | None, limits: VideoLimits
-) -> tuple[_Kept, int, int, float]:
-    """Decode the whole clip; keep the frames wanted if it has `total`.
-
-    `total=None` uses the header's number. Also returns the number of frames, and the header's number and seconds.
-    """
-    kept, count = _Kept(), 0
-    with opened(path, limits) as (container, stream):
-        info = claims(path, container, stream, limits)
-        keep = set(_even_indices(total or info.frames, num_frames))
-        for time_s, frame in _timed(path, _decoded(container, stream, limits), info.fps, limits):
-            if count in keep:
-                if not kept.indices:
-                    limits.check_held(path, len(keep), frame.width, frame.height)
-                    kept.pixels = np.empty((len(keep), frame.height, frame.width, 3), np.uint8)
-                kept.indices[count] = len(kept.times_s)
-                kept.pixels[kept.indices[count]] = _rgb(path, count, frame)
-                kept.times_s.append(time_s)
-            count += 1
-        return kept, count, stream.frames, info.seconds
-
-
-def _rgb(path: object, index: int, frame: "VideoFrame") -> np.ndarray:
-    try:
-        return frame.to_ndarray(format="rgb24", threads=1 if is_small(frame) else 0)
-    except LIBRARY_ERRORS:
-        raise CrossdraftError(
-            f"Frame {index} of {path} has colours that FFmpeg cannot turn into RGB; re-encode it as yuv420p, bt709."
-        ) from None
+def _sample(path: str | os.PathLike[str], num_frames: int, times_s: list[float] | None, limits: VideoLimits) -> _Kept:
+    """Decode the whole clip; keep the frames wanted if its times are `times_s`, `None` = as expected."""
+    with opened(path, limits) as clip:
+        kept, upright = _Kept(clip.counted, clip.info.seconds), None
+        keep = set(frame_numbers(clip.expected_times() if times_s is None else times_s, num_frames))
+        for time_s, frame in _timed(path, clip.frames, clip.info.fps, limits):
+            count = len(kept.times_s)
+            kept.times_s.append(time_s)
+            if count not in keep:
+                continue
+            if upright is None:
+                upright = Upright.of(path, frame, clip.aspect, limits)
+                limits.check_held(path, len(keep), upright.width, upright.height)
+                kept.pixels = np.empty((len(keep), upright.height, upright.width, 3), np.uint8)
+                kept.notes = upright.notes
+            kept.pixels[len(kept.indices)] = upright.rgb(path, count, frame)
+            kept.indices[count] = len(kept.indices)
+        return kept
 
 
 def _damage(path: object, count: int, claimed: int) -> tuple[str, ...]:
@@ -201,22 +210,3 @@ def _in_stamp_order(frames: Iterable["VideoFrame"], fps: float) -> Iterator[tupl
             yield heappop(stamps), held.popleft()
     while held:
         yield heappop(stamps), held.popleft()
-
-
-def _decoded(container: "InputContainer", stream: "VideoStream", limits: VideoLimits) -> Iterator["VideoFrame"]:
-    """Yield frames that can be decoded, skipping damaged packets, until the file cannot be read further."""
-    # A frame has at most two packets (fields); a forged index may list endless ones that never decode.
-    packets = islice(container.demux(stream), 2 * limits.frames + 2)
-    while True:
-        try:
-            packet = next(packets, None)
-        except LIBRARY_ERRORS:
-            packet = None
-        try:
-            # The demuxer ends with an empty packet, which flushes the decoder; so does None, if it broke off.
-            frames = stream.codec_context.decode(packet)
-        except LIBRARY_ERRORS:
-            frames = []
-        yield from frames
-        if packet is None:
-            return

@@ -37,7 +37,7 @@ from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, read_events
 from crossdraft.load import load_target
-from crossdraft.video.read import read_frames
+from crossdraft.video import sample_frames
 from tests.engine.late_target import wait_for
 from tests.engine.runner.numbered import NumberedRunner
 from tests.support import failing
@@ -398,7 +398,7 @@ def test_a_long_prefill_does_not_make_a_drafter_hang(process, runner, requests):
 
 
 def test_tensors_in_a_request_stay_behind(target, runner, requests, alone):
-    frames, _ = read_frames(requests[0].video, 8)
+    frames = sample_frames(requests[0].video).frames
     decoding = DecodeLoop(target, runner, adaptive=False)
     answer = decoding.generate([replace(requests[0], video=frames)])[0]
     assert answer.other_notes == ()

@@ -6,7 +6,7 @@ from transformers import AutoTokenizer, CLIPImageProcessorPil, CLIPProcessor, Vi
 
 import crossdraft as cd
 from crossdraft.integrations.huggingface import FOLDER
-from crossdraft.video.read import read_frames
+from crossdraft.video import sample_frames
 from tests.video.helpers import model_inputs
 
 LONGEST = 24
@@ -24,7 +24,8 @@ def processor(pair):
 
 @pytest.fixture(scope="module")
 def inputs(model, processor, clip):
-    frames, times = read_frames(str(clip.video), 8)
+    sample = sample_frames(str(clip.video), 8)
+    frames, times = sample.frames, sample.times_s
     return model_inputs(model.config, processor.tokenizer, None, frames, times, "what is the car doing?")
 
 

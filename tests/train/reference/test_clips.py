@@ -9,7 +9,7 @@ import torch
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import eventgpt_frames
-from crossdraft.video import read_frames
+from crossdraft.video import sample_frames
 from crossdraft.video.preprocess import preprocess
 from crossdraft.video.spec import FrameSpec
 from crossdraft_lab import scenes
@@ -67,7 +67,8 @@ def test_a_chunk_that_never_appears_is_an_error(cache: ClipCache) -> None:
 def test_a_cached_clip_is_what_the_target_sees_of_the_mp4(tmp_path: Path) -> None:
     """Up to the codec: the same eight moments, the same resize."""
     clip = scenes.write_clip(scenes.make_scene(11), tmp_path)
-    frames, times = read_frames(clip.video, 8)
+    sample = sample_frames(clip.video, 8)
+    frames, times = sample.frames, sample.times_s
     np.testing.assert_allclose(times, sample_times(8), atol=1e-3)
     pixels = preprocess(frames, FrameSpec(size=112, crop=(112, 112)))
     cached = to_pixels(torch.from_numpy(render_rgb(11, ClipCache(tmp_path)))[None])[0]
