@@ -143,16 +143,14 @@ def test_vectors_of_evt3_and_some_that_are_cut_short():
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-def test_both_orders_of_evt21(tmp_path, legacy):
-    words = [high2(3) << 32, event2(5, 32, 9, 1) << 32 | 0x8000_0005, event2(6, 0, 1) << 32 | 2]
-    lines = LINES["2.1"].replace(b"=1280", b"=1280;endianness=legacy" if legacy else b"=1280;endianness=little")
+@pytest.mark.parametrize("said", [True, False])
+def test_both_orders_of_evt21_whether_the_header_says_which_or_not(tmp_path, legacy, said):
+    words = [high2(3) << 32, event2(5, 32, 9, 1) << 32 | 0xC000_0001, event2(6, 0, 1) << 32 | 2]
+    order = (b";endianness=legacy" if legacy else b";endianness=little") if said else b""
+    lines = LINES["2.1"].replace(b"=1280", b"=1280" + order)
     (tmp_path / "a.raw").write_bytes(lines + (swapped(words) if legacy else data_of("2.1", words)))
-    assert rows_of(read_events(tmp_path / "a.raw")) == [
-        (197, 32, 9, 1),
-        (197, 34, 9, 1),
-        (197, 63, 9, 1),
-        (198, 1, 1, 0),
-    ]
+    found = rows_of(read_events(tmp_path / "a.raw"))
+    assert found == [(197, 32, 9, 1), (197, 62, 9, 1), (197, 63, 9, 1), (198, 1, 1, 0)]
 
 
 def test_other_words_are_passed_over_and_undefined_ones_are_noted():

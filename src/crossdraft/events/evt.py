@@ -38,14 +38,14 @@ class EvtHeader:
     """The lines in front of a RAW stream's words, `size` bytes.
 
     `version` is `2`, `2.1` or `3`; `sensor` is (width, height) or not named; `start_us` is added to every time; if
-    `legacy`, the halves of EVT2.1's words are swapped, as the IMX636 sends them.
+    `legacy`, the halves of EVT2.1's words are swapped, as the IMX636 sends them (`None` = not said).
     """
 
     version: str
     sensor: Sensor | None = None
     size: int = 0
     start_us: int = 0
-    legacy: bool = False
+    legacy: bool | None = None
 
 
 def evt_header(data: bytes, source: object) -> EvtHeader:
@@ -61,19 +61,17 @@ def evt_header(data: bytes, source: object) -> EvtHeader:
     said = {name.lower(): value for name, value in _LINE.findall(data[:size].decode("latin1"))}
     encoding, *options = said.get("format", f"EVT{said['evt']}" if "evt" in said else "").split(";")
     said |= dict(option.lower().split("=", 1) for option in options if "=" in option)
-    if not encoding:
-        raise CrossdraftError(
-            f"{source} does not begin with a header that says its encoding (% evt 3.0 or % format EVT3), so its events "
-            "cannot be told; copy the whole file again."
-        )
     version = VERSIONS.get(encoding.upper().removeprefix("EVT"))
     if version is None:
-        raise CrossdraftError(f"{source} is {encoding:.40}, which is not read; export it as EVT2, EVT2.1 or EVT3.")
+        why = "does not begin with a header that says its encoding (% evt 3.0 or % format EVT3)"
+        why = f"is {encoding:.40}, which is not read" if encoding else why
+        raise CrossdraftError(f"{source} {why}; copy the whole file again, or export it as EVT2, EVT2.1 or EVT3.")
     sides = re.fullmatch(r"(\d{1,5})x(\d{1,5})", said.get("geometry", f"{said.get('width')}x{said.get('height')}"))
     start = re.fullmatch(r"-?\d{1,18}", said.get("t0", ""))
     known = (size for part, size in CAMERAS.items() if part in said.get("plugin_name", ""))
     sensor = (int(sides[1]), int(sides[2])) if sides else next(known, None)
-    return EvtHeader(version, sensor, size, int(start[0]) if start else 0, said.get("endianness") == "legacy")
+    order = said["endianness"] == "legacy" if "endianness" in said else None
+    return EvtHeader(version, sensor, size, int(start[0]) if start else 0, order)
 
 
 class EvtDecoder:
@@ -94,8 +92,8 @@ class EvtDecoder:
     def __init__(self, header: EvtHeader, sensor: Sensor | None = None, source: object = "the stream") -> None:
         self.header, self._source, named = header, source, sensor or header.sensor
         self.width, self.height = named or FALLBACK_SENSOR
-        heads = {"2": None, "2.1": 0 if header.legacy else 1}
-        self.words = Evt2Words(heads[header.version]) if header.version in heads else Evt3Words()
+        pairs = header.version == "2.1"
+        self.words = Evt3Words() if header.version == "3" else Evt2Words(pairs=pairs, legacy=header.legacy)
         self.count, self.rest = 0, b""
         self._held, self._unsorted = list[Found](), False
         self._newest = self._given = -LAST_US  # latest time of all events, and of those that were given away

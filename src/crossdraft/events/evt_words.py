@@ -63,12 +63,13 @@ class Evt2Words:
     """EVT2, words of 32 bits; or EVT2.1, pairs of such a word and a mask of pixels.
 
     Args:
-        head: half of a pair that is the word: 1, or 0 in the IMX636's "legacy" order; `None` = there are no pairs.
+        pairs: true for EVT2.1.
+        legacy: true if the word comes first, as from an IMX636, false if the mask does; `None` = as the first show.
     """
 
-    def __init__(self, head: int | None = None) -> None:
+    def __init__(self, *, pairs: bool = False, legacy: bool | None = None) -> None:
         self.clock, self.dropped, self.undefined = HighClock(28, 6), 0, 0
-        self.size, self._head = 4 if head is None else 8, head
+        self.size, self._legacy = 8 if pairs else 4, legacy
 
     def decode(self, data: memoryview) -> Found:
         words, masks = self._parts(data)
@@ -100,8 +101,13 @@ class Evt2Words:
 
     def _parts(self, data: memoryview) -> tuple[NDArray[np.uint32], NDArray[np.uint32] | None]:
         """Words, and the masks of pixels of pairs."""
-        words, head = np.frombuffer(data, "<u4"), self._head
-        return (words, None) if head is None else (words[head::2].copy(), words[1 - head :: 2].copy())
+        words = np.frombuffer(data, "<u4")
+        if self.size == 4:
+            return words, None
+        if self._legacy is None and len(words):  # bits of a mask now and then look like a kind that there is not
+            first, second = (int(np.isin(words[half:8192:2] >> 28, (0, 1, 8, 10, 14, 15)).sum()) for half in (0, 1))
+            self._legacy = first > second
+        return words[not self._legacy :: 2].copy(), words[bool(self._legacy) :: 2].copy()
 
 
 class Evt3Words:
