@@ -10,16 +10,19 @@ three bytes of nothing. A failure leaves its reason in the last line of standard
 
 import importlib
 import os
+import resource
 import socket
 import struct
 import sys
 import time
 
 PAUSE_S = 0.002  # between two looks: a sender collects for 10 ms or so
+MOST_BYTES = 1 << 32  # of address space, whatever is sent
 
 
 def main(kind: str, *place: str) -> int:
     """Read until the sender ends, or whoever reads us is gone."""
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     try:
         io = importlib.import_module("dv_processing").io
         if kind == "dv":

@@ -18,7 +18,7 @@ MARGIN_S = 1.0  # held beyond a window's length, for windows that are late
 
 
 class LiveEvents:
-    """Events of a live source, the newest `keep_s` seconds of them; a source of a stream's events.
+    """Events of a live source, the newest `keep_s` seconds of them; its `reader` is to be started and closed.
 
     **Clock.** The stream's second 0 is a moment here (`align`). What the camera's clock showed at that moment is
     measured at the start, by arrival (`ArrivalClock`); or it is given, by `offset_s`: what the camera's clock shows at
@@ -26,15 +26,11 @@ class LiveEvents:
     measured anew.
 
     Args:
-        name: the source, for messages.
+        name, once, signal_timeout_s, now: as `LiveReader`.
         read: yields chunks, see `LiveReader`; an empty one says that the camera is there and sees nothing.
         keep_s: the length of a window.
         offset_s: see above; `None` = measured.
-        once, signal_timeout_s, now: as `LiveReader`.
         most: events that are held at most; the oldest give way, and are counted.
-
-    Attributes:
-        reader: to be started and closed; it says how the source stands.
     """
 
     def __init__(

@@ -22,15 +22,13 @@ MOST_NOTES = 16
 
 @dataclass(frozen=True, slots=True)
 class LiveStatus:
-    """The state of a live source.
+    """The state of a live source: the chunks or frames that it `received`, and sentences on what happened.
 
     Args:
         state: "waiting" until something came; "no signal" once nothing came for the time-out; "ended": for good.
         age_s: seconds since something came; `None` = nothing did.
-        received: chunks of events, or frames.
         dropped: frames, or events, that gave way to newer ones before they were taken.
         reconnects: times that it came back after its connection was lost.
-        notes: sentences on what happened, the newest `MOST_NOTES`.
     """
 
     state: Literal["waiting", "live", "no signal", "ended"]
@@ -46,7 +44,7 @@ class LiveStatus:
 
 
 class LiveReader(Generic[T]):
-    """Reads a source in a thread of its own until it is closed.
+    """Reads a source in a thread of its own, which notes what happens.
 
     A source that is lost (its connection ends, it fails, or it sends what is refused) is connected to anew, after a
     delay of 0.25 s that doubles up to 5 s until something comes.
@@ -54,13 +52,11 @@ class LiveReader(Generic[T]):
     Args:
         name: the source, for messages.
         read: connects, and yields items as they come; `None` at least each `POLL_S` while nothing comes. It returns at
-            the end of the connection, and raises a CrossdraftError or OSError where it fails.
-        take: takes each item and the moment of its arrival, in the thread; what it refuses (CrossdraftError) ends the
-            connection.
+            the end of the connection, and raises an error where it fails.
+        take: takes each item and the moment of its arrival, in the thread; its error ends the connection.
         once: the source cannot be opened again, such as standard input.
         signal_timeout_s: seconds without an item after which there is no signal.
-        delays_s: least and greatest delay before it is connected to again.
-        now: the clock.
+        delays_s, now: least and greatest delay, see above; the clock.
 
     Attributes:
         dropped: counted by whoever holds the items.
@@ -90,12 +86,7 @@ class LiveReader(Generic[T]):
         self._thread = threading.Thread(target=self._run, name=f"{name}", daemon=True)
 
     def start(self, wait_s: float = OPEN_S) -> None:
-        """Begin to read, and wait for the first item.
-
-        Raises:
-            CrossdraftError: the source cannot be reached, what it sends is refused, or nothing comes in time; the
-                reader is closed then.
-        """
+        """Begin to read, and wait for the first item; if it cannot be read, or none comes in time, close and raise."""
         self._newest_at = self._now()
         self._thread.start()
         with self._changed:
