@@ -2,7 +2,7 @@
 
 The senders run in processes of their own, `python -m crossdraft_lab.bench.live KIND …`: EVT3 words over a socket,
 dv-processing's own writer, or MPEG-TS by FFmpeg's muxer. They send in real time; where the receiver is too slow, a
-second of events that is asked for lacks some.
+span of events that is asked for lacks some.
 """
 
 import importlib
@@ -13,8 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -24,83 +23,64 @@ from crossdraft.streams.live.frames import LiveFrames
 from crossdraft.streams.live.read import open_events
 from crossdraft_lab.bench.resources import resident_mib
 
-BLOCK_US, STEPS = (
-    4096,
-    512,
-)  # EVT3's clock has a word for each block; in it are so many times, with a row of pixels each
-SPAN = 250  # blocks that are asked for at once
-LENGTH_S = SPAN * BLOCK_US / 1e6
+BLOCK_US, STEPS = 4096, 512  # what a word of EVT3's clock spans; its times, at each of which a row of pixels reports
+SPAN_S = 250 * BLOCK_US / 1e6  # what is asked for at once
 WIDTH, HEIGHT = 1280, 720
-LATE_S = 0.25  # after which a span is asked for
-WARM_UP_S = 3.0
+LATE_S, WARM_UP_S = 0.25, 3.0  # seconds after which a span is asked for; before anything is counted
 
 
-@dataclass
-class LiveRun:
-    """One run: million events and frames a second that were sent, and what arrived."""
+def run_live(source: str, rate: float, seconds: float, fps: float, tick: Callable[[str], None]) -> dict[str, Any]:
+    """Receive events (`evt` or `dv`; million a second) and frames for so many seconds; `tick` hears of each span.
 
-    source: str
-    rate: float
-    fps: float
-    seconds: float = 0.0
-    events: int = 0
-    missing: int = 0
-    dropped: int = 0
-    frames: int = 0
-    frames_dropped: int = 0
-    cores: float = 0.0
-    span_ms: list[float] = field(default_factory=list)
-    memory_mib: list[float] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values; the memory after a tenth of the time, and at the end."""
-        p50, p99 = np.percentile(self.span_ms, [50, 99]).round(2).tolist()
-        memory = [round(self.memory_mib[len(self.memory_mib) // 10], 1), round(self.memory_mib[-1], 1)]
-        return vars(self) | {"span_ms": {"p50": p50, "p99": p99}, "memory_mib": memory}
-
-
-def run_live(source: str, rate: float, seconds: float, fps: float, tick: Callable[[str], None]) -> LiveRun:
-    """Receive events (`evt` or `dv`; million a second) and frames for so many seconds; `tick` hears of each span."""
+    Returns:
+        What was sent and what was missing; times of asking for a span; processor seconds a second; MiB of memory after
+        a tenth of the time and at the end.
+    """
     each = max(1, round(rate * BLOCK_US / STEPS)) * STEPS  # events of a block
-    run, kind = LiveRun(source, each / BLOCK_US, fps), "evt:" if source == "evt" else ""
+    spans = max(1, int(seconds / SPAN_S))
+    missing = frames_taken = 0
+    asked_ms, memory = list[float](), list[float]()
     with ExitStack() as held:
         port = held.enter_context(_sender(source, str(each), str(seconds + WARM_UP_S + 5)))
         frames = held.enter_context(closing(LiveFrames(live_address(f"live:tcp://127.0.0.1:{_free()}", "video"))))
         held.enter_context(_sender("ts", str(frames.port), str(fps)))
-        events = open_events(f"live:{kind}tcp://127.0.0.1:{port}", 2.0)
+        events = open_events(f"live:{'evt:' if source == 'evt' else ''}tcp://127.0.0.1:{port}", 2.0)
         held.callback(events.reader.close)
         frames.start()
         events.reader.start()
         time.sleep(WARM_UP_S)
-        zero, spent = time.perf_counter(), _spent()
-        events.align(zero)
         while frames.take(0) is not None:
             pass
-        offset_s = events.offset_s
-        first = int(offset_s / LENGTH_S) + 1
-        for number in range(first, first + spans(seconds)):
-            begin_s = number * LENGTH_S - offset_s
-            while (wait := zero + begin_s + LENGTH_S + LATE_S - time.perf_counter()) > 0:
-                run.frames += frames.take(min(wait, 0.1)) is not None
+        lost, zero, spent = frames.status().dropped, time.perf_counter(), _spent()
+        events.align(zero)
+        first = int(events.offset_s / SPAN_S) + 1
+        for number in range(first, first + spans):
+            begin_s = number * SPAN_S - events.offset_s
+            while (wait := zero + begin_s + SPAN_S + LATE_S - time.perf_counter()) > 0:
+                frames_taken += frames.take(min(wait, 0.1)) is not None
             asked = time.perf_counter()
-            found = events.between(begin_s, begin_s + LENGTH_S)
-            run.span_ms.append(1e3 * (time.perf_counter() - asked))
-            run.events += SPAN * each
-            run.missing += SPAN * each - (0 if found is None else len(found))
-            run.memory_mib.append(resident_mib(os.getpid()))
-            tick(f"{number - first + 1} s")
-        run.seconds = round(time.perf_counter() - zero, 3)
+            found = events.between(begin_s, begin_s + SPAN_S)
+            asked_ms.append(1e3 * (time.perf_counter() - asked))
+            missing += round(SPAN_S * 1e6 / BLOCK_US) * each - (0 if found is None else len(found))
+            memory.append(round(resident_mib(os.getpid()), 1))
+            tick(f"{number - first + 1} of {spans}")
+        passed = time.perf_counter() - zero
         events.reader.close()
-        run.cores = round((_spent() - spent) / run.seconds, 3)
-        run.dropped, run.frames_dropped = events.reader.status().dropped, frames.status().dropped
-        run.notes = [*events.reader.status().notes, *frames.status().notes]
-    return run
-
-
-def spans(seconds: float) -> int:
-    """Number of spans of events that so many seconds hold; at least one."""
-    return max(1, int(seconds / LENGTH_S))
+        p50, p99 = np.percentile(asked_ms, [50, 99]).round(2).tolist()
+        return {
+            "source": source,
+            "million_events_per_s": round(each / BLOCK_US, 3),
+            "seconds": round(passed, 1),
+            "events_missing": missing,
+            "events_dropped": events.reader.status().dropped,
+            "fps": fps,
+            "frames_per_s": round(frames_taken / passed, 2),
+            "frames_dropped": frames.status().dropped - lost,
+            "cores": round((_spent() - spent) / passed, 3),
+            "span_ms": {"p50": p50, "p99": p99},
+            "memory_mib": [memory[len(memory) // 10], memory[-1]],
+            "notes": [*events.reader.status().notes, *frames.status().notes],
+        }
 
 
 def _spent() -> float:
@@ -132,16 +112,14 @@ def _blocks() -> Iterator[int]:
     """Yield the number of each block in its time."""
     start, number = time.perf_counter(), 0
     while True:
-        wait = start + number * BLOCK_US / 1e6 - time.perf_counter()
-        if wait > 0:
-            time.sleep(wait)
+        time.sleep(max(0.0, start + number * BLOCK_US / 1e6 - time.perf_counter()))
         yield number
         number += 1
 
 
 def _send_evt(each: int) -> None:
-    columns = np.arange(each // STEPS) % WIDTH
-    lines = [[0x6000 | 8 * step, step % HEIGHT, *(0x2800 | columns)] for step in range(STEPS)]
+    columns = 0x2800 | np.arange(each // STEPS) % WIDTH
+    lines = [[0x6000 | 8 * step, step % HEIGHT, *columns] for step in range(STEPS)]
     words = np.array([0x8000, *np.concatenate(lines)], "<u2")
     with socket.create_server(("127.0.0.1", 0)) as server:
         _name(server.getsockname()[1])
@@ -183,16 +161,16 @@ def _send_ts(port: int, fps: float) -> None:
             time.sleep(max(0.0, start + number / fps - time.perf_counter()))
             frame = av.VideoFrame.from_ndarray(np.roll(noise, number, 1), format="rgb24")
             frame.pts = number
-            for packet in stream.encode(frame):
-                container.mux(packet)
+            container.mux(stream.encode(frame))
             number += 1
 
 
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case ["evt", each, _]:
-            _send_evt(int(each))
-        case ["dv", each, seconds]:
-            _send_dv(int(each), float(seconds))
-        case ["ts", port, fps]:
-            _send_ts(int(port), float(fps))
+    with suppress(OSError):  # the receiver is gone
+        match sys.argv[1:]:
+            case ["evt", each, _]:
+                _send_evt(int(each))
+            case ["dv", each, length]:
+                _send_dv(int(each), float(length))
+            case [_, port, fps]:
+                _send_ts(int(port), float(fps))

@@ -6,7 +6,7 @@ import typer
 
 from crossdraft.checks import choice, positive
 from crossdraft.cli.options import option_groups
-from crossdraft.cli.reporting import hush, progress
+from crossdraft.cli.reporting import hush, saying
 from crossdraft_lab.cli.bench_options import ReportOptions
 
 
@@ -27,13 +27,13 @@ def live(
     asked = [(positive("--rates", float(rate)), positive("--seconds", seconds)) for rate in rates.split(",")]
     asked += [(asked[0][0], 60 * minutes)] if minutes else []
     from crossdraft_lab.bench.environment import environment
-    from crossdraft_lab.bench.live import run_live, spans
+    from crossdraft_lab.bench.live import run_live
 
     hush()
     runs = []
-    with progress("receiving", sum(spans(length) for _, length in asked)) as tick:
+    with saying("receiving") as tick:
         for rate, length in asked:
-            runs.append(run_live(source, rate, length, fps, tick).to_json())
+            runs.append(run_live(source, rate, length, fps, tick))
     for run in runs:
         output.console.print(", ".join(f"{name} {value}" for name, value in run.items()))
     output.write({"runs": runs, "environment": environment()})

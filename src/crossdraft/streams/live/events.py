@@ -88,7 +88,8 @@ class LiveEvents:
 
     def _take(self, events: Events, at: float) -> None:
         """Take a chunk; where its times leap, what follows is a chunk of its own."""
-        self._repairs, events = events.notes, replace(events, notes=())
+        copies: dict[str, Any] = {name: getattr(events, name).copy() for name in "xytp"}  # no views of larger arrays
+        self._repairs, events = events.notes, replace(events, notes=(), **copies)
         leaps = () if events.duration_us <= JUMP_S * 1e6 else np.flatnonzero(np.diff(events.t) > JUMP_S * 1e6) + 1
         for start, end in zip((0, *leaps), (*leaps, len(events)), strict=True):
             if start < end:
