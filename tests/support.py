@@ -28,14 +28,15 @@ from transformers import (
 )
 
 import crossdraft.api
-from crossdraft.events import simulate, write_dsec_h5
-from crossdraft.events.sensor import CLEAN
+from crossdraft.events import write_dsec_h5
 from crossdraft.models.eventgpt import (
     EventGPTConfig,
     EventGPTForConditionalGeneration,
     EventGPTProcessor,
     ProcessorOptions,
 )
+from crossdraft_lab.scenes.sensor import CLEAN
+from crossdraft_lab.scenes.simulate import simulate
 from crossdraft_lab.train.reference.tokenizer import BOS, EOS, EVENT, IMAGE, PAD, SPECIALS, VIDEO, train_tokenizer
 
 # Before transformers 5.18 a model encodes a clip as it reads it (`Traits.takes_encoded`). What needs the features by

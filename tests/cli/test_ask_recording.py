@@ -91,7 +91,7 @@ def test_what_is_wrong_with_a_clip_stands_once_and_with_the_answer(pair, clip, d
 
 
 def test_a_warning_has_the_prefix_of_an_error(damaged, tmp_path):
-    command = ["events", "simulate", str(damaged), str(tmp_path / "out.h5")]
+    command = ["data", "simulate", str(damaged), str(tmp_path / "out.h5")]
     run = subprocess.run([sys.executable, "-m", "crossdraft", *command], capture_output=True, text=True, check=False)
     assert run.returncode == 0
     assert re.fullmatch(r"crossdraft: \S*cut\.mp4 is cut off or damaged: only \d+ of its 24 frames .*\.\n", run.stderr)

@@ -94,41 +94,6 @@ def test_view_writes_images_and_a_film(recording, tmp_path, capsys):
     assert (probe(slow).frames, probe(slow).fps) == (80, 20)
 
 
-def test_simulate(video, tmp_path, capsys):
-    first, second, small = (tmp_path / name for name in ("a.h5", "b.h5", "small.h5"))
-    assert main(["events", "simulate", str(video), str(first), "--preset", "clean", "--seed", "3", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    events = read_events(first)
-    assert report == {
-        "path": str(first),
-        "events": len(events),
-        "dropped": 0,
-        "width": 64,
-        "height": 48,
-        "seconds": 1.0,
-    }
-    assert len(events) > 1000
-    assert (events.width, events.height) == (64, 48)
-    assert 0 <= events.t0 < 960_000
-    assert events.t0 + events.duration_us <= 960_000
-    assert main(["events", "simulate", str(video), str(second), "--preset", "clean", "--seed", "3"]) == 0
-    assert same(read_events(second), events)
-    options = ["--sensor", "32x32", "--steps", "4", "--preset", "ideal"]
-    assert main(["events", "simulate", str(video), str(small), *options]) == 0
-    shrunk = read_events(small)
-    assert (shrunk.width, shrunk.height) == (32, 32)
-    assert shrunk.y.min() >= 4  # 64x48 fits as 32x24, centred: four black rows above
-    assert shrunk.y.max() < 28
-
-
-def test_a_limited_readout_says_what_it_dropped(video, tmp_path, capsys):
-    options = ["--preset", "clean", "--max-rate", "1", "--json"]
-    assert main(["events", "simulate", str(video), str(tmp_path / "b.h5"), *options]) == 0
-    captured = capsys.readouterr()
-    assert json.loads(captured.out)["dropped"] > 0
-    assert "dropped" in captured.err
-
-
 @pytest.mark.parametrize(
     ("command", "words"),
     [
@@ -144,18 +109,12 @@ def test_a_limited_readout_says_what_it_dropped(video, tmp_path, capsys):
         (["view", "gap.txt", "--out", "film.mp4"], "which is 2000000 frames"),
         (["info", "a.h5", "--sensor", "9" * 5000 + "x1"], "no size"),
         (["view", "a.h5", "--out", "frames", "--frames", "5000"], "cannot fill"),
-        (["simulate", "absent.mp4", "b.h5"], "absent.mp4"),
-        (["simulate", "a.h5", "b.h5"], "not a video"),
-        (["simulate", "clip.mp4", "b.avi"], "suffixes"),
-        (["simulate", "clip.mp4", "b.h5", "--sensor", "100000x100000"], "more than 9,437,184 pixels"),
-        (["simulate", "clip.mp4", "clip.mp4"], "clip.mp4 is the file that is read"),
         (["convert", "a.h5", "b.h5", "--video-out", "b.mp4"], "a.h5 is dsec and has none"),
         (["convert", "a.h5", "b.h5", "--video-out", "clip.mp4"], "clip.mp4 exists"),
         (["convert", "a.h5", "b.h5", "--topic", "/a"], "cannot be read as a bag"),
         (["convert", "a.h5", "a.h5"], "a.h5 is the file that is read"),
         (["convert", "a.h5", "../{folder}/a.h5", "--force"], "is the file that is read"),
         (["convert", "a.h5", "gap.txt"], "gap.txt exists; add --force"),
-        (["simulate", "clip.mp4", "a.h5"], "a.h5 exists; add --force"),
         (["view", "a.h5", "--out", "clip.mp4"], "clip.mp4 exists; add --force"),
         (["convert", "a.h5", "nowhere/b.npy"], "There is no folder"),
         (["convert", "a.h5", "b.npy", "--start", "-1"], "The start of the span is -1.0 s"),
@@ -169,6 +128,7 @@ def test_a_limited_readout_says_what_it_dropped(video, tmp_path, capsys):
         (["view", "a.h5", "--out", "a.gif"], "Cannot draw events as .gif"),
         (["view", "a.h5", "--out", "clip.mp4/frames"], "Cannot write"),
         (["view", "a.h5", "--out", "gap.txt"], "gap.txt is a file"),
+        (["simulate", "clip.mp4", "b.h5", "--seed", "3"], "crossdraft data simulate, in crossdraft-lab."),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(recording, video, tmp_path, monkeypatch, capsys, command, words):
@@ -196,11 +156,6 @@ def test_a_file_that_forgets_its_sensor_says_how_to_read_it(tmp_path, capsys, wi
     assert (facts["width"], facts["height"]) == (width, height)
 
 
-def test_so_does_a_simulated_one(video, tmp_path, capsys):
-    assert main(["events", "simulate", str(video), str(tmp_path / "b.npy"), "--preset", "ideal"]) == 0
-    assert "--sensor 64x48" in capsys.readouterr().err
-
-
 def test_a_folder_of_images_may_have_a_dot_in_its_name(recording, tmp_path):
     for name in ("frames.2", "there.png"):
         (tmp_path / "there.png").mkdir(exist_ok=True)
@@ -213,11 +168,6 @@ def test_max_events_raises_the_limit(recording, tmp_path, monkeypatch):
     for command in (["convert", str(recording), str(tmp_path / "b.npy")], ["info", str(recording)]):
         assert main(["events", *command]) == 2
         assert main(["events", *command, "--max-events", "4000"]) == 0
-
-
-def test_a_rate_below_zero_is_named_by_its_option(video, tmp_path, capsys):
-    assert main(["events", "simulate", str(video), str(tmp_path / "a.h5"), "--max-rate=-1"]) == 2
-    assert "--max-rate is -1" in capsys.readouterr().err
 
 
 def test_what_was_repaired_is_said(tmp_path, capsys):

@@ -18,10 +18,11 @@ from PIL import Image
 from transformers.video_utils import read_video_pyav
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events import SimulatorConfig, simulate
-from crossdraft.events.from_video import simulator_frames
 from crossdraft.video import VideoLimits, iter_frames, probe, sample_frames
 from crossdraft.video.read import _timed
+from crossdraft_lab.scenes.from_video import simulator_frames
+from crossdraft_lab.scenes.sensor import SimulatorConfig
+from crossdraft_lab.scenes.simulate import simulate
 from tests.video.helpers import FPS, FRAMES, HEIGHT, WIDTH, animation, encode, numbers, picture, read_frames
 
 Patch = Callable[[str, int, int], Path]

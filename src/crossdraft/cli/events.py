@@ -1,8 +1,7 @@
-"""`crossdraft events`: describes, converts, draws and simulates event recordings."""
+"""`crossdraft events`: describes, converts and draws event recordings."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,18 +15,7 @@ if TYPE_CHECKING:
     from crossdraft.events import EventLimits, Events, Excerpt
     from crossdraft.events.summary import Summary
 
-app = typer.Typer(
-    help="Look at, convert, draw and simulate event recordings.", no_args_is_help=True, add_completion=False
-)
-
-
-class Preset(StrEnum):
-    """Names of `crossdraft.events.sensor.PRESETS`."""
-
-    IDEAL = "ideal"
-    CLEAN = "clean"
-    DEFAULT = "default"
-    NOISY = "noisy"
+app = typer.Typer(help="Look at, convert and draw event recordings.", no_args_is_help=True, add_completion=False)
 
 
 BARS = " ▁▂▃▄▅▆▇█"
@@ -141,14 +129,14 @@ def convert(
 
     outputs = [destination] if video_out is None else [destination, video_out]
     for path in outputs:
-        _check_other(source, path)
+        check_other(source, path)
     check_outputs(*outputs, force=force)
     span = span if topic is None else replace(span, kind=f"rosbag:{topic}")
     part, more = span.excerpt(source), {}
     if video_out is not None:
         more = _write_clip(part, video_out, video_topic)
         part = replace(part, start_us=more["start_us"])
-    chunks = _EventCounter(track(part.chunks(), "converting"))
+    chunks = EventCounter(track(part.chunks(), "converting"))
     moved = (replace(chunk, t=chunk.t - more.get("start_us", 0)) for chunk in span.refuse_empty(chunks))
     try:
         write_events(destination, moved, span.limits)
@@ -156,7 +144,7 @@ def convert(
         if video_out is not None:
             video_out.unlink(missing_ok=True)  # a clip without its recording
         raise
-    _report_file(destination, chunks, more, as_json)
+    report_file(destination, chunks, more, as_json)
 
 
 def _write_clip(part: "Excerpt", path: Path, topic: str | None) -> dict[str, Any]:
@@ -216,64 +204,24 @@ def view(
             raise CrossdraftError("--json reports on what is written; name it by --out.")
         show(film(span.refuse_empty(span.chunks(source)), fps / speed), fps, speed, Console(no_color=no_color or None))
         return
-    _check_other(source, out)
-    chunks, paths = _EventCounter(track(span.refuse_empty(span.chunks(source)), "drawing")), [out]
+    check_other(source, out)
+    chunks, paths = EventCounter(track(span.refuse_empty(span.chunks(source)), "drawing")), [out]
     if out.suffix.lower() == ".mp4":
         check_outputs(out, force=force)
         write_mp4(out, film(chunks, fps / speed), fps)
     else:
         _check_folder(out)
         paths = write_pngs(out, eventgpt_frames(gathered(chunks, source, span.limits), frames))
-    _report_file(out, chunks, {"files": [str(path) for path in paths]}, as_json)
+    report_file(out, chunks, {"files": [str(path) for path in paths]}, as_json)
 
 
-@app.command()
-def simulate(
-    video: Annotated[Path, typer.Argument(help="A video: mp4, mov, mkv, webm, avi or mpeg.", show_default=False)],
-    destination: Annotated[Path, typer.Argument(help="New recording: .h5 or another suffix of `convert`.")],
-    preset: Annotated[Preset, typer.Option(help="Pixel physics; the presets are v2e's.")] = Preset.DEFAULT,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of thresholds, noise and drops.")] = 0,
-    sensor: Annotated[
-        str | None, typer.Option(metavar="WxH", help="Sensor size; the video's own if absent. Keeps the aspect.")
-    ] = None,
-    steps: Annotated[
-        int, typer.Option(min=1, help="Put steps-1 frames between two of the video's, along the optical flow.")
-    ] = 1,
-    max_rate: Annotated[
-        float, typer.Option(help="Events a second per pixel that the readout passes; 0 for no limit.")
-    ] = 200,
-    force: Force = False,
-    as_json: AsJson = False,
-) -> None:
-    """Simulate the events that a camera would have reported of a video's scene."""
-    from crossdraft.cli.reporting import track
-    from crossdraft.events.from_video import simulator_frames
-    from crossdraft.events.sensor import PRESETS
-    from crossdraft.events.simulate import Simulator
-    from crossdraft.events.write import write_events
-    from crossdraft.video import iter_frames, probe
-
-    _check_other(video, destination)
-    check_outputs(destination, force=force)
-    if not max_rate >= 0:  # refuses NaN, too
-        raise CrossdraftError(f"--max-rate is {max_rate:g}; give events a second per pixel, or 0 for no limit.")
-    simulator = Simulator(replace(PRESETS[preset.value], max_rate_hz_px=max_rate or None), seed)
-    total = probe(video).frames * steps or None
-    greys = simulator_frames(iter_frames(video), size_of(sensor), steps)
-    chunks = _EventCounter(simulator.feed(grey, t_us) for t_us, grey in track(greys, "simulating", total))
-    write_events(destination, chunks)
-    width, height = chunks.sensor
-    more = {"dropped": simulator.dropped, "width": width, "height": height, "seconds": round(probe(video).seconds, 3)}
-    _report_file(destination, chunks, more, as_json)
-    if simulator.dropped:
-        typer.echo(
-            f"{simulator.dropped:,} events beyond --max-rate {max_rate:g} were dropped "
-            "(scene cuts and flashes cause this).",
-            err=True,
-        )
+@app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def simulate() -> None:
+    """Say where the simulator is."""
+    raise CrossdraftError("The simulator is the laboratory's: crossdraft data simulate, in crossdraft-lab.")
 
 
-class _EventCounter:
+class EventCounter:
     """Counts the events of chunks that pass through, and keeps the size of their sensor and their notes."""
 
     def __init__(self, chunks: Iterable["Events"]) -> None:
@@ -290,7 +238,7 @@ class _EventCounter:
             yield chunk
 
 
-def _check_other(source: Path, destination: Path) -> None:
+def check_other(source: Path, destination: Path) -> None:
     """Raise CrossdraftError if the source file would be overwritten."""
     if source.exists() and destination.exists() and source.samefile(destination):
         raise CrossdraftError(f"{destination} is the file that is read; write to another name.")
@@ -309,12 +257,7 @@ def _check_folder(destination: Path) -> None:
         )
 
 
-def _extent(found: dict[str, object]) -> str:
-    """Size and duration of a recording, if both are known."""
-    return f", {found['width']}x{found['height']}, {found['seconds']} s" if "seconds" in found else ""
-
-
-def _report_file(destination: Path, chunks: _EventCounter, more: dict[str, object], as_json: bool) -> None:
+def report_file(destination: Path, chunks: EventCounter, more: dict[str, object], as_json: bool) -> None:
     """Report the written file; warn if EventGPT's format lost the sensor's size, as readers assume the usual one."""
     from crossdraft.cli.reporting import report
     from crossdraft.events.npy import EVENTGPT_SENSOR
@@ -324,7 +267,7 @@ def _report_file(destination: Path, chunks: _EventCounter, more: dict[str, objec
         typer.echo(note, err=True)
     files = found.get("files")
     written = "" if not isinstance(files, list) else f", {len(files)} {'file' if len(files) == 1 else 'files'} written"
-    report(found, f"{destination}: {chunks.count:,} events{written}{_extent(found)}", as_json=as_json)
+    report(found, f"{destination}: {chunks.count:,} events{written}", as_json=as_json)
     if destination.suffix.lower() == ".npy" and chunks.sensor != EVENTGPT_SENSOR:
         usual, size = (f"{width}x{height}" for width, height in (EVENTGPT_SENSOR, chunks.sensor))
         typer.echo(

@@ -51,9 +51,9 @@ COMMANDS = {
     "align": "Capture a target's answers, tune an EventGPT on them, measure it beside controls; every stage is "
     "resumed.",
     "head": "Show heads, and convert them from and for other projects.",
-    "events": "Look at, convert, draw and simulate event recordings.",
+    "events": "Look at, convert and draw event recordings.",
     "scenes": "Make clips of the synthetic road world, or look at one.",
-    "data": "Check data sets, index their clips and questions, divide them.",
+    "data": "Check data sets, index their clips and questions, divide them; simulate recordings.",
     "convert": "Convert checkpoints of other projects.",
     "scale": "Checkpoints of any size with random weights, for trying what fits.",
 }

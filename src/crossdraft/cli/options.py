@@ -298,9 +298,7 @@ class RecordingOptions(RecordingFile):
         recording = Excerpt(self.events, format=self.kind, sensor=size_of(self.sensor))
         first = recording.first_time()
         if first is None:
-            raise CrossdraftError(
-                f"{self.events} holds no events; record or simulate some (crossdraft events simulate)."
-            )
+            raise CrossdraftError(f"{self.events} holds no events; record or simulate some (crossdraft data simulate).")
         shown = shown_in(recording, first, seconds, self.clock)
         return replace(shown.part(self.start_s, self.end_s), windows=self.windows)
 

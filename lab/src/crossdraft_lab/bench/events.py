@@ -23,20 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events import (
-    Events,
-    Excerpt,
-    Newest,
-    Simulator,
-    concatenate,
-    eventgpt_frames,
-    read_events,
-    write_dsec_h5,
-)
-from crossdraft.events.sensor import PRESETS
+from crossdraft.events import Events, Excerpt, Newest, concatenate, eventgpt_frames, read_events, write_dsec_h5
 from crossdraft_lab.bench.common import check_repeats
 from crossdraft_lab.bench.environment import peak_bytes_of
 from crossdraft_lab.bench.statistics import Quartiles, quartiles
+from crossdraft_lab.scenes.sensor import PRESETS
+from crossdraft_lab.scenes.simulate import Simulator
 
 WIDTH, HEIGHT = 640, 480
 WINDOW_US = 50_000

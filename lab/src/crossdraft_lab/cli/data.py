@@ -1,13 +1,15 @@
-"""`crossdraft data`: data sets checked, indexed as clips with questions, and divided without leaks."""
+"""`crossdraft data`: data sets checked, indexed as clips with questions, divided; simulated recordings."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crossdraft.cli.options import AsJson, option_groups
+from crossdraft.cli.options import AsJson, Force, option_groups, size_of
+from crossdraft.cli.outputs import check_outputs
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.datasets.sample import counted
 
@@ -16,8 +18,20 @@ if TYPE_CHECKING:
     from crossdraft_lab.datasets.recorded import ClipPlan
 
 app = typer.Typer(
-    help="Check data sets, index their clips and questions, divide them.", no_args_is_help=True, add_completion=False
+    help="Check data sets, index their clips and questions, divide them; simulate recordings.",
+    no_args_is_help=True,
+    add_completion=False,
 )
+
+
+class Preset(StrEnum):
+    """Names of `crossdraft_lab.scenes.sensor.PRESETS`."""
+
+    IDEAL = "ideal"
+    CLEAN = "clean"
+    DEFAULT = "default"
+    NOISY = "noisy"
+
 
 LIST = "pairs.jsonl"
 MOST_QUESTIONS = 10_000
@@ -208,6 +222,53 @@ def score(
         *filter(None, [unanswered]),
         as_json=as_json,
     )
+
+
+@app.command()
+def simulate(
+    video: Annotated[Path, typer.Argument(help="A video: mp4, mov, mkv, webm, avi or mpeg.", show_default=False)],
+    destination: Annotated[Path, typer.Argument(help="New recording: .h5 or another suffix of `events convert`.")],
+    preset: Annotated[Preset, typer.Option(help="Pixel physics; the presets are v2e's.")] = Preset.DEFAULT,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of thresholds, noise and drops.")] = 0,
+    sensor: Annotated[
+        str | None, typer.Option(metavar="WxH", help="Sensor size; the video's own if absent. Keeps the aspect.")
+    ] = None,
+    steps: Annotated[
+        int, typer.Option(min=1, help="Put steps-1 frames between two of the video's, along the optical flow.")
+    ] = 1,
+    max_rate: Annotated[
+        float, typer.Option(help="Events a second per pixel that the readout passes; 0 for no limit.")
+    ] = 200,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate the events that a camera would have reported of a video's scene."""
+    from crossdraft.cli.events import EventCounter, check_other, report_file
+    from crossdraft.cli.reporting import track
+    from crossdraft.events.write import write_events
+    from crossdraft.video import iter_frames, probe
+    from crossdraft_lab.scenes.from_video import simulator_frames
+    from crossdraft_lab.scenes.sensor import PRESETS
+    from crossdraft_lab.scenes.simulate import Simulator
+
+    check_other(video, destination)
+    check_outputs(destination, force=force)
+    if not max_rate >= 0:  # refuses NaN, too
+        raise CrossdraftError(f"--max-rate is {max_rate:g}; give events a second per pixel, or 0 for no limit.")
+    simulator = Simulator(replace(PRESETS[preset.value], max_rate_hz_px=max_rate or None), seed)
+    total = probe(video).frames * steps or None
+    greys = simulator_frames(iter_frames(video), size_of(sensor), steps)
+    chunks = EventCounter(simulator.feed(grey, t_us) for t_us, grey in track(greys, "simulating", total))
+    write_events(destination, chunks)
+    width, height = chunks.sensor
+    more = {"dropped": simulator.dropped, "width": width, "height": height, "seconds": round(probe(video).seconds, 3)}
+    report_file(destination, chunks, more, as_json)
+    if simulator.dropped:
+        typer.echo(
+            f"{simulator.dropped:,} events beyond --max-rate {max_rate:g} were dropped "
+            "(scene cuts and flashes cause this).",
+            err=True,
+        )
 
 
 def _lists(dataset: str | None, as_json: bool) -> bool:

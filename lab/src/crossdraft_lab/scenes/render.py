@@ -149,7 +149,8 @@ def simulate_events(scene: Scene, seed: int | None = None, pace: Pace = ONE_SECO
         seed: for the sensor's noise and thresholds; the scene's own seed by default.
         pace: how the scene's second fills the recording.
     """
-    from crossdraft.events import SimulatorConfig, simulate
+    from crossdraft_lab.scenes.sensor import SimulatorConfig
+    from crossdraft_lab.scenes.simulate import simulate
 
     config = SimulatorConfig(
         threshold_on=_THRESHOLD,

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events import simulate
-from crossdraft.events.from_video import between, fit, simulator_frames
-from crossdraft.events.sensor import CLEAN
+from crossdraft_lab.scenes.from_video import between, fit, simulator_frames
+from crossdraft_lab.scenes.sensor import CLEAN
+from crossdraft_lab.scenes.simulate import simulate
 
 
 def texture(shift: float, size: int = 96) -> np.ndarray:

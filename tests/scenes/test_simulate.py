@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events import Events, Simulator, SimulatorConfig, concatenate, simulate
-from crossdraft.events.sensor import CLEAN, DEFAULT, IDEAL, NOISY, PRESETS
-from crossdraft.events.simulate import PixelArray, lin_log, log_brightness, relative_light
+from crossdraft.events import Events, concatenate
+from crossdraft_lab.scenes.sensor import CLEAN, DEFAULT, IDEAL, NOISY, PRESETS, SimulatorConfig
+from crossdraft_lab.scenes.simulate import PixelArray, Simulator, lin_log, log_brightness, relative_light, simulate
 
 FPS, HEIGHT, WIDTH = 100, 96, 128
 FRAMES = 101  # of a scene in which something moves

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events.sensor import MIN_THRESHOLD, SimulatorConfig
 from crossdraft.events.stream import Events, concatenate
+from crossdraft_lab.scenes.sensor import MIN_THRESHOLD, SimulatorConfig
 
 log = logging.getLogger(__name__)
 Luma = NDArray[np.uint8] | NDArray[np.float32] | NDArray[np.float64]
