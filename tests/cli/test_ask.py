@@ -257,7 +257,8 @@ def test_the_shipped_drafter_asks_for_a_recording(clip, capsys):
 
 
 @pytest.mark.parametrize(
-    "option", ["--events-start=0.1", "--events-end=1", "--events-windows=2", "--clock=own", "--sensor=4x4"]
+    "option",
+    ["--events-start=0.1", "--events-end=1", "--events-windows=2", "--clock=own", "--sensor=4x4", "--time-unit=ns"],
 )
 def test_options_about_a_recording_need_one(clip, capsys, option):
     assert main(["ask", "--video", str(clip.video), option, QUESTION]) == 2

@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 import pytest
 from PIL import Image
+from pydantic import ValidationError
 from transformers.image_utils import load_image
 
 from crossdraft.data_url import DataUrl
@@ -243,6 +244,20 @@ def test_a_drafter_reads_columns_and_never_the_recording(loader, media_root, tmp
     asyncio.run(run())
     assert not list(folder.iterdir())
     assert loader.files.spooled == 0
+
+
+def test_the_unit_of_a_recording_s_times_is_the_request_s(loader, tmp_path):
+    np.savez(tmp_path / "a.npz", x=[1, 2], y=[1, 2], t=[0, 2_000_000], p=[0, 1])
+    recording = (tmp_path / "a.npz").read_bytes()
+
+    async def read(**more) -> list[int]:
+        async with loader.loaded(asking_about(recording, sensor=[64, 48], **more), Client("anna")) as media:
+            return media.events.read().t.tolist()
+
+    assert asyncio.run(read()) == [0, 2_000_000]
+    assert asyncio.run(read(time_unit="ns")) == [0, 2000]  # and not the one that is kept
+    with pytest.raises(ValidationError, match="time_unit"):
+        asking_about(recording, time_unit="minutes")
 
 
 def test_of_a_long_recording_the_part_that_is_shown_is_decoded(loader, media_root, tmp_path, monkeypatch):

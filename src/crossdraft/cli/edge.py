@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -186,13 +186,14 @@ def _excerpt(camera: RecordingFile, video: str | None) -> "Excerpt | None":
         if not files:
             raise CrossdraftError(f"The folder {path} holds no recording, by the names of its files; give the file.")
         path = max(files, key=lambda one: one.stat().st_mtime_ns)
-    recording = RecordingOptions(path, camera.clock, camera.kind, camera.sensor)
+    recording = RecordingOptions(path, *astuple(camera)[1:])
     recording.refuse_unused()
     if video is not None and Path(video).is_file():
         return recording.excerpt(Path(video))
     from crossdraft.events import Excerpt
 
-    return None if path is None else Excerpt(path, format=camera.kind, sensor=size_of(camera.sensor))
+    size = size_of(camera.sensor)
+    return None if path is None else Excerpt(path, format=camera.kind, sensor=size, time_unit=camera.time_unit)
 
 
 def _check_drafter(drafter: str, target: str, *, events: bool) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crossdraft.cli.options import AsJson, Force, Format, NoColour, SensorSize, option_groups, size_of
+from crossdraft.cli.main import with_flags
+from crossdraft.cli.options import AsJson, Force, Format, NoColour, SensorSize, TimeUnit, option_groups, size_of
 from crossdraft.cli.outputs import check_outputs
 from crossdraft.errors import CrossdraftError
 
@@ -29,6 +30,7 @@ class ReadOptions:
 
     kind: Format = None
     sensor: SensorSize = None
+    time_unit: TimeUnit = None
     max_events: Annotated[
         int | None,
         typer.Option(min=1, help="Read and hold at most this many events; by default 4 billion and 32 million."),
@@ -55,7 +57,9 @@ class SpanOptions(ReadOptions):
         from crossdraft.events import Excerpt
 
         size, limits = size_of(self.sensor), self.limits
-        return Excerpt.in_seconds(source, self.start, self.end, format=self.kind, sensor=size, limits=limits)
+        return Excerpt.in_seconds(
+            source, self.start, self.end, format=self.kind, sensor=size, limits=limits, time_unit=self.time_unit
+        )
 
     def chunks(self, source: Path) -> Iterator["Events"]:
         """Yield consecutive chunks of the span."""
@@ -83,7 +87,8 @@ def info(source: Source, read: ReadOptions, as_json: AsJson = False) -> None:
     from crossdraft.events.summary import summarise
 
     kind = read.kind or detect_format(source)
-    chunks = iter_events(source, format=kind, sensor=size_of(read.sensor), limits=read.limits)
+    size = size_of(read.sensor)
+    chunks = iter_events(source, format=kind, sensor=size, limits=read.limits, time_unit=read.time_unit)
     summary = summarise(track(chunks, "reading"))
     report(
         {"path": str(source), "format": kind} | asdict(summary),
@@ -91,7 +96,7 @@ def info(source: Source, read: ReadOptions, as_json: AsJson = False) -> None:
         f"{summary.events:,} events in {summary.duration_us / 1e6:.6f} s from {summary.start_us} µs: "
         f"{summary.rate_mev_s:.3f} Mev/s, {summary.rate_hz_px:.2f} Hz a pixel, {summary.on_fraction:.1%} ON",
         *_over_time(summary),
-        *summary.notes,
+        *map(with_flags, summary.notes),
         as_json=as_json,
     )
 
@@ -264,7 +269,7 @@ def report_file(destination: Path, chunks: EventCounter, more: dict[str, object]
 
     found = {"path": str(destination), "events": chunks.count} | more
     for note in chunks.notes:
-        typer.echo(note, err=True)
+        typer.echo(with_flags(note), err=True)
     files = found.get("files")
     written = "" if not isinstance(files, list) else f", {len(files)} {'file' if len(files) == 1 else 'files'} written"
     report(found, f"{destination}: {chunks.count:,} events{written}", as_json=as_json)

@@ -77,7 +77,7 @@ PLAIN = frozenset(("temperature", "seed"))
 SUBJECT = re.compile(r"(?:^|(?<= and )|(?<=^Unknown ))\w+(?= is | exclude | and \w+ (?:is|exclude) | ')")
 # A keyword with its value, or with … for a value of the reader's; not a spec's setting, as in event:windows=3.
 KEYWORD = re.compile(
-    r"(?<![\w:,.])(num_frames|fps|sensor|format|clock|start_us|end_us|windows|dtype|quantize|cache_bytes|drafter)=(…|\w+)"
+    r"(?<![\w:,.])(num_frames|fps|sensor|format|time_unit|clock|start_us|end_us|windows|dtype|quantize|cache_bytes|drafter)=(…|\w+)"
 )
 LIMIT = re.compile(r"EventLimits\.(events|scanned|lines)\b")
 

@@ -91,6 +91,7 @@ Format = Annotated[
 SensorSize = Annotated[
     str | None, typer.Option("--sensor", metavar="WxH", help="Sensor size, where the file does not say.")
 ]
+TimeUnit = Annotated[str | None, typer.Option(metavar="s|ms|us|ns", help="Unit of the times in .npz, .npy, .h5, text.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
 AsJson = Annotated[
     bool, typer.Option("--json", help="The report as JSON on standard output; tables and progress go to stderr.")
@@ -224,6 +225,7 @@ class RecordingFile:
     clock: Annotated[RecordingClock, typer.Option(help="What the events' times count from.")] = RecordingClock.AUTO
     kind: Format = None
     sensor: SensorSize = None
+    time_unit: TimeUnit = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +272,7 @@ class RecordingOptions(RecordingFile):
             "--clock": self.clock is not RecordingClock.AUTO,
             "--format": self.kind is not None,
             "--sensor": self.sensor is not None,
+            "--time-unit": self.time_unit is not None,
             "--events-start": self.start_s is not None,
             "--events-end": self.end_s is not None,
             "--events-windows": self.windows != 1,
@@ -295,7 +298,7 @@ class RecordingOptions(RecordingFile):
         seconds = 0.0 if video is None else probe(video).seconds
         if self.events is None:
             return None
-        recording = Excerpt(self.events, format=self.kind, sensor=size_of(self.sensor))
+        recording = Excerpt(self.events, format=self.kind, sensor=size_of(self.sensor), time_unit=self.time_unit)
         first = recording.first_time()
         if first is None:
             raise CrossdraftError(f"{self.events} holds no events; record or simulate some (crossdraft data simulate).")

@@ -19,6 +19,7 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
+from crossdraft.cli.main import with_flags
 from crossdraft.drawing.figures import Baseline, figures, origins
 from crossdraft.drawing.kinds import (
     DECODE,
@@ -148,7 +149,7 @@ def show(
 def show_notes(console: Console, answer: Answer) -> None:
     """Show the notes of an answer: a damaged clip, a lost drafter, drafting that did not pay."""
     for note in answer.notes:
-        say(console, f"Note: {note}", "yellow")
+        say(console, f"Note: {with_flags(note)}", "yellow")
 
 
 def legend(answer: Answer) -> Text:

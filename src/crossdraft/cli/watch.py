@@ -1,7 +1,7 @@
 """`crossdraft watch`: standing questions on a sliding window of a replayed clip, or of cameras."""
 
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -108,7 +108,7 @@ class _Clip(nullcontext[None]):
         super().__init__()
         from crossdraft.streams import RecordedEvents
 
-        recording = RecordingOptions(camera.events, camera.clock, camera.kind, camera.sensor)
+        recording = RecordingOptions(*astuple(camera))
         recording.refuse_unused()
         self.video, self.excerpt, self._stream = video, recording.excerpt(video), stream
         self.events = None if self.excerpt is None else RecordedEvents(self.excerpt)

@@ -25,7 +25,7 @@ class Excerpt:
 
     Args:
         path: the recording; a `str` becomes a `Path`.
-        start_us, end_us, format, sensor, limits: as in `read_events`.
+        start_us, end_us, format, sensor, limits, time_unit: as in `read_events`.
         whole: true if a model reads all of it, not only as much of its end as the model was made for.
         windows: number of windows to divide it into, spread evenly from the first event to the last.
 
@@ -41,6 +41,7 @@ class Excerpt:
     whole: bool = False
     windows: int = 1
     limits: EventLimits = DEFAULT_LIMITS
+    time_unit: str | None = None
 
     def __post_init__(self) -> None:
         # A `str` in a request's fields is plain text; only a `Path` is a file, recognised by its bytes.
@@ -57,13 +58,14 @@ class Excerpt:
         format: str | None = None,  # noqa: A002 (the word that users look for)
         sensor: Sensor | None = None,
         limits: EventLimits = DEFAULT_LIMITS,
+        time_unit: str | None = None,
     ) -> Self:
         """Make a span from seconds since the recording's first event.
 
         Raises:
             CrossdraftError: an invalid span, an error of reading, or a recording without events.
         """
-        recording = cls(recording_path(path), format=format, sensor=sensor, limits=limits)
+        recording = cls(recording_path(path), format=format, sensor=sensor, limits=limits, time_unit=time_unit)
         if start_s is None and end_s is None:
             return recording
         for name, second in (("start", start_s), ("end", end_s)):
@@ -101,7 +103,7 @@ class Excerpt:
     def chunks(self, newest: Newest | None = None) -> Iterator[Events]:
         """Yield consecutive chunks of the span, at least one; errors as `read_events`."""
         window = Window(self.start_us, self.end_us, newest)
-        return checked_chunks(self.path, self.format, self.sensor, window, self.limits)
+        return checked_chunks(self.path, self.format, self.sensor, window, self.limits, self.time_unit)
 
     def read(self, newest: Newest | None = None) -> Events:
         """Read all events of the span, or the newest of them; errors as `read_events`."""
@@ -152,6 +154,7 @@ class DecodedExcerpt(Excerpt):
     """
 
     path: Path = field(compare=False)
+    time_unit: str | None = "us"
     digest: bytes = field(kw_only=True)
     notes: tuple[str, ...] = field(default=(), kw_only=True)
 

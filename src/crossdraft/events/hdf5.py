@@ -14,7 +14,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.events.ecf import stored_events
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.random_access import Recording, Times, chunks_of
-from crossdraft.events.stream import LAST_US, Columns, Events, Sensor, Window, check_numbers, whole_times
+from crossdraft.events.stream import LAST_US, Columns, Events, Sensor, Window
 
 if TYPE_CHECKING:
     import h5py
@@ -136,7 +136,7 @@ def whole_number(value: object, name: str, path: Path) -> int:
 
 
 def read_dsec(
-    path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
+    path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS, unit: str | None = None
 ) -> Iterator[Events]:
     """Read `/events/{x,y,t,p}`, `/ms_to_idx`, `/t_offset`; 640x480 unless attributes width and height differ."""
     with opened(path) as file:
@@ -148,40 +148,38 @@ def read_dsec(
             whole_number(dataset(file, "t_offset"), "t_offset", path) if member(file, "t_offset") is not None else 0
         )
         recording = _column_datasets(file, "events", "ms_to_idx", offset, sensor, limits)
-        yield from chunks_of(recording, window, path, limits)
+        yield from chunks_of(recording, window, path, limits, unit)
 
 
 def read_m3ed(
-    path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
+    path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS, unit: str | None = None
 ) -> Iterator[Events]:
     """Read `/prophesee/left/{x,y,t,p,ms_map_idx}`; 1280x720."""
     group = "prophesee/left"
     with opened(path) as file:
         recording = _column_datasets(file, group, f"{group}/ms_map_idx", 0, sensor or (1280, 720), limits)
-        yield from chunks_of(recording, window, path, limits)
+        yield from chunks_of(recording, window, path, limits, unit)
 
 
 def read_mvsec(
-    path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
+    path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS, unit: str | None = None
 ) -> Iterator[Events]:
     """Read `/davis/left/events` [N, 4] float64: x, y, epoch seconds, polarity -1/+1; 346x260."""
     with opened(path) as file:
         table = dataset(file, "davis/left/events", limits)
         if table.ndim != 2 or table.shape[1] != 4:
             raise CrossdraftError(f"{path}: MVSEC events must be [N, 4], not {table.shape}; the file is damaged.")
-        check_numbers({"t": table.dtype}, path)
         check_packing(file, [table], limits)
 
-        # Times stay float64 until they are checked: NaN and infinity have no int64.
         def times(i: int, j: int) -> Times:
-            return np.rint(table[i:j, 2] * 1e6)
+            return table[i:j, 2]
 
         def columns(i: int, j: int) -> Columns:
             x, y, t, p = table[i:j].T
-            return x, y, t * 1e6, p
+            return x, y, t, p
 
-        recording = Recording(len(table), sensor or (346, 260), times, columns)
-        yield from chunks_of(recording, window, path, limits)
+        recording = Recording(len(table), sensor or (346, 260), times, columns, unit="s")
+        yield from chunks_of(recording, window, path, limits, unit)
 
 
 def read_prophesee(
@@ -203,7 +201,7 @@ def read_prophesee(
             return events["x"], events["y"], events["t"], events["p"]
 
         recording = Recording(len(table), sensor, lambda i, j: rows(i, j)["t"], columns)
-        yield from chunks_of(recording, window, path, limits)
+        yield from chunks_of(recording, window, path, limits, "us")
 
 
 def hdf5_layout(path: Path) -> str:
@@ -231,20 +229,11 @@ def _column_datasets(
     x, y, t, p = (dataset(file, f"{group}/{name}", limits) for name in "xytp")
     if any(column.ndim != 1 or column.shape != t.shape for column in (x, y, t, p)):
         raise CrossdraftError(f"{file.filename}: the columns of {group} differ in length; the file is damaged.")
-    check_numbers({"x": x.dtype, "y": y.dtype, "t": t.dtype, "p": p.dtype}, file.filename)
     check_packing(file, [x, y, t, p], limits)
-
-    # t is uint32 in DSEC: added to a large offset it overflows, so it becomes int64 first.
-    def times(i: int, j: int) -> Times:
-        part = t[i:j]
-        return (part.astype(np.float64) if t.dtype.kind == "f" else whole_times(part, file.filename)) + clock_us
-
-    def columns(i: int, j: int) -> Columns:
-        return x[i:j], y[i:j], times(i, j), p[i:j]
 
     ms_to_idx = dataset(file, index, limits) if member(file, index) is not None else None
     if ms_to_idx is not None and (ms_to_idx.ndim != 1 or ms_to_idx.dtype.kind not in "iu"):
         raise CrossdraftError(
             f"{file.filename}: {index} should be a row of event numbers, one a millisecond; the file is damaged."
         )
-    return Recording(len(t), sensor, times, columns, ms_to_idx, clock_us)
+    return Recording.of((x, y, t, p), sensor, ms_to_idx, clock_us)

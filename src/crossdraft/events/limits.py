@@ -34,27 +34,15 @@ class EventLimits:
 
     def check_held(self, source: object, events: int) -> None:
         """Raise CrossdraftError if `events` events are too many to hold at once."""
-        if events > self.events:
-            raise CrossdraftError(
-                f"{source} has more than {self.events:,} events in the wanted span, the limit; take a shorter span, "
-                "or raise EventLimits.events."
-            )
+        self._check("events", events, f"{source} has more than {self.events:,} events in the wanted span")
 
     def check_scanned(self, source: object, events: int) -> None:
         """Raise CrossdraftError if `events` events are too many to decode."""
-        if events > self.scanned:
-            raise CrossdraftError(
-                f"{source} has more than {self.scanned:,} events to read through, the limit; take a shorter span, or "
-                "raise EventLimits.scanned."
-            )
+        self._check("scanned", events, f"{source} has more than {self.scanned:,} events to read through")
 
     def check_lines(self, source: object, lines: int) -> None:
         """Raise CrossdraftError if a text has too many lines."""
-        if lines > self.lines:
-            raise CrossdraftError(
-                f"{source} has more than {self.lines:,} lines, the limit; take a shorter span, or raise "
-                "EventLimits.lines."
-            )
+        self._check("lines", lines, f"{source} has more than {self.lines:,} lines")
 
     def check_whole(self, source: object, size: int) -> None:
         """Raise CrossdraftError if a file of `size` bytes is too large to be read whole."""
@@ -74,19 +62,18 @@ class EventLimits:
 
     def check_sensor(self, source: object, width: int, height: int) -> None:
         """Raise CrossdraftError if a sensor has too many pixels."""
-        if width * height > self.pixels:
-            raise CrossdraftError(
-                f"{source}: a sensor of {width}x{height} has more than {self.pixels:,} pixels, the limit; give the "
-                "true size, or raise EventLimits.pixels."
-            )
+        said = f"{source}: a sensor of {width}x{height} has more than {self.pixels:,} pixels"
+        self._check("pixels", width * height, said, "give the true size")
 
     def check_span(self, source: object, seconds: float) -> None:
         """Raise CrossdraftError if the events span too long a time."""
-        if seconds > self.seconds:
-            raise CrossdraftError(
-                f"{source} spans more than {self.seconds:g} seconds, the limit; take a part (start_us=…, end_us=…), or "
-                "raise EventLimits.seconds."
-            )
+        said = f"{source} spans more than {self.seconds:g} seconds"
+        advice = "say in which unit its times are (time_unit=…), take a part (start_us=…, end_us=…)"
+        self._check("seconds", seconds, said, advice)
+
+    def _check(self, name: str, found: float, said: str, advice: str = "take a shorter span") -> None:
+        if found > getattr(self, name):
+            raise CrossdraftError(f"{said}, the limit; {advice}, or raise EventLimits.{name}.")
 
 
 DEFAULT_LIMITS = EventLimits()

@@ -17,7 +17,7 @@ from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.stream import Events, Sensor, Window, unwrap_time
 
 EVENT_BYTES, OVERFLOW_ROW, OVERFLOW_US = 5, 240, 1 << 13
-TIME_BITS, WRAP_EDGE_US = 23, 1_000_000
+WRAP_EDGE_US = 1_000_000
 NCALTECH101_SENSOR = (240, 180)  # size of the images on the screen
 
 
@@ -35,9 +35,9 @@ def read_ncaltech101(
     t = (high & 0x7F) << 16 | raw[:, 3] << 8 | raw[:, 4]
     overflow = y == OVERFLOW_ROW
     t += OVERFLOW_US * np.cumsum(overflow)
-    kept = ~overflow
-    if not overflow.any():
-        t = unwrap_time(t, TIME_BITS, path, edge_us=WRAP_EDGE_US)
+    kept, notes = ~overflow, list[str]()
+    if not overflow.any() and (t[1:] < t[:-1]).any():
+        t, notes = unwrap_time(t, 23, path, edge_us=WRAP_EDGE_US), ["Its clock of 23 bits wrapped, which is undone."]
     width, height = sensor or NCALTECH101_SENSOR
     events = Events.checked(x[kept], y[kept], t[kept], high[kept] >> 7, width, height, source=path)
-    yield window.clip(events)
+    yield window.clip(events).noting(notes)

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.random_access import Recording, Times, chunks_of
-from crossdraft.events.stream import WRAP_EDGE_US, Columns, Events, Sensor, Window, check_numbers, unwrap_time
+from crossdraft.events.stream import WRAP_EDGE_US, Columns, Events, Sensor, Window, unwrap_time
 from crossdraft.files import atomic_path
 
 EVENTGPT_SENSOR = (640, 480)  # DSEC's, on which EventGPT was trained
@@ -31,7 +31,7 @@ SCANNED_EVENTS = 1 << 18  # values compared in one step: 6 MB
 
 
 def read_eventgpt(
-    path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
+    path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS, unit: str | None = None
 ) -> Iterator[Events]:
     """Yield the events of an EventGPT `.npy`; a wrapped 16- or 32-bit time is corrected.
 
@@ -47,13 +47,13 @@ def read_eventgpt(
         shapes = ", ".join(str(column.shape) for column in (x, y, t, p))
         raise CrossdraftError(f"{path}: the columns x, y, t, p differ in length ({shapes}); the file is damaged.")
     limits.check_scanned(path, len(t))
-    times = _clock(t, path, limits)
+    times, notes = _clock(t, path, limits)
 
     def columns(i: int, j: int) -> Columns:
         return x[i:j], y[i:j], times(i, j), p[i:j]
 
-    recording = Recording(len(t), sensor or EVENTGPT_SENSOR, times, columns)
-    yield from chunks_of(recording, window, path, limits)
+    recording = Recording(len(t), sensor or EVENTGPT_SENSOR, times, columns, notes=notes)
+    yield from chunks_of(recording, window, path, limits, unit)
 
 
 def write_eventgpt_npy(path: str | Path, events: Events) -> None:
@@ -78,18 +78,20 @@ def column_header(count: int) -> bytes:
     return file.getvalue()
 
 
-def _clock(t: NDArray[Any], path: Path, limits: EventLimits) -> Callable[[int, int], Times]:
-    """Return a function for the times of rows [i, j), with overflows corrected."""
-    if t.dtype.kind != "u" or t.dtype.itemsize == 8:
-        return lambda i, j: np.asarray(t[i:j])
-    span = 1 << 8 * t.dtype.itemsize
-    wraps = find_wraps(t, 8 * t.dtype.itemsize, path, limits)
+def _clock(t: NDArray[Any], path: Path, limits: EventLimits) -> tuple[Callable[[int, int], Times], tuple[str, ...]]:
+    """Return a function for the times of rows [i, j), with overflows corrected, and notes on them."""
+    bits = 8 * t.dtype.itemsize
+    if t.dtype.kind != "u" or bits == 64:
+        return lambda i, j: np.asarray(t[i:j]), ()
+    span = 1 << bits
+    wraps = find_wraps(t, bits, path, limits)
 
     def times(i: int, j: int) -> NDArray[np.int64]:
         overflows = np.searchsorted(wraps, np.arange(i, j), side="right")
         return t[i:j].astype(np.int64) + span * overflows
 
-    return times
+    note = f"Its clock of {bits} bits wrapped {len(wraps)} times, undone; a silence of {span / 1e6:g} s would be lost."
+    return times, (note,) if len(wraps) else ()
 
 
 def find_wraps(t: NDArray[np.unsignedinteger], bits: int, source: object, limits: EventLimits) -> NDArray[np.int64]:
@@ -116,7 +118,6 @@ def _column(value: object, name: str, path: Path) -> NDArray[Any]:
     column = value if isinstance(value, np.ndarray) else _listed(value)
     if column is None or column.dtype.kind not in "iufb" or column.ndim != 1:
         raise CrossdraftError(f"{path}: column {name} is not a row of numbers; it is no EventGPT recording.")
-    check_numbers({name: column.dtype}, path)
     return column
 
 

@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
-from crossdraft.events.random_access import Recording, Times, chunks_of
-from crossdraft.events.stream import Columns, Events, Sensor, Window, check_numbers
+from crossdraft.events.random_access import Recording, chunks_of
+from crossdraft.events.stream import Events, Sensor, Window
 
 TOGETHER = "event_data"
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, RuntimeError)
 
 
 def read_npz(
-    path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
+    path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS, unit: str | None = None
 ) -> Iterator[Events]:
-    """Yield the events of an `.npz`, times in µs; the file does not state its sensor, so `sensor` is needed.
+    """Yield the events of an `.npz`, times usually in µs; the file does not state its sensor, so `sensor` is needed.
 
     `event_data` is [N, 4] of x, y, t, p, or a structured array with fields of these names.
     """
@@ -36,16 +36,9 @@ def read_npz(
 
     if any(column.ndim != 1 or column.shape != t.shape for column in (x, y, t, p)):
         raise CrossdraftError(f"{path}: the columns x, y, t, p differ in length; the file is damaged.")
-    check_numbers({"x": x.dtype, "y": y.dtype, "t": t.dtype, "p": p.dtype}, path)
     limits.check_scanned(path, len(t))
 
-    def times(i: int, j: int) -> Times:
-        return t[i:j]
-
-    def columns(i: int, j: int) -> Columns:
-        return x[i:j], y[i:j], t[i:j], p[i:j]
-
-    yield from chunks_of(Recording(len(t), sensor, times, columns), window, path, limits)
+    yield from chunks_of(Recording.of((x, y, t, p), sensor), window, path, limits, unit)
 
 
 def holds_arrays(path: Path) -> bool:

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from crossdraft.events.clock import time_unit, zero_of
 from crossdraft.events.limits import EventLimits
-from crossdraft.events.stream import LAST_US, Columns, Events, Sensor, Window, whole_times
+from crossdraft.events.stream import LAST_US, Columns, Events, Sensor, Window, check_numbers, whole_times
 
 if TYPE_CHECKING:
     import h5py
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 FIRST_EVENTS = 1 << 17  # events of the first chunk, for callers that only read a recording's beginning
 CHUNK_EVENTS = 1 << 20  # events of later chunks: 14 MB in memory
 _PROBE_EVENTS = 65_536  # a binary search reads the last events at once
-Times = NDArray[np.int64] | NDArray[np.float64]
+Times = NDArray[np.integer] | NDArray[np.floating]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +28,12 @@ class Recording:
     Attributes:
         count: number of events.
         sensor: (width, height).
-        times: returns absolute µs of rows [i, j), float64 if the file stores them so, not yet checked.
-        columns: returns x, y, t (absolute µs), p of rows [i, j), not yet checked.
+        times: returns the times of rows [i, j) as stored, not yet checked.
+        columns: returns x, y, t, p of rows [i, j) as stored, not yet checked.
         ms_to_idx: entry m is the first event at or after m ms on the file's own clock, or None.
-        clock_us: absolute time of this clock's zero.
+        clock_us: absolute time of this clock's zero, added to the times.
+        unit: usual unit of the format's times.
+        notes: what the reader repaired.
     """
 
     count: int
@@ -39,13 +42,40 @@ class Recording:
     columns: Callable[[int, int], Columns]
     ms_to_idx: "h5py.Dataset | Sequence[int] | None" = None
     clock_us: int = 0
+    unit: str = "us"
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, stored: "Sequence[Any]", sensor: Sensor, index: "h5py.Dataset | None" = None, zero_us: int = 0) -> Self:
+        """Make a recording of the columns x, y, t, p, which are arrays or data sets."""
+        t = stored[2]
+        return cls(len(t), sensor, lambda i, j: t[i:j], lambda i, j: tuple(one[i:j] for one in stored), index, zero_us)
 
 
-def chunks_of(recording: Recording, window: Window, path: Path, limits: EventLimits) -> Iterator[Events]:
-    """Yield the events inside the window, CHUNK_EVENTS at a time; one empty chunk if there is none."""
-    unchecked = recording.times
+def chunks_of(
+    recording: Recording, window: Window, path: Path, limits: EventLimits, unit: str | None = None
+) -> Iterator[Events]:
+    """Yield the events inside the window, CHUNK_EVENTS at a time; one empty chunk if there is none.
+
+    Without a `unit`, the times are in the format's usual one, after a check.
+    """
+    stored, sensor, count = recording.times, recording.sensor, recording.count
+    usual, zero_us, notes = recording.unit, recording.clock_us, recording.notes
+    check_numbers({"t": stored(0, 0).dtype}, path)
+    if unit is None:
+        usual, more = time_unit(stored, count, sensor, usual, path)
+        notes += more
+    if zero_us and count:
+        first_us, index = int(whole_times(stored(0, 1), path, unit or usual)[0]), recording.ms_to_idx
+        zero_us, more = zero_of(first_us, zero_us, 0 if index is None else 1000 * len(index))
+        notes += more
+
+    def in_us(times: Times) -> NDArray[np.int64]:
+        whole = whole_times(times, path, unit or usual)
+        return whole + zero_us if zero_us else whole  # without a copy
+
     # A search among times that are NaN would end anywhere, without an error.
-    recording = replace(recording, times=lambda i, j: whole_times(unchecked(i, j), path))
+    recording = replace(recording, times=lambda i, j: in_us(stored(i, j)))
     first = 0 if window.start_us is None else first_at(recording, window.start_us)
     last = recording.count if window.end_us is None else max(first, first_at(recording, window.end_us))
     first = _newest_from(recording, first, last, window)
@@ -56,7 +86,8 @@ def chunks_of(recording: Recording, window: Window, path: Path, limits: EventLim
         step = last - first
     while True:
         stop = min(first + step, last)
-        yield Events.checked(*recording.columns(first, stop), *recording.sensor, source=path)
+        x, y, t, p = recording.columns(first, stop)
+        yield Events.checked(x, y, in_us(np.asarray(t)), p, *sensor, source=path).noting(notes)
         first, step = stop, CHUNK_EVENTS
         if first >= last:
             return

@@ -12,6 +12,7 @@ from crossdraft.checks import described
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.aedat4 import read_aedat4
 from crossdraft.events.binary import read_aedat2, read_dat
+from crossdraft.events.clock import EXPONENTS
 from crossdraft.events.evt import read_evt
 from crossdraft.events.hdf5 import hdf5_layout, read_dsec, read_m3ed, read_mvsec, read_prophesee
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
@@ -24,11 +25,16 @@ from crossdraft.events.text import read_e2vid
 
 Reader = Callable[[Path, Sensor | None, Window, EventLimits], Iterator[Events]]
 
-# Every reader yields consecutive chunks, at least one, and may skip events outside the window.
+# Every reader yields consecutive chunks, at least one, and may skip events outside the window. The first are of formats
+# that do not state the unit of their times: these readers take it, or check the usual one.
+UNSTATED = {
+    "dsec": read_dsec, "m3ed": read_m3ed, "mvsec": read_mvsec, "eventgpt": read_eventgpt, "e2vid": read_e2vid,
+    "npz": read_npz,
+}  # fmt: skip
 READERS: Mapping[str, Reader] = {
-    "dsec": read_dsec, "m3ed": read_m3ed, "mvsec": read_mvsec, "prophesee": read_prophesee,
-    "eventgpt": read_eventgpt, "e2vid": read_e2vid, "dat": read_dat, "aedat2": read_aedat2, "aedat4": read_aedat4,
-    "evt": read_evt, "npz": read_npz, "ncaltech101": read_ncaltech101, "rosbag": read_rosbag,
+    **UNSTATED,
+    "prophesee": read_prophesee, "dat": read_dat, "aedat2": read_aedat2, "aedat4": read_aedat4, "evt": read_evt,
+    "ncaltech101": read_ncaltech101, "rosbag": read_rosbag,
 }  # fmt: skip
 SUFFIXES = {".dat": "dat", ".raw": "evt", ".txt": "e2vid", ".bin": "ncaltech101"}
 BY_CONTENT = {
@@ -54,6 +60,7 @@ def read_events(
     end_us: int | None = None,
     newest: Newest | None = None,
     limits: EventLimits = DEFAULT_LIMITS,
+    time_unit: str | None = None,
 ) -> Events:
     """Read the events with start_us <= t < end_us, or the newest of them.
 
@@ -65,13 +72,14 @@ def read_events(
             arrays are read only around the span; AEDAT, DAT, RAW and text are not read beyond its end.
         newest: amount of the span, counted back from its last event; None for all. No more is held in memory.
         limits: limits on reading.
+        time_unit: unit of the file's times, "s", "ms", "us" or "ns"; by default the format's usual one, after a check.
 
     Raises:
         CrossdraftError: missing, empty, damaged, unsafe or unknown file; events out of order or of the sensor; more of
             anything than `limits` allow.
     """
     newest = newest or Newest()
-    chunks = checked_chunks(recording_path(path), format, sensor, Window(start_us, end_us, newest), limits)
+    chunks = checked_chunks(recording_path(path), format, sensor, Window(start_us, end_us, newest), limits, time_unit)
     return gathered(chunks, path, limits, newest)
 
 
@@ -83,12 +91,13 @@ def iter_events(
     start_us: int | None = None,
     end_us: int | None = None,
     limits: EventLimits = DEFAULT_LIMITS,
+    time_unit: str | None = None,
 ) -> Iterator[Events]:
     """Read as `read_events` does, as consecutive chunks of at most some million events, at least one.
 
     Memory is that of a chunk, except for EventGPT's `.npy`: it is one pickle, which is held whole.
     """
-    return checked_chunks(recording_path(path), format, sensor, Window(start_us, end_us), limits)
+    return checked_chunks(recording_path(path), format, sensor, Window(start_us, end_us), limits, time_unit)
 
 
 def gathered(
@@ -139,7 +148,7 @@ def _end(held: "deque[Events]") -> int:
 
 
 def checked_chunks(
-    name: Path, kind: str | None, sensor: Sensor | None, window: Window, limits: EventLimits
+    name: Path, kind: str | None, sensor: Sensor | None, window: Window, limits: EventLimits, unit: str | None = None
 ) -> Iterator[Events]:
     """Yield the chunks of a reader, checked: known format, in order, within the limits."""
     _check_file(name)
@@ -154,8 +163,8 @@ def checked_chunks(
             f"The wanted time span ends ({window.end_us} µs) before it starts ({window.start_us} µs)."
         )
     first_us = last_us = None
-    reader = partial(read_rosbag, topic=topic) if topic and kind == "rosbag" else READERS[kind]
-    for chunk in reader(name, sensor, window, limits):
+    reader = _reader(kind, unit)
+    for chunk in (partial(read_rosbag, topic=topic) if topic else reader)(name, sensor, window, limits):
         limits.check_sensor(name, chunk.width, chunk.height)
         if len(chunk):
             if last_us is not None:
@@ -164,6 +173,16 @@ def checked_chunks(
             last_us = chunk.t0 + chunk.duration_us
             limits.check_span(name, (last_us - first_us) / 1e6)
         yield chunk
+
+
+def _reader(kind: str, unit: str | None) -> Reader:
+    """Return the reader of a format; raise CrossdraftError if the unit of its times is unknown or not asked for."""
+    if unit is None:
+        return READERS[kind]
+    if unit not in EXPONENTS or kind not in UNSTATED:
+        formats = f"the formats {', '.join(UNSTATED)}; the others are in µs"
+        raise CrossdraftError(f"time_unit is {unit!r:.40}; give one of {', '.join(EXPONENTS)}, and only for {formats}.")
+    return partial(UNSTATED[kind], unit=unit)
 
 
 def detect_format(path: str | os.PathLike[str]) -> str:

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from crossdraft.checks import described, whole
 from crossdraft.errors import CrossdraftError
+from crossdraft.events.clock import EXPONENTS, SPELLED
 
 RESTART_US = 1_000_000  # a longer step back is more than packets in disorder
 WRAP_EDGE_US = 60_000_000  # how far from the ends of its range a camera's 32-bit clock may be before and after a wrap
@@ -329,7 +330,8 @@ def normalise_polarity(p: NDArray[np.generic], source: object) -> NDArray[np.uin
     if not len(p):
         return signed.astype(np.uint8)
     if (signed != p).any() or signed.min() < -1 or signed.max() > 1:
-        raise CrossdraftError(f"{source}: polarity must be 0/1 or -1/+1; other values were found.")
+        found = f"{p.min()}..{p.max()}"
+        raise CrossdraftError(f"{source}: polarity must be 0/1 or -1/+1, not {found}; leave out other signals.")
     if signed.min() < 0:
         if (signed == 0).any():
             raise CrossdraftError(f"{source}: polarity mixes -1, 0 and +1; the file is damaged.")
@@ -337,28 +339,35 @@ def normalise_polarity(p: NDArray[np.generic], source: object) -> NDArray[np.uin
     return signed.astype(np.uint8)
 
 
-def whole_times(t: NDArray[np.generic], source: object) -> NDArray[np.int64]:
-    """Convert times in µs to int64, after a check: a cast would turn an invalid time into a plausible one.
+def whole_times(t: NDArray[np.generic], source: object, unit: str = "us") -> NDArray[np.int64]:
+    """Convert times in a unit to int64 µs, after a check: a cast would turn an invalid time into a plausible one.
 
     Raises:
-        CrossdraftError: a time is not finite, or reaches 2**62 µs.
+        CrossdraftError: a time is not finite, or reaches 2**62, as a number or in µs.
     """
+    scale = 10 ** max(EXPONENTS[unit], 0)
     # NaN propagates to min and max, and comparisons with it are false.
-    if len(t) and not (t.min().item() > -LAST_US and t.max().item() < LAST_US):
+    if len(t) and not (t.min().item() * scale > -LAST_US and t.max().item() * scale < LAST_US):
         raise CrossdraftError(
-            f"{source}: times reach {t.min()}..{t.max()} µs; they must be finite numbers below 2**62 µs, "
+            f"{source}: times reach {t.min()}..{t.max()} {SPELLED[unit]}; they must be finite numbers below 2**62 µs, "
             "so drop those events."
         )
-    return (np.rint(t) if t.dtype.kind == "f" else t).astype(np.int64, copy=False)
+    if t.dtype.kind == "f":
+        return np.rint(t if unit == "us" else t.astype(np.float64) * 10.0 ** EXPONENTS[unit]).astype(np.int64)
+    whole = t.astype(np.int64, copy=False)
+    return whole // 1000 if unit == "ns" else whole * scale if scale > 1 else whole
 
 
 def _check_inside(x: NDArray[np.generic], y: NDArray[np.generic], width: int, height: int, source: object) -> None:
     for name, column, size in (("x", x, width), ("y", y, height)):
         if len(column) and not (column.min() >= 0 and column.max() < size):
-            raise CrossdraftError(
-                f"{source}: {name} reaches {column.min()}..{column.max()}, outside the {width}x{height} sensor; if the "
-                "sensor has another size, or the file another format, say so (sensor=…, format=…), else it is "
+            advice = (
+                "if the sensor has another size, or the file another format, say so (sensor=…, format=…), else it is "
                 "damaged, so copy it again."
             )
+            if 0 <= x.min() <= x.max() < height and 0 <= y.min() <= y.max() < width:
+                advice = "all would fit the other way round: swap x and y, or the sensor's sides (sensor=…)."
+            found = f"{column.min()}..{column.max()}"
+            raise CrossdraftError(f"{source}: {name} reaches {found}, outside the {width}x{height} sensor; {advice}")
         if column.dtype.kind == "f" and (column != np.rint(column)).any():
             raise CrossdraftError(f"{source}: {name} is fractional; give raw events, not rectified ones.")

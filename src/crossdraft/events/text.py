@@ -13,8 +13,9 @@ from typing import TextIO
 import numpy as np
 
 from crossdraft.errors import CrossdraftError
+from crossdraft.events.clock import time_unit
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
-from crossdraft.events.stream import Events, Sensor, Window
+from crossdraft.events.stream import Events, Sensor, Window, whole_times
 from crossdraft.files import atomic_path
 
 CHUNK_LINES = 1 << 18
@@ -22,17 +23,17 @@ MAX_LINE = 256  # characters; numpy writes four numbers in at most 100
 
 
 def read_e2vid(
-    path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
+    path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS, unit: str | None = None
 ) -> Iterator[Events]:
     """Yield the events of a `.txt` or `.zip`; text without a size line needs `sensor`. Reads a few lines at a time."""
     with _opened(path, limits) as file:
         (width, height), lines = _size_and_events(file, sensor, path, limits)
-        done = 0
+        done, notes = 0, tuple[str, ...]()
         while (some := list(islice(lines, CHUNK_LINES))) or not done:
             t, x, y, p = _table(some, path, done).T
-            with np.errstate(over="ignore"):  # infinite values are refused later
-                t_us = t * 1e6
-            chunk = Events.checked(x, y, t_us, p, width, height, source=path)
+            if unit is None:
+                unit, notes = time_unit(lambda i, j, t=t: t[i:j], len(t), (width, height), "s", path)
+            chunk = Events.checked(x, y, whole_times(t, path, unit), p, width, height, source=path).noting(notes)
             done += max(len(chunk), 1)
             yield window.clip(chunk)
             if window.ends_before(chunk.t):

@@ -127,9 +127,8 @@ class MediaDecoder:
             ApiError: 503, the disk is full, or no worker starts.
         """
         job = {"kind": "events", "path": str(part.path), "format": part.format, "sensor": part.sensor}
-        header, _ = await self._run(
-            {**job, "start_us": part.start_us, "end_us": part.end_us, "most": most}, name, part.path, into=into
-        )
+        job |= {"time_unit": part.time_unit, "start_us": part.start_us, "end_us": part.end_us, "most": most}
+        header, _ = await self._run(job, name, part.path, into=into)
         if "sensor" not in header:
             raise DecodeError(f"{name} holds no events; send a recording of the clip's moment.", name)
         found = [header.get("first_us"), *header["sensor"]]

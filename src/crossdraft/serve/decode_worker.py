@@ -113,7 +113,8 @@ def _events(job: dict[str, Any]) -> tuple[dict[str, Any], list[np.ndarray]]:
     from crossdraft.events.stream import Newest, concatenate
 
     sensor, most = None if job["sensor"] is None else tuple(job["sensor"]), job["most"]
-    part = Excerpt(Path(job["path"]), job["start_us"], job["end_us"], job["format"], sensor)
+    span = job["start_us"], job["end_us"]
+    part = Excerpt(Path(job["path"]), *span, job["format"], sensor, time_unit=job.get("time_unit"))
     if part.start_us is not None:
         events = part.read(Newest(most=most))
     else:

@@ -82,7 +82,8 @@ class LoadedRecording:
         """
         asked, path = self.asked, self.file.path
         try:
-            whole = Excerpt(path, format=asked.format, sensor=asked.sensor, windows=asked.windows)
+            how = (asked.format, asked.sensor, False, asked.windows)
+            whole = Excerpt(path, None, None, *how, time_unit=asked.time_unit)
             first_us = self.decoded.columns.first_us
             return shown_in(whole, first_us, seconds, asked.clock).part(asked.start_s, asked.end_s)
         except CrossdraftError as error:
@@ -108,7 +109,7 @@ class Recordings:
             ApiError: all requests hold too much.
             DecodeError: the recording cannot be read, or holds no events.
         """
-        whole = Excerpt(file.path, format=asked.format, sensor=asked.sensor)
+        whole = Excerpt(file.path, format=asked.format, sensor=asked.sensor, time_unit=asked.time_unit)
         return LoadedRecording(asked, file, await self._decoded(whole, file.digest, scope, param), param)
 
     async def decoded(self, recording: LoadedRecording, part: Excerpt, scope: MediaScope) -> DecodedExcerpt:
@@ -119,7 +120,8 @@ class Recordings:
         return found.excerpt(part)
 
     async def _decoded(self, part: Excerpt, digest: bytes, scope: MediaScope, param: str) -> DecodedRecording:
-        key = (scope.owner, "event", digest, part.path.suffix, part.format, part.sensor, part.start_us, part.end_us)
+        how = part.path.suffix, part.format, part.sensor, part.time_unit
+        key = (scope.owner, "event", digest, *how, part.start_us, part.end_us)
         found = await self._cache.get(key, lambda: self._decode(part, repr(key).encode(), param))
         recording = cast(DecodedRecording, found)  # as the key says
         scope.hold(recording, key)

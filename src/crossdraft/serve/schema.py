@@ -37,6 +37,7 @@ Number = Annotated[float, BeforeValidator(_no_boolean)]
 Id = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[\w.:/+=-]+$")]
 Pixels = Annotated[Whole, Field(ge=1, le=65536)]
 EventFormat = Annotated[str, Field(max_length=32)]
+TimeUnit = Literal["s", "ms", "us", "ns"]
 
 
 def _bounded(url: str) -> str:
@@ -107,6 +108,7 @@ class EventUrl(Body):
     url: Url | None = None
     format: EventFormat | None = None
     sensor: tuple[Pixels, Pixels] | None = None
+    time_unit: TimeUnit | None = None
     clock: Literal["auto", "video", "own"] = "auto"
     start_s: Number | None = Field(default=None, ge=0, le=1e9)
     end_s: Number | None = Field(default=None, ge=0, le=1e9)
@@ -385,6 +387,7 @@ class ReplayedEvents(Body):
     url: Url
     format: EventFormat | None = None
     sensor: tuple[Pixels, Pixels] | None = None
+    time_unit: TimeUnit | None = None
     clock: Literal["auto", "video", "own"] = "auto"
 
 

@@ -3,7 +3,7 @@
 import os
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -170,8 +170,7 @@ def cut(sequence: FrameSequence, start_us: int, end_us: int, stem: Path) -> tupl
     first, last = (int(np.searchsorted(times, time)) for time in (start_us, end_us))
     if last - first < LEAST_FRAMES:
         return None
-    excerpt = sequence.events
-    part = Excerpt(excerpt.path, start_us, end_us, format=excerpt.format, sensor=excerpt.sensor, limits=excerpt.limits)
+    part = replace(sequence.events, start_us=start_us, end_us=end_us)
     if part.first_time() is None:
         return None
     write_dsec_h5(events, part.chunks())
