@@ -57,11 +57,11 @@ class StoredTimes:
         errors = (spacing + spacing[0]) / 2
         for exponent in (3, 0, -3, -6):
             power = 10.0**exponent
-            told = errors <= power / 4
-            if 2 * told.sum() < len(told):
+            exact = errors <= power / 4
+            if 2 * exact.sum() < len(exact):
                 return exponent, False
             off = np.abs(after - power * np.rint(after / power))
-            if (off <= errors + 1e-15 * np.abs(after))[told].all():
+            if (off <= errors + 1e-15 * np.abs(after))[exact].all():
                 return exponent, True
         return -9, False
 
