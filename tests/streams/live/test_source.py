@@ -70,7 +70,7 @@ def test_a_lost_source_is_connected_to_again_with_a_note():
     found = source.status()
     source.close()
     assert (found.state, found.reconnects) == ("live", 1)  # three attempts, and it came back once
-    assert found.notes == ("Garbage came.", "live:test has ended.")  # each once
+    assert found.notes == ("live:test has ended.", "Garbage came.")  # each once
 
 
 def test_an_item_that_is_refused_ends_the_connection():

@@ -7,6 +7,7 @@ import typer
 from crossdraft.checks import choice, positive
 from crossdraft.cli.options import option_groups
 from crossdraft.cli.reporting import hush, saying
+from crossdraft_lab.bench.common import numbers
 from crossdraft_lab.cli.bench_options import ReportOptions
 
 
@@ -24,8 +25,9 @@ def live(
     """Receive live events and frames on loopback: what is borne without a drop, its processor time, and its memory."""
     output.check()
     choice("source", source, ("evt", "dv"))
-    asked = [(positive("--rates", float(rate)), positive("--seconds", seconds)) for rate in rates.split(",")]
-    asked += [(asked[0][0], 60 * minutes)] if minutes else []
+    positive("--fps", fps)
+    asked = [(positive("--rates", one), positive("--seconds", seconds)) for one in numbers("--rates", rates)]
+    asked += [(asked[0][0], positive("--minutes", 60 * minutes))] if minutes else []
     from crossdraft_lab.bench.environment import environment
     from crossdraft_lab.bench.live import run_live
 

@@ -42,13 +42,8 @@ def open_events(
 ) -> LiveEvents:
     """Make the source of an address such as `live:tcp://127.0.0.1:7777`, whose reader is to be started and closed.
 
-    Args:
-        text, hosts: as `live_address`.
-        sensor: size of the sensor of EVT words, where no header says it.
-        keep_s, offset_s, signal_timeout_s: as `LiveEvents`.
-
-    Raises:
-        CrossdraftError: an invalid address, or a package that it needs is not installed.
+    `text`, `hosts` as `live_address`, `sensor` of EVT words without a header, the others as `LiveEvents`. Raises
+    CrossdraftError for an invalid address, and if a package is not installed.
     """
     address = live_address(text, "events", hosts)
     if address.kind in ("tcp", "unix", "dv") and importlib.util.find_spec("dv_processing") is None:
@@ -61,7 +56,7 @@ def open_events(
 
 
 def _read_camera(address: LiveAddress) -> Items[Events]:
-    """Read by `dv_worker`."""
+    """Yield the events that `dv_worker` reads."""
     place = [part for part in (address.path, address.host, address.port or "") if part]
     command = [sys.executable, "-P", str(_WORKER), address.kind, *map(str, place)]
     with (

@@ -96,11 +96,10 @@ class LiveReader(Generic[T]):
             raise self._error or CrossdraftError(f"Nothing came from {self._name} in {wait_s:g} s; is it running?")
 
     def note(self, sentence: str) -> None:
-        """Note what happened; a sentence that is noted already moves to the end."""
+        """Note what happened; a sentence that is noted already is not repeated."""
         with self._changed:
-            if sentence in self._notes:
-                self._notes.remove(sentence)
-            self._notes.append(sentence)
+            if sentence not in self._notes:
+                self._notes.append(sentence)
 
     def status(self) -> LiveStatus:
         """The state of the source now."""
