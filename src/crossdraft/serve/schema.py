@@ -415,7 +415,8 @@ class WatchRequest(Body):
         frames: number of frames of a window; by default as many as the target takes from a clip of that length.
         pieces: also send the text piece by piece.
         sensor: width and height of the event camera of a live stream.
-        replay: clip to replay; `None` = a live stream, which the client pushes.
+        replay: clip to replay; without it and `live` the client pushes the stream.
+        live, live_events: sources that the server reads, `live:…`, at hosts that its operator allowed.
     """
 
     model: str | None = None
@@ -429,9 +430,13 @@ class WatchRequest(Body):
     pieces: bool = False
     sensor: tuple[Pixels, Pixels] | None = None
     replay: Replay | None = None
+    live: Url | None = None
+    live_events: Url | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> "WatchRequest":
+        if (self.replay and self.live) or (self.live_events and not self.live):
+            raise ValueError("a stream is replayed or live, and live_events belong to a live one")
         if self.replay is not None and self.sensor is not None:
             raise ValueError("sensor is of a live stream; say it in replay.event_url")
         return self

@@ -150,6 +150,12 @@ class ServerSettings(EngineSettings):
     stream_messages: int = _setting(
         "Clients", 500, "messages of a live stream in a second; one that sends more is cut off", ge=1
     )
+    live_hosts: Words = _setting(
+        "Clients",
+        (),
+        "host:port of live sources (live:rtsp://… and others) that a stream may name, comma-separated; what comes from "
+        "there is decoded in the server's own process; none by default",
+    )
 
     media_root: Path | None = _setting("Media", None, "folder whose files requests may name as file:NAME")
     remote_hosts: Words = _setting(
@@ -186,7 +192,7 @@ class ServerSettings(EngineSettings):
     per_request_metrics: bool = _setting("Records", True, "put `metrics` into each answer, as vLLM does")
     trace_spans: bool = _setting("Records", False, "OpenTelemetry spans, exported as OTEL_* variables say")
 
-    @field_validator("cors_origins", "allowed_hosts", "alias", "remote_hosts", mode="before")
+    @field_validator("cors_origins", "allowed_hosts", "alias", "remote_hosts", "live_hosts", mode="before")
     @classmethod
     def _words(cls, value: Any) -> Any:
         return tuple(word.strip() for word in value.split(",") if word.strip()) if isinstance(value, str) else value
@@ -196,7 +202,7 @@ class ServerSettings(EngineSettings):
     def _absolute(cls, value: Path | None) -> Path | None:
         return None if value is None else value.expanduser().resolve()
 
-    @field_validator("allowed_hosts")
+    @field_validator("allowed_hosts", "live_hosts")
     @classmethod
     def _lower(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(name.lower() for name in value)

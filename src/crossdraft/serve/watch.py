@@ -20,7 +20,7 @@ from contextlib import (
     suppress,
 )
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from fastapi import APIRouter
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -30,11 +30,12 @@ from crossdraft.engine.request import Answer, Piece
 from crossdraft.serve import convert
 from crossdraft.serve.bodies import validated
 from crossdraft.serve.budget import MediaShare
+from crossdraft.serve.cameras import cameras
 from crossdraft.serve.client_socket import GOING_AWAY, NORMAL, POLICY_VIOLATION, TRY_AGAIN, ClientSocket, FrameRate
 from crossdraft.serve.edge import PING_S, SILENT_S
 from crossdraft.serve.errors import ApiError, as_api_error, bad_request, overloaded
 from crossdraft.serve.gate import RequestInfo
-from crossdraft.serve.live import LiveSource
+from crossdraft.serve.live import LIMITS, LiveSource
 from crossdraft.serve.metrics import FinishedReason
 from crossdraft.serve.schema import EventUrl, Replay, WatchRequest
 from crossdraft.serve.service import Service
@@ -48,6 +49,7 @@ from crossdraft.streams import (
     frames_per_window,
     replaying,
 )
+from crossdraft.streams.live.feed import watching
 from crossdraft.streams.messages import ROUTE, SCHEMA, StreamEnd
 
 router = APIRouter()
@@ -99,6 +101,7 @@ class WatchConnection:
         self._service: Service = socket.app.state.service
         self._asked: RequestInfo = socket.state.asked
         self._rate = FrameRate(self._service.settings.stream_messages)
+        self._share = MediaShare(self._service.media.budget)
         self._calls = Calls()
         self._clock: ReplayClock | None = None
         self._live: LiveSource | None = None
@@ -115,7 +118,7 @@ class WatchConnection:
             async with AsyncExitStack() as held:
                 watch, windowing = self._begin(asked, held)
                 async with self._receiving() as receiving:
-                    feed = await self._feed(asked.replay, windowing, watch, held, receiving)
+                    feed = await self._feed(asked, windowing, watch, held, receiving)
                     await self._send({"type": "started", "frames": windowing.frames})
                     await self._answer(watch, feed, receiving)
             await self._socket.close(GOING_AWAY if self._service.draining else NORMAL)
@@ -149,10 +152,9 @@ class WatchConnection:
             for question in asked.questions
         ]
         watch = self._watch = Watch(self._ask, questions)
-        if asked.replay is None:
-            share = MediaShare(service.media.budget)
-            held.callback(share.close)
-            self._live = LiveSource(service.media, windowing, watch, share, asked.sensor)
+        held.callback(self._share.close)
+        if asked.replay is None and asked.live is None:
+            self._live = LiveSource(service.media, windowing, watch, self._share, asked.sensor)
         self._wants_pieces = asked.pieces
         return watch, windowing
 
@@ -168,25 +170,35 @@ class WatchConnection:
 
     async def _feed(
         self,
-        asked: Replay | None,
+        asked: WatchRequest,
         windowing: Windowing,
         watch: Watch,
         held: AsyncExitStack,
         receiving: "asyncio.Task[None]",
     ) -> AbstractContextManager[None]:
-        """Make the watch's feed for the answering thread; a clip is decoded first, unless the client goes away."""
-        if asked is None:
+        """Make the watch's feed for the answering thread; until it is ready, the client may go away."""
+        if self._live is not None:
             return nullcontext()
-        preparing = asyncio.ensure_future(self._replay(asked, windowing, watch, held))
+        feed = self._watched if asked.replay is None else self._replay
+        preparing = asyncio.ensure_future(feed(asked, windowing, watch, held))
         try:
             return await _unless_failed(preparing, {receiving})
         finally:
             preparing.cancel()
             await asyncio.gather(preparing, return_exceptions=True)
 
-    async def _replay(
-        self, asked: Replay, windowing: Windowing, watch: Watch, held: AsyncExitStack
+    async def _watched(
+        self, asked: WatchRequest, windowing: Windowing, watch: Watch, held: AsyncExitStack
     ) -> AbstractContextManager[None]:
+        hosts = frozenset(self._service.settings.live_hosts)
+        found = cameras(asked, hosts, windowing.length_s, self._share)
+        frames, events = await held.enter_async_context(found)
+        return watching(frames, SlidingWindows(windowing, events, LIMITS, newest=True), watch)
+
+    async def _replay(
+        self, request: WatchRequest, windowing: Windowing, watch: Watch, held: AsyncExitStack
+    ) -> AbstractContextManager[None]:
+        asked = cast("Replay", request.replay)
         recording = None if asked.event_url is None else EventUrl(**asked.event_url.model_dump())
         media = self._service.media.replayed(asked.video_url.url, recording, windowing.grid, self._asked.client)
         found = await held.enter_async_context(media)
@@ -263,7 +275,7 @@ class WatchConnection:
 
     def _answer_all(self, watch: Watch, feed: AbstractContextManager[None]) -> None:
         with feed:
-            for window in watch.answers(self._piece):
+            for window in watch.answers(self._piece, self._signal):
                 shown = window.to_json()
                 self._calls.wait(lambda shown=shown: self._send({"type": "window", **shown}))
         figures = watch.summary.to_json() | self._pushed()
@@ -297,6 +309,9 @@ class WatchConnection:
         if self._wants_pieces:
             where = {"window": window.number, "end_s": round(window.end_s, 3), "question": index}
             self._pieces.append({"type": "piece", **where, "text": piece.text})
+
+    def _signal(self, there: bool) -> None:
+        self._calls.wait(lambda: self._send({"type": "signal", "there": there}))
 
     async def _send(self, message: Mapping[str, object]) -> None:
         await self._socket.send(json.dumps(message, ensure_ascii=False))

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -85,22 +86,27 @@ def connected(kind: str, port: int) -> Iterator[Callable[[bytes], None]]:
 class RtspServer:
     """A camera that speaks RTSP over TCP: one client at a time, to each of which the frames are sent from the first on.
 
+    Args:
+        frames: times in ms, and pixels.
+        pause_s: seconds between two frames.
+
     Attributes:
         port: where it listens, on loopback.
         asked: the first lines of all requests.
     """
 
-    def __init__(self, frames: list[tuple[int, np.ndarray]]) -> None:
-        self._frames, self.asked = frames, []
+    def __init__(self, frames: list[tuple[int, np.ndarray]], pause_s: float = 0.0) -> None:
+        self._frames, self._pause_s, self.asked = frames, pause_s, []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join()
+        if self._listener.fileno() >= 0:
+            self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+            self._thread.join()
 
     def _serve(self) -> None:
         while True:
@@ -149,4 +155,5 @@ class RtspServer:
         sender = Sender(send, "rtp")
         for ms, pixels in self._frames:
             sender.frame(pixels, ms)
+            time.sleep(self._pause_s)
         sender.end()

@@ -1,0 +1,69 @@
+"""Live sources that the server itself reads for `/v1/watch`: of hosts that its operator listed, and of no other."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Literal
+
+from crossdraft.errors import CrossdraftError
+from crossdraft.serve.budget import MediaShare
+from crossdraft.serve.errors import bad_request, overloaded
+from crossdraft.serve.live import LIMITS
+from crossdraft.serve.schema import WatchRequest
+from crossdraft.streams.live.address import LiveAddress, live_address
+from crossdraft.streams.live.events import MOST_EVENTS, LiveEvents
+from crossdraft.streams.live.frames import LiveFrames
+from crossdraft.streams.live.read import open_events
+
+HELD_BYTES = 1 << 26  # of frames that are in no window yet
+
+
+def allowed_source(text: str, of: Literal["events", "video"], hosts: frozenset[str]) -> LiveAddress:
+    """Parse the address of a live source of a network.
+
+    Args:
+        text: the address, from a client.
+        of: what comes from there.
+        hosts: what is allowed: each `host:port`.
+
+    Raises:
+        ApiError: it is none of these.
+    """
+    try:
+        found = live_address(text, of, {one.rpartition(":")[0] for one in hosts})
+    except CrossdraftError:
+        found = None
+    if found is None or f"{found.host}:{found.port}" not in hosts:
+        why = f"This is no address of live {of} that may be used; who runs this server names these (--live-hosts)."
+        raise bad_request(why, "live", "address_refused")
+    return found
+
+
+@asynccontextmanager
+async def cameras(
+    asked: WatchRequest, hosts: frozenset[str], length_s: float, share: MediaShare
+) -> AsyncIterator[tuple[LiveFrames, LiveEvents | None]]:
+    """Yield the started sources of a stream, whose windows are `length_s` long.
+
+    Raises:
+        ApiError: 400, a source may not be used; 503, nothing comes from it, or all requests together hold too much.
+    """
+    video, events = allowed_source(asked.live or "", "video", hosts), None
+    if asked.live_events is not None:
+        names = {allowed_source(asked.live_events, "events", hosts).host}
+        events = partial(open_events, asked.live_events, length_s, hosts=names, sensor=asked.sensor)
+    share.hold(HELD_BYTES + (0 if events is None else 13 * MOST_EVENTS))
+    async with AsyncExitStack() as held:
+        try:
+            frames = LiveFrames(video, most_bytes=HELD_BYTES, limits=LIMITS)
+            held.push_async_callback(asyncio.to_thread, frames.close)
+            found = None if events is None else events()
+            await asyncio.to_thread(frames.start)
+            if found is not None:
+                held.push_async_callback(asyncio.to_thread, found.reader.close)
+                await asyncio.to_thread(found.reader.start)
+                found.align(frames.zero_at, frames.zero_s)
+        except CrossdraftError as error:
+            raise overloaded(str(error), "no_signal") from None
+        yield frames, found

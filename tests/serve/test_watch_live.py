@@ -1,0 +1,98 @@
+"""`/v1/watch` with sources that the server reads itself: allowed hosts alone, and "no signal" rather than old answers."""
+
+import json
+from contextlib import closing
+from functools import partial
+
+import pytest
+
+from crossdraft import Request
+from crossdraft.serve.cameras import allowed_source
+from crossdraft.serve.errors import ApiError
+from crossdraft.streams.live.frames import LiveFrames
+from crossdraft.streams.messages import SCHEMA, StreamEnd
+from tests.serve.conftest import QUESTION
+from tests.serve.test_watch import TOKENS, asked, connected, idle, received
+from tests.streams.live.sending import FPS, RtspServer, frames
+
+WINDOWS = {"window_ms": 100, "every_ms": 200, "frames": 2}
+
+
+def test_a_cameras_answers_are_the_engines_own_and_without_it_there_is_no_signal(start, monkeypatch):
+    monkeypatch.setattr("crossdraft.serve.cameras.LiveFrames", partial(LiveFrames, signal_timeout_s=0.5))
+    camera = RtspServer(frames(25), 1 / FPS)
+    running = start(live_hosts=f"127.0.0.1:{camera.port}")
+    requests, whole = [], running.engine.astream
+    monkeypatch.setattr(running.engine, "astream", lambda one, **more: (requests.append(one), whole(one, **more))[1])
+    with closing(camera), connected(running, asked(live=f"live:rtsp://127.0.0.1:{camera.port}/", **WINDOWS)) as socket:
+        found = [json.loads(socket.recv(30))]
+        while sum(one["type"] == "window" for one in found) < 2:
+            found.append(json.loads(socket.recv(30)))
+        camera.close()
+        while found[-1]["type"] != "signal" or found[-1]["there"]:
+            found.append(json.loads(socket.recv(30)))
+        socket.send(SCHEMA.encode(StreamEnd(0.0)))
+        *rest, summary = received(socket)
+    assert found[0] == {"type": "started", "frames": 2}
+    assert summary["signal_losses"] >= 1
+    assert not [one for one in rest if one["type"] == "window"]  # no old answer
+    said = [one["answers"][0]["tokens"] for one in found if one["type"] == "window"]
+    for tokens, request in zip(said, requests, strict=False):
+        alone = running.engine.generate(Request(QUESTION, request.video, max_new_tokens=TOKENS))
+        assert tokens == list(alone.tokens)
+    assert idle(running)
+
+
+def test_a_camera_that_is_not_there_may_be_asked_for_again_later(start):
+    camera = RtspServer([])
+    camera.close()
+    running = start(live_hosts=f"127.0.0.1:{camera.port}")
+    with connected(running, asked(live=f"live:rtsp://me:secret@127.0.0.1:{camera.port}/", **WINDOWS)) as socket:
+        *_, last = received(socket)
+    assert (last["error"]["code"], socket.close_code) == ("no_signal", 1013)
+    assert "secret" not in last["error"]["message"]
+    assert idle(running)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"live": "live:rtsp://127.0.0.1:9/"}, "(--live-hosts)"),
+        ({"live": "live:rtsp://127.0.0.1:9/", "replay": {"video_url": "file:clip.mp4"}}, "replayed or live"),
+        ({"live_events": "live:tcp://127.0.0.1:9"}, "replayed or live"),
+    ],
+)
+def test_without_listed_hosts_there_are_no_cameras(server, more, words):
+    with connected(server, asked(**more)) as socket:
+        *_, last = received(socket)
+    assert words in last["error"]["message"]
+    assert socket.close_code == 1008
+    assert idle(server)
+
+
+@pytest.mark.parametrize(
+    ("text", "of", "fine"),
+    [
+        ("live:rtsp://Camera/main", "video", True),
+        ("live:rtsp://me:pass@camera:554/main", "video", True),
+        ("live:udp://127.0.0.1:5000", "video", True),
+        ("live:tcp://camera:7777", "events", True),
+        ("live:rtsp://camera:8554/main", "video", False),
+        ("live:udp://127.0.0.1:5001", "video", False),
+        ("live:rtsp://camera.else.test/main", "video", False),
+        ("live:rtsp://camera@else.test/main", "video", False),
+        ("live:v4l2:/dev/video0", "video", False),
+        ("live:unix:/run/socket", "events", False),
+        ("live:evt:-", "events", False),
+        ("live:dv", "events", False),
+        ("file:clip.mp4", "video", False),
+    ],
+)
+def test_only_listed_hosts_and_ports_are_allowed(text, of, fine):
+    hosts = frozenset({"camera:554", "127.0.0.1:5000", "camera:7777"})
+    if fine:
+        assert f"{(found := allowed_source(text, of, hosts)).host}:{found.port}" in hosts
+        return
+    with pytest.raises(ApiError, match=r"\(--live-hosts\)") as refused:
+        allowed_source(text, of, hosts)
+    assert "else" not in refused.value.message
