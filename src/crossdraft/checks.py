@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 from crossdraft.errors import CrossdraftError
 
+LIVE = "live:"  # what the addresses of live sources begin with
 MOST_SPANS, MOST_LETTERS = 8, 40  # of ranges of cores, and of letters, in a message
 
 
@@ -188,6 +189,11 @@ def is_loopback(host: str) -> bool:
     [True, True, True, False, False, False]
     """
     return host == "localhost" or (is_address(host) and ip_address(host).is_loopback)
+
+
+def is_live(source: object) -> bool:
+    """True if a text or path names a live source, not a file."""
+    return str(source).startswith(LIVE)
 
 
 def is_address(host: str) -> bool:

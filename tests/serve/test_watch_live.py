@@ -1,4 +1,4 @@
-"""`/v1/watch` with sources that the server reads itself: allowed hosts alone, and "no signal" rather than old answers."""
+"""`/v1/watch` with sources that the server reads: allowed hosts alone, and "no signal" rather than old answers."""
 
 import json
 from contextlib import closing

@@ -3,17 +3,28 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from crossdraft.checkpoints.files import check_tokenizer
 from crossdraft.checkpoints.locate import TARGETS, shipped_or_found
-from crossdraft.checks import whole
-from crossdraft.cli.options import MAX_SECONDS, AsJson, NoColour, RecordingFile, check_values, option_groups, size_of
+from crossdraft.checks import is_live, whole
+from crossdraft.cli.live import LiveCameras, LiveOptions
+from crossdraft.cli.options import (
+    MAX_SECONDS,
+    AsJson,
+    NoColour,
+    RecordingFile,
+    check_values,
+    duration,
+    option_groups,
+    size_of,
+)
 from crossdraft.errors import CrossdraftError
 from crossdraft.side_text import read_text
 
@@ -65,14 +76,18 @@ class CloudOptions:
 def edge(
     cloud: CloudOptions,
     camera: RecordingFile,
+    live: LiveOptions,
     prompt: Annotated[list[str], typer.Option("--prompt", metavar="QUESTION", help="What to ask; repeatable.")],
     video: Annotated[
         str | None,
         typer.Option(
-            help="The clip: a file here, which is uploaded, and deleted there at the end; or what the server calls it "
-            "(file:NAME, an id)."
+            help="The clip: a file here, which is uploaded, and deleted there at the end; what the server calls it "
+            "(file:NAME, an id); or a camera, live:udp://HOST:PORT."
         ),
     ] = None,
+    window: Annotated[
+        str, typer.Option(metavar="TIME", help="What a question shows of cameras, up to now, as 500ms or 1s.")
+    ] = "1s",
     prediction: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="What the answers may be, or nearly so; sent with each question."),
@@ -88,16 +103,18 @@ def edge(
     """Ask a server about a clip, and draft here from what an event camera saw: what is drafted is on its way at once.
 
     The answer is the target's own, whatever is drafted. A connection that is cut is made anew, and the answer goes on.
-    --events may name a folder: the newest recording in it is read.
+    --events may name a folder: the newest recording in it is read. --events and --video take cameras, too, as
+    live:tcp://127.0.0.1:7777 and live:udp://127.0.0.1:5000: each question is about what they saw last.
     """
     check_values(device=device, max_new_tokens=cloud.max_new_tokens)
     whole("--draft-top-k", cloud.draft_top_k, 0)
     if not 0 <= cloud.patience <= MAX_SECONDS:  # also refuses NaN
         raise CrossdraftError(f"--patience is {cloud.patience:g} s; give seconds, 0 to {MAX_SECONDS:g}.")
     _check_video(video)
-    excerpt = _excerpt(camera, video)
+    length_s = duration("--window", window)
+    excerpt = None if is_live(camera.events) else _excerpt(camera, video)
     check_tokenizer(shipped_or_found(target, TARGETS))
-    _check_drafter(drafter, target, events=excerpt is not None)
+    _check_drafter(drafter, target, events=camera.events is not None)
     drawn = _sampling(cloud)
     said = {} if prediction is None else {"prediction": {"type": "content", "content": read_text(prediction)}}
     from crossdraft.cli.reporting import hush
@@ -127,17 +144,26 @@ def edge(
             ) from None
         drafts = None if drafter == "none" else _drafter(drafter, target, device, welcome)
         reads = text_reader(target, welcome.reserved) if drafts is not None and drafts.needs.prompt else None
-        with _clip(cloud, video, tls) as clip:
-            if drafts is not None:
-                _warm_up(drafts, Request(prompt[0], events=excerpt, max_new_tokens=cloud.max_new_tokens))
+        with (
+            _clip(cloud, video, tls) as clip,
+            LiveCameras(video, camera, live, length_s) as cameras,
+            TemporaryDirectory() as folder,
+        ):
+            own, file = None if is_live(video) else video, Path(folder, "clip.mp4")
+            events = excerpt or cameras.seen(file)[1]
+            if drafts is not None and (events is not None or camera.events is None):
+                _warm_up(drafts, Request(prompt[0], events=events, max_new_tokens=cloud.max_new_tokens))
             for question in prompt:
-                # `video` is only the clip's name here: a drafter may have memorised something about the same clip.
-                request = Request(question, video, excerpt, cloud.max_new_tokens, drawn)
+                written, events = cameras.seen(file)
+                # The video is only the clip's name here: a drafter may have memorised something about the same clip.
+                request = Request(question, own, excerpt or events, cloud.max_new_tokens, drawn)
                 if reads is not None:
                     request = replace(request, prompt_ids=reads(request))
-                chat = _chat(cloud, welcome.model, question, clip) | said
-                with _shown(console, as_json=as_json, tokenizer=tokenizer) as show:
-                    answer = client.ask(chat, request, drafts, show)
+                with (
+                    _clip(cloud, str(file), tls) if written else nullcontext(clip) as asked,
+                    _shown(console, as_json=as_json, tokenizer=tokenizer) as show,
+                ):
+                    answer = client.ask(_chat(cloud, welcome.model, question, asked) | said, request, drafts, show)
                 if as_json:
                     typer.echo(json.dumps(report(question, answer), ensure_ascii=False))
                 else:
@@ -147,7 +173,7 @@ def edge(
 
 def _check_video(video: str | None) -> None:
     """Refuse a clip that is neither a local file nor an address that the server knows."""
-    if video is None or Path(video).is_file() or KNOWN_THERE.match(video):
+    if video is None or is_live(video) or Path(video).is_file() or KNOWN_THERE.match(video):
         return
     raise CrossdraftError(
         f"There is no file {video} here; check the path, or name what the server has: file:NAME, or an upload's id."
@@ -158,7 +184,7 @@ def _check_video(video: str | None) -> None:
 def _clip(cloud: CloudOptions, video: str | None, tls: "TlsFiles") -> "Iterator[str | None]":
     """Yield the clip's name in requests; a local file is on the server while the context is open."""
     if video is None or not Path(video).is_file():
-        yield video
+        yield None if is_live(video) else video
         return
     from crossdraft.edge.upload import uploaded
 

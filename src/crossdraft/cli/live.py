@@ -2,15 +2,18 @@
 
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crossdraft.checks import positive
+from crossdraft.checks import is_live, positive
 from crossdraft.cli.options import RecordingFile, size_of
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
+    from crossdraft.events import Events
     from crossdraft.streams import SlidingWindows, StreamWindow, Watch
     from crossdraft.streams.live.events import LiveEvents
 
@@ -51,7 +54,7 @@ class LiveOptions:
 
 
 class LiveCameras:
-    """The camera of a live watch and the event camera beside it; they run within a context.
+    """A camera and an event camera beside it, one of which may be none or no live source; they run within a context.
 
     Attributes:
         events: of the event camera; `None` = there is none.
@@ -62,28 +65,52 @@ class LiveCameras:
 
     newest = True  # of the windows that fall due after a gap
 
-    def __init__(self, video: str, camera: RecordingFile, live: LiveOptions, length_s: float) -> None:
+    def __init__(self, video: str | None, camera: RecordingFile, live: LiveOptions, length_s: float) -> None:
         from crossdraft.streams.live.address import live_address
         from crossdraft.streams.live.frames import LiveFrames
 
-        self.events = live.events(camera, length_s)
-        address = live_address(video, "video", live.live_host or ())
-        self._frames = LiveFrames(address, signal_timeout_s=live.signal_timeout)
-        self._held = ExitStack()
+        self.events = live.events(camera, length_s) if is_live(camera.events) else None
+        self._frames: Any = None
+        if video is not None and is_live(video):
+            address, keep_s = live_address(video, "video", live.live_host or ()), length_s + 1.0
+            self._frames = LiveFrames(address, keep_s=keep_s, signal_timeout_s=live.signal_timeout)
+        self._held, self._length_s, self._began_at = ExitStack(), length_s, perf_counter()
 
     def __enter__(self) -> "LiveCameras":
         with self._held:
-            self._held.callback(self._frames.close)
-            self._frames.start()
+            zero_s = 0.0
+            if self._frames is not None:
+                self._held.callback(self._frames.close)
+                self._frames.start()
+                self._began_at, zero_s = self._frames.zero_at, self._frames.zero_s
             if self.events is not None:
                 self._held.callback(self.events.reader.close)
                 self.events.reader.start()
-                self.events.align(self._frames.zero_at, self._frames.zero_s)
+                self.events.align(self._began_at, zero_s)
             self._held = self._held.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._held.close()
+
+    def seen(self, path: Path) -> tuple[bool, "Events | None"]:
+        """Return the newest window's events; its frames are written to an mp4, if there is a camera, as the flag says.
+
+        Raises:
+            CrossdraftError: a source has no signal.
+        """
+        from crossdraft.video import write_mp4
+
+        for source in (one for one in (self._frames, self.events and self.events.reader) if one is not None):
+            if (state := source.status().state) != "live":
+                raise CrossdraftError(f"A camera shows nothing now ({state}); ask again once it does.")
+        sleep(max(0.0, self._began_at + self._length_s - perf_counter()))
+        end_s, clip = perf_counter() - self._began_at, self._frames.newest(self._length_s) if self._frames else []
+        if clip:
+            end_s, rate = clip[-1].time_s, (len(clip) - 1) / (clip[-1].time_s - clip[0].time_s or 1.0)
+            height, width = (side // 2 * 2 for side in clip[0].pixels.shape[:2])
+            write_mp4(path, (frame.pixels[:height, :width] for frame in clip), min(max(rate, 1.0), 1000.0))
+        return bool(clip), self.events and self.events.between(end_s - self._length_s, end_s)
 
     def first(self, windows: "SlidingWindows") -> "StreamWindow":
         """Return the first window, to warm up an engine."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crossdraft.checks import is_live
 from crossdraft.cli.live import LiveCameras, LiveOptions
 from crossdraft.cli.options import AsJson, NoColour, PairOptions, RecordingFile, RecordingOptions, option_groups
 from crossdraft.cli.watch_server import ReplayOptions, ServerOptions, watch_at
@@ -53,7 +54,7 @@ def watch(
     every_s, length_s = stream.check()
     pair.check(events=camera.events is not None)
     remote.check(pair)
-    are_live = [str(source).startswith("live:") for source in (video, camera.events) if source is not None]
+    are_live = [is_live(source) for source in (video, camera.events) if source is not None]
     if all(are_live) and remote.server is None:
         source = LiveCameras(video, camera, live, length_s)
     elif any(are_live):

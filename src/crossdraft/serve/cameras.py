@@ -1,9 +1,8 @@
 """Live sources that the server itself reads for `/v1/watch`: of hosts that its operator listed, and of no other."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from typing import Literal
 
 from crossdraft.errors import CrossdraftError
@@ -19,17 +18,8 @@ from crossdraft.streams.live.read import open_events
 HELD_BYTES = 1 << 26  # of frames that are in no window yet
 
 
-def allowed_source(text: str, of: Literal["events", "video"], hosts: frozenset[str]) -> LiveAddress:
-    """Parse the address of a live source of a network.
-
-    Args:
-        text: the address, from a client.
-        of: what comes from there.
-        hosts: what is allowed: each `host:port`.
-
-    Raises:
-        ApiError: it is none of these.
-    """
+def allowed_source(text: str, of: Literal["events", "video"], hosts: Collection[str]) -> LiveAddress:
+    """Parse a client's address of a live source; raise ApiError if it is at none of the allowed `host:port`."""
     try:
         found = live_address(text, of, {one.rpartition(":")[0] for one in hosts})
     except CrossdraftError:
@@ -42,7 +32,7 @@ def allowed_source(text: str, of: Literal["events", "video"], hosts: frozenset[s
 
 @asynccontextmanager
 async def cameras(
-    asked: WatchRequest, hosts: frozenset[str], length_s: float, share: MediaShare
+    asked: WatchRequest, hosts: Collection[str], length_s: float, share: MediaShare
 ) -> AsyncIterator[tuple[LiveFrames, LiveEvents | None]]:
     """Yield the started sources of a stream, whose windows are `length_s` long.
 
@@ -50,20 +40,19 @@ async def cameras(
         ApiError: 400, a source may not be used; 503, nothing comes from it, or all requests together hold too much.
     """
     video, events = allowed_source(asked.live or "", "video", hosts), None
-    if asked.live_events is not None:
-        names = {allowed_source(asked.live_events, "events", hosts).host}
-        events = partial(open_events, asked.live_events, length_s, hosts=names, sensor=asked.sensor)
-    share.hold(HELD_BYTES + (0 if events is None else 13 * MOST_EVENTS))
+    share.hold(HELD_BYTES + (0 if asked.live_events is None else 13 * MOST_EVENTS))
     async with AsyncExitStack() as held:
         try:
+            if asked.live_events is not None:
+                host = allowed_source(asked.live_events, "events", hosts).host
+                events = open_events(asked.live_events, length_s, hosts=(host,), sensor=asked.sensor)
+                held.push_async_callback(asyncio.to_thread, events.reader.close)
             frames = LiveFrames(video, most_bytes=HELD_BYTES, limits=LIMITS)
             held.push_async_callback(asyncio.to_thread, frames.close)
-            found = None if events is None else events()
             await asyncio.to_thread(frames.start)
-            if found is not None:
-                held.push_async_callback(asyncio.to_thread, found.reader.close)
-                await asyncio.to_thread(found.reader.start)
-                found.align(frames.zero_at, frames.zero_s)
+            if events is not None:
+                await asyncio.to_thread(events.reader.start)
+                events.align(frames.zero_at, frames.zero_s)
         except CrossdraftError as error:
             raise overloaded(str(error), "no_signal") from None
-        yield frames, found
+        yield frames, events

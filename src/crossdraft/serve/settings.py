@@ -153,8 +153,7 @@ class ServerSettings(EngineSettings):
     live_hosts: Words = _setting(
         "Clients",
         (),
-        "host:port of live sources (live:rtsp://… and others) that a stream may name, comma-separated; what comes from "
-        "there is decoded in the server's own process; none by default",
+        "host:port of live sources that a stream may name, comma-separated; they are decoded in the server's process",
     )
 
     media_root: Path | None = _setting("Media", None, "folder whose files requests may name as file:NAME")

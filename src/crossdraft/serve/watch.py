@@ -20,7 +20,7 @@ from contextlib import (
     suppress,
 )
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from fastapi import APIRouter
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -37,7 +37,7 @@ from crossdraft.serve.errors import ApiError, as_api_error, bad_request, overloa
 from crossdraft.serve.gate import RequestInfo
 from crossdraft.serve.live import LIMITS, LiveSource
 from crossdraft.serve.metrics import FinishedReason
-from crossdraft.serve.schema import EventUrl, Replay, WatchRequest
+from crossdraft.serve.schema import EventUrl, WatchRequest
 from crossdraft.serve.service import Service
 from crossdraft.streams import (
     RecordedEvents,
@@ -179,34 +179,28 @@ class WatchConnection:
         """Make the watch's feed for the answering thread; until it is ready, the client may go away."""
         if self._live is not None:
             return nullcontext()
-        feed = self._watched if asked.replay is None else self._replay
-        preparing = asyncio.ensure_future(feed(asked, windowing, watch, held))
+        preparing = asyncio.ensure_future(self._ready(asked, windowing, watch, held))
         try:
             return await _unless_failed(preparing, {receiving})
         finally:
             preparing.cancel()
             await asyncio.gather(preparing, return_exceptions=True)
 
-    async def _watched(
+    async def _ready(
         self, asked: WatchRequest, windowing: Windowing, watch: Watch, held: AsyncExitStack
     ) -> AbstractContextManager[None]:
-        hosts = frozenset(self._service.settings.live_hosts)
-        found = cameras(asked, hosts, windowing.length_s, self._share)
-        frames, events = await held.enter_async_context(found)
-        return watching(frames, SlidingWindows(windowing, events, LIMITS, newest=True), watch)
-
-    async def _replay(
-        self, request: WatchRequest, windowing: Windowing, watch: Watch, held: AsyncExitStack
-    ) -> AbstractContextManager[None]:
-        asked = cast("Replay", request.replay)
-        recording = None if asked.event_url is None else EventUrl(**asked.event_url.model_dump())
-        media = self._service.media.replayed(asked.video_url.url, recording, windowing.grid, self._asked.client)
+        if (replay := asked.replay) is None:
+            sources = cameras(asked, self._service.settings.live_hosts, windowing.length_s, self._share)
+            frames, events = await held.enter_async_context(sources)
+            return watching(frames, SlidingWindows(windowing, events, LIMITS, newest=True), watch)
+        recording = None if replay.event_url is None else EventUrl(**replay.event_url.model_dump())
+        media = self._service.media.replayed(replay.video_url.url, recording, windowing.grid, self._asked.client)
         found = await held.enter_async_context(media)
         clip, self._window = found.video, found.window
         pixels = clip.frames.pixels.numpy()
         events = None if found.events is None else RecordedEvents(found.events)
         windows = SlidingWindows(windowing, events, newest=True)
-        self._clock = ReplayClock(asked.speed)
+        self._clock = ReplayClock(replay.speed)
         frames = list(zip(clip.frames.times_s.tolist(), pixels, strict=True))
         return replaying(frames, windows, watch, self._clock, seconds=clip.seconds)
 

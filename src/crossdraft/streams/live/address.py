@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
-from crossdraft.checks import is_loopback
+from crossdraft.checks import LIVE, is_live, is_loopback
 from crossdraft.errors import CrossdraftError
 
-LIVE = "live:"
 KINDS = {
     "events": ("tcp://HOST:PORT", "unix:PATH", "evt:tcp://HOST:PORT", "evt:unix:PATH", "evt:-", "dv"),
     "video": ("udp://HOST:PORT", "tcp://HOST:PORT", "rtsp://HOST/PATH", "v4l2:/dev/videoN"),
@@ -39,11 +38,6 @@ class LiveAddress:
             return f"{LIVE}{self.kind}{':' if self.path else ''}{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{LIVE}{self.kind}://{host}:{self.port}{urlsplit(self.path).path}"
-
-
-def is_live(source: object) -> bool:
-    """True if a text or path names a live source, not a file."""
-    return str(source).startswith(LIVE)
 
 
 def live_address(text: str, of: Literal["events", "video"], hosts: Collection[str] = ()) -> LiveAddress:
