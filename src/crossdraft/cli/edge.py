@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from crossdraft.edge.tls import TlsFiles
     from crossdraft.engine.drafter import Drafter
     from crossdraft.engine.request import Request
-    from crossdraft.engine.sampling import Sampling
     from crossdraft.events import Excerpt
 
 app = typer.Typer(help="Draft beside an event camera for a target in the cloud.", add_completion=False)
@@ -115,7 +114,9 @@ def edge(
     excerpt = None if is_live(camera.events) else _excerpt(camera, video)
     check_tokenizer(shipped_or_found(target, TARGETS))
     _check_drafter(drafter, target, events=camera.events is not None)
-    drawn = _sampling(cloud)
+    from crossdraft.engine.sampling import Sampling
+
+    drawn = Sampling(cloud.temperature, cloud.top_k, cloud.top_p)
     said = {} if prediction is None else {"prediction": {"type": "content", "content": read_text(prediction)}}
     from crossdraft.cli.reporting import hush
     from crossdraft.cli.view import answer_console, say
@@ -190,13 +191,6 @@ def _clip(cloud: CloudOptions, video: str | None, tls: "TlsFiles") -> "Iterator[
 
     with uploaded(cloud.server, cloud.key, Path(video), tls) as kept:
         yield kept
-
-
-def _sampling(cloud: CloudOptions) -> "Sampling":
-    """Make the sampling of the answer."""
-    from crossdraft.engine.sampling import Sampling
-
-    return Sampling(cloud.temperature, cloud.top_k, cloud.top_p)
 
 
 def _excerpt(camera: RecordingFile, video: str | None) -> "Excerpt | None":

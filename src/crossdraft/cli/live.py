@@ -36,22 +36,6 @@ class LiveOptions:
         float, typer.Option(metavar="S", help="Seconds without data after which a camera has no signal.")
     ] = 2.0
 
-    def events(self, camera: RecordingFile, length_s: float) -> "LiveEvents | None":
-        """Make the source of live events that `--events` names, whose reader is to be started; `None` without one.
-
-        Raises:
-            CrossdraftError: it is no live address, or one that is not allowed.
-        """
-        from crossdraft.streams.live.read import open_events
-
-        timeout_s, hosts = positive("--signal-timeout", self.signal_timeout), self.live_host or ()
-        if camera.events is None:
-            return None
-        return open_events(
-            str(camera.events), length_s, hosts=hosts, sensor=size_of(camera.sensor), offset_s=self.clock_offset,
-            signal_timeout_s=timeout_s,
-        )  # fmt: skip
-
 
 class LiveCameras:
     """A camera and an event camera beside it, one of which may be none or no live source; they run within a context.
@@ -68,12 +52,17 @@ class LiveCameras:
     def __init__(self, video: str | None, camera: RecordingFile, live: LiveOptions, length_s: float) -> None:
         from crossdraft.streams.live.address import live_address
         from crossdraft.streams.live.frames import LiveFrames
+        from crossdraft.streams.live.read import open_events
 
-        self.events = live.events(camera, length_s) if is_live(camera.events) else None
+        timeout_s, hosts = positive("--signal-timeout", live.signal_timeout), live.live_host or ()
+        self.events: LiveEvents | None = None
         self._frames: Any = None
+        if is_live(camera.events):
+            given = {"sensor": size_of(camera.sensor), "offset_s": live.clock_offset, "signal_timeout_s": timeout_s}
+            self.events = open_events(str(camera.events), length_s, hosts=hosts, **given)
         if video is not None and is_live(video):
-            address, keep_s = live_address(video, "video", live.live_host or ()), length_s + 1.0
-            self._frames = LiveFrames(address, keep_s=keep_s, signal_timeout_s=live.signal_timeout)
+            address = live_address(video, "video", hosts)
+            self._frames = LiveFrames(address, keep_s=length_s + 1.0, signal_timeout_s=timeout_s)
         self._held, self._length_s, self._began_at = ExitStack(), length_s, perf_counter()
 
     def __enter__(self) -> "LiveCameras":
@@ -81,7 +70,7 @@ class LiveCameras:
             zero_s = 0.0
             if self._frames is not None:
                 self._held.callback(self._frames.close)
-                self._frames.start()
+                self._frames.reader.start()
                 self._began_at, zero_s = self._frames.zero_at, self._frames.zero_s
             if self.events is not None:
                 self._held.callback(self.events.reader.close)
@@ -101,10 +90,11 @@ class LiveCameras:
         """
         from crossdraft.video import write_mp4
 
-        for source in (one for one in (self._frames, self.events and self.events.reader) if one is not None):
+        sources = [one for one in (self._frames, self.events and self.events.reader) if one is not None]
+        for source in sources:
             if (state := source.status().state) != "live":
                 raise CrossdraftError(f"A camera shows nothing now ({state}); ask again once it does.")
-        sleep(max(0.0, self._began_at + self._length_s - perf_counter()))
+        sleep(max(0.0, self._began_at + self._length_s - perf_counter()) if sources else 0.0)
         end_s, clip = perf_counter() - self._began_at, self._frames.newest(self._length_s) if self._frames else []
         if clip:
             end_s, rate = clip[-1].time_s, (len(clip) - 1) / (clip[-1].time_s - clip[0].time_s or 1.0)

@@ -1,9 +1,7 @@
 """`crossdraft watch --server`: pushes a local clip to a server as a live stream, and shows the server's answers."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,10 +15,6 @@ from crossdraft.options import OPTIONS, flag_of
 
 if TYPE_CHECKING:
     from crossdraft.events import Excerpt
-    from crossdraft.streams import ReplayClock
-    from crossdraft.streams.client import WatchClient
-    from crossdraft.streams.push import EventFeed
-    from crossdraft.video.grid import WindowGrid
 
 SENT = "num_frames"  # the only engine option that is sent to a server
 
@@ -115,7 +109,8 @@ def watch_at(
     from crossdraft.edge.tls import TlsFiles
     from crossdraft.streams import ReplayClock
     from crossdraft.streams.client import WatchClient
-    from crossdraft.streams.push import EventFeed
+    from crossdraft.streams.push import EventFeed, push_clip
+    from crossdraft.streams.replay import feeding
     from crossdraft.video.grid import WindowGrid
 
     every_s, length_s = stream.check()
@@ -132,7 +127,8 @@ def watch_at(
     shown = WatchView(answer_console(plain=no_color or as_json), questions, as_json=as_json)
     with WatchClient(str(remote.server), remote.key, TlsFiles(remote.ca, remote.cert, remote.cert_key)) as client:
         grid, clock = WindowGrid(every_s, length_s, client.open(asked)), ReplayClock(stream.speed)
-        with _pushing(client, video, grid, clock, events, stream, remote.frame_format):
+        given = {"events": events, "seconds": stream.seconds, "most": stream.windows, "kind": remote.frame_format}
+        with feeding(partial(push_clip, video, grid, client.push, clock, **given), client.fail, clock.stop):
             messages = client.messages()
             while True:
                 try:
@@ -150,40 +146,3 @@ def watch_at(
                     shown.end_line()
                     clock.stop()
                     messages = client.messages()
-
-
-@contextmanager
-def _pushing(
-    client: "WatchClient",
-    video: Path,
-    grid: "WindowGrid",
-    clock: "ReplayClock",
-    events: "EventFeed | None",
-    stream: ReplayOptions,
-    kind: str,
-) -> Iterator[None]:
-    """Push the clip in a thread, which ends with the context; if pushing failed, the context raises that error."""
-    from crossdraft.streams.push import push_clip
-
-    failed: list[Exception] = []
-
-    def push() -> None:
-        try:
-            push_clip(
-                video, grid, client.push, clock, events=events, seconds=stream.seconds, most=stream.windows, kind=kind
-            )
-        except Exception as error:  # noqa: BLE001 - raised where the answers are waited for
-            failed.append(error)
-            client.close()
-
-    thread = threading.Thread(target=push, name="push", daemon=True)
-    thread.start()
-    try:
-        yield
-    except CrossdraftError:
-        if failed:
-            raise failed[0] from None
-        raise
-    finally:
-        clock.stop()
-        thread.join()

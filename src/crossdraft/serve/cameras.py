@@ -49,7 +49,7 @@ async def cameras(
                 held.push_async_callback(asyncio.to_thread, events.reader.close)
             frames = LiveFrames(video, most_bytes=HELD_BYTES, limits=LIMITS)
             held.push_async_callback(asyncio.to_thread, frames.close)
-            await asyncio.to_thread(frames.start)
+            await asyncio.to_thread(frames.reader.start)
             if events is not None:
                 await asyncio.to_thread(events.reader.start)
                 events.align(frames.zero_at, frames.zero_s)

@@ -30,6 +30,7 @@ class WatchClient:
         self._address = ServerAddress(server, ROUTE, key, tls)
         self._held = ExitStack()
         self._connection: ClientConnection | None = None
+        self._error: Exception | None = None
 
     def open(self, asked: Mapping[str, object]) -> int:
         """Connect and ask (see `WatchRequest`); return how many frames a window has.
@@ -63,18 +64,25 @@ class WatchClient:
         """Yield the server's messages until the stream is over.
 
         Raises:
-            CrossdraftError: it refuses something, or is lost.
+            CrossdraftError: it refuses something, or is lost; or as `fail` was told.
         """
         while self._connection is not None:
             try:
                 message = json.loads(self._connection.recv(SILENT_S))
             except (ConnectionClosed, OSError, TimeoutError, EOFError, ValueError) as error:
-                raise CrossdraftError(f"The server {self._address} is lost ({error}); connect anew.") from None
+                lost = CrossdraftError(f"The server {self._address} is lost ({error}); connect anew.")
+                raise self._error or lost from None
             if message["type"] == "error":
                 raise CrossdraftError(str(message["error"]["message"]))
             yield message
             if message["type"] == "summary":
                 return
+
+    def fail(self, error: Exception | None) -> None:
+        """End the connection if what pushes has failed: `messages` raises its error."""
+        if error is not None:
+            self._error = error
+            self.close()
 
     def close(self) -> None:
         """End the connection."""

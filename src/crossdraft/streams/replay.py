@@ -151,15 +151,17 @@ def replaying(
             replay(video, windows, watch.offer, clock, seconds=seconds, most=most)
 
     try:
-        with feeding(watch, feed, clock.stop):
+        with feeding(feed, watch.close, clock.stop):
             yield
     finally:
         watch.summary.late_s = clock.late_s
 
 
 @contextmanager
-def feeding(watch: Watch, feed: Callable[[], None], stop: Callable[[], object]) -> Iterator[None]:
-    """Run a watch's feed in a thread, which `stop` ends with the context; what goes wrong in it the watch raises."""
+def feeding(
+    feed: Callable[[], None], ended: Callable[[Exception | None], object], stop: Callable[[], object]
+) -> Iterator[None]:
+    """Run a feed in a thread, which `stop` ends with the context; `ended` takes what went wrong in it."""
 
     def run() -> None:
         error: Exception | None = None
@@ -167,7 +169,7 @@ def feeding(watch: Watch, feed: Callable[[], None], stop: Callable[[], object]) 
             feed()
         except Exception as found:  # noqa: BLE001 - raised where the answers are waited for
             error = found
-        watch.close(error)
+        ended(error)
 
     thread = threading.Thread(target=run, name="feed", daemon=True)
     thread.start()

@@ -17,9 +17,9 @@ RAW = "rawvideo"  # from many capture devices
 # At most so much is read before the first frame, to learn what a stream holds.
 PROBE = {"probesize": str(1 << 19), "analyzeduration": "500000", "fpsprobesize": "0"}
 RTSP = {"rtsp_transport": "tcp", "allowed_media_types": "video", "protocol_whitelist": "rtsp,rtp,tcp"}
-LOGIN = re.compile(r"(?:[\w.~%!*+-]+(?::[\w.~%!*+-]*)?)?", re.ASCII)
-HOST = re.compile(r"[\w.-]+|\[[0-9a-f:.]+\]", re.ASCII)
-PATH = re.compile(r"(?:/[\w.~%!*+=&:,/@-]*(?:\?[\w.~%!*+=&:,/@-]*)?)?", re.ASCII)
+LETTERS = r"[\w.~%!*+=&:,/@-]*"
+LOGIN, HOST = r"(?:[\w.~%!*+-]+(?::[\w.~%!*+-]*)?@)?", r"(?:[\w.-]+|\[[0-9a-f:.]+\])"
+ADDRESS = re.compile(rf"rtsp://{LOGIN}{HOST}:\d+(?:/{LETTERS})?(?:\?{LETTERS})?", re.ASCII)
 DEVICE = re.compile(r"/dev/video[0-9]{1,4}")
 
 
@@ -41,10 +41,10 @@ class LiveInput:
         """
         parts = urlsplit(url)
         login, at, _ = parts.netloc.rpartition("@")
-        path = parts.path + (f"?{parts.query}" if parts.query else "")
-        if not (LOGIN.fullmatch(login) and HOST.fullmatch(host) and PATH.fullmatch(path)) or parts.fragment:
+        made = parts._replace(netloc=f"{login}{at}{host}:{port}").geturl()
+        if not ADDRESS.fullmatch(made):
             raise CrossdraftError(f"{name} has letters that no address of a camera needs; write others as %XX.")
-        return cls(name, f"rtsp://{login}{at}{host}:{port}{path}", "rtsp", RTSP)
+        return cls(name, made, "rtsp", RTSP)
 
     @classmethod
     def device(cls, path: str) -> "LiveInput":

@@ -122,7 +122,7 @@ def test_an_address_that_is_taken_and_a_source_that_never_comes_have_one_sentenc
         with pytest.raises(CrossdraftError, match=r"live:tcp://127.0.0.1:\d+ cannot be listened at \(.+\); choose"):
             LiveFrames(LiveAddress("tcp", "127.0.0.1", found.port))
         with pytest.raises(CrossdraftError, match=r"Nothing came from live:tcp://"):
-            found.start(0.05)
+            found.reader.start(0.05)
     with socket.create_server(("127.0.0.1", found.port)):  # it listens no more
         pass
 
@@ -160,7 +160,7 @@ def test_an_rtsp_camera_is_read_and_its_password_never_shown():
         address = live_address(f"live:rtsp://user:secret@127.0.0.1:{camera.port}/main?stream=1", "video")
         found = LiveFrames(address, keep_s=60.0)
         with closing(found):
-            found.start(WAIT_S)
+            found.reader.start(WAIT_S)
             assert number(taken(found, 18)[-1].pixels) == 18
             _until(lambda: found.status().reconnects)  # the server hung up at the end, and is asked again
             assert "secret" not in " ".join((*found.status().notes, str(address), repr(found.status())))

@@ -46,7 +46,7 @@ def run_live(source: str, rate: float, seconds: float, fps: float, tick: Callabl
         held.enter_context(_sender("ts", str(frames.port), str(fps)))
         events = open_events(f"live:{'evt:' if source == 'evt' else ''}tcp://127.0.0.1:{port}", 2.0)
         held.callback(events.reader.close)
-        frames.start()
+        frames.reader.start()
         events.reader.start()
         time.sleep(WARM_UP_S)
         while frames.take(0) is not None:

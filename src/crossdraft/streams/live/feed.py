@@ -65,7 +65,7 @@ def watching(
             for window in found:
                 watch.offer(window)
 
-    return feeding(watch, feed, stopped.set)
+    return feeding(feed, watch.close, stopped.set)
 
 
 def _frames(source: FrameSource, watch: Watch, stopped: threading.Event) -> Iterator[LiveFrame]:

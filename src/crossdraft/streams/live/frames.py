@@ -12,7 +12,7 @@ from crossdraft.streams.live.address import LiveAddress
 from crossdraft.streams.live.clock import ArrivalClock
 from crossdraft.streams.live.feed import LiveFrame
 from crossdraft.streams.live.incoming import IncomingBytes
-from crossdraft.streams.live.source import OPEN_S, SIGNAL_TIMEOUT_S, Items, LiveQueue, LiveReader, LiveStatus
+from crossdraft.streams.live.source import SIGNAL_TIMEOUT_S, Items, LiveQueue, LiveReader, LiveStatus
 from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
 from crossdraft.video.live import LiveDecoder, LiveInput
 
@@ -35,7 +35,8 @@ class LiveFrames:
         now: the clock.
 
     Attributes:
-        zero_at, zero_s: of second 0 the moment, by `now`, and the source's own second; known once it has been started.
+        reader: to be started.
+        zero_at, zero_s: of second 0 the moment, by `now`, and the source's own second, once there was a frame.
         port: port that is listened at; 0 elsewhere.
 
     Raises:
@@ -68,21 +69,11 @@ class LiveFrames:
             host = f"[{address.host}]" if ":" in address.host else address.host
             return LiveInput.rtsp(self._name, address.path, host, address.port)
         try:
-            where = address.host, address.port
-            self._bytes = IncomingBytes(address.kind, where, self._timeout_s, self.reader.closing)
+            self._bytes = IncomingBytes(address, self._timeout_s, self.reader.closing)
         except OSError as error:
-            why = error.strerror or error
-            raise CrossdraftError(f"{address} cannot be listened at ({why}); choose another port.") from None
+            raise CrossdraftError(f"{address} cannot be listened at ({error.strerror}); choose another port.") from None
         self.port = self._bytes.port
         return LiveInput(self._name, cast("BinaryIO", self._bytes))
-
-    def start(self, wait_s: float = OPEN_S) -> None:
-        """Begin to read, and wait for the first frame; errors as `LiveReader.start`, and this is closed."""
-        try:
-            self.reader.start(wait_s)
-        except CrossdraftError:
-            self.close()
-            raise
 
     def take(self, wait_s: float) -> LiveFrame | None:
         """Take the oldest frame that is held; `None` if none comes in time."""

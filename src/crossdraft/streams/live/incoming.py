@@ -5,6 +5,7 @@ import threading
 import time
 from contextlib import suppress
 
+from crossdraft.streams.live.address import LiveAddress
 from crossdraft.streams.live.source import POLL_S
 
 DATAGRAM = 1 << 16
@@ -15,8 +16,7 @@ class IncomingBytes:
     """One sender at a time: a connection of TCP, or the datagrams of UDP of one origin; others wait or are ignored.
 
     Args:
-        kind: "tcp" or "udp".
-        address: host and port to listen at; port 0 = any, see `port`.
+        address: of the kind "tcp" or "udp", to listen at; port 0 = any, see `port`.
         silent_s: seconds without a byte after which the sender counts as gone.
         stopped: once it is set, waits and reads end.
 
@@ -24,18 +24,18 @@ class IncomingBytes:
         OSError: the address cannot be listened at.
     """
 
-    def __init__(self, kind: str, address: tuple[str, int], silent_s: float, stopped: threading.Event) -> None:
-        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    def __init__(self, address: LiveAddress, silent_s: float, stopped: threading.Event) -> None:
+        where, family = (address.host, address.port), socket.AF_INET6 if ":" in address.host else socket.AF_INET
         self._silent_s, self._stopped = silent_s, stopped
         self._held, self._origin = b"", None
         self._sender: socket.socket | None = None  # of TCP
-        if kind == "tcp":
-            self._socket = socket.create_server(address, family=family, backlog=1)
+        if address.kind == "tcp":
+            self._socket = socket.create_server(where, family=family, backlog=1)
         else:
             self._socket = socket.socket(family, socket.SOCK_DGRAM)
             try:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
-                self._socket.bind(address)
+                self._socket.bind(where)
             except OSError:
                 self.close()
                 raise
