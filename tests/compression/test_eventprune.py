@@ -166,6 +166,13 @@ def test_a_request_without_a_recording_is_refused(loaded, clip, events):
 
 
 @encodes_clips
+def test_what_the_reader_of_a_recording_notes_is_said(loaded, clip):
+    made = compressed(loaded, "eventprune:keep=0.6")
+    asked = [cd.Request("What?", str(clip.video), one) for one in (corner(2, 0, 0), corner(2, 0, 0).noting(["A gap."]))]
+    assert ["A gap." in made.prepare(one).notes for one in asked] == [False, True]
+
+
+@encodes_clips
 def test_a_still_recording_and_a_text_are_read(loaded, clip):
     made = compressed(loaded, "eventprune:keep=0.6")
     still = cd.Request("What?", str(clip.video), Events.empty(64, 64), max_new_tokens=4)

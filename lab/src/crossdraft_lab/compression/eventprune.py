@@ -13,7 +13,7 @@ All frames are read, so a clip's frames share its tokens by their events; that, 
 token's attention in place of the language model's are our own choices. Each token keeps its position.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -165,10 +165,18 @@ class EventPrunePrompt:
             return prompt
         if PIXELS not in prompt.features:
             raise CrossdraftError("A target with eventprune reads clips, no images; ask about a clip.")
-        counts = self._counts(request.events, prompt.features[PIXELS].shape[1])
-        return replace(prompt, features={**prompt.features, SCORES: counts})
+        notes = list[str]()
+        counts = self._counts(request.events, prompt.features[PIXELS].shape[1], notes)
+        return replace(prompt, features={**prompt.features, SCORES: counts}, notes=(*prompt.notes, *notes))
 
-    def _counts(self, events: object, frames: int) -> Tensor:
+    def _counts(self, events: object, frames: int, notes: list[str]) -> Tensor:
+        """Count a recording's events, and add what its reader notes."""
+
+        def noted(chunks: Iterable[Events]) -> Iterator[Events]:
+            for chunk in chunks:
+                notes.extend(note for note in chunk.notes if note not in notes)
+                yield chunk
+
         recording = Excerpt(Path(events)) if isinstance(events, str | Path) else events
         span = None
         if isinstance(recording, Excerpt):
@@ -181,7 +189,7 @@ class EventPrunePrompt:
                 "hand here; give one (--events), or choose another compression, such as visionzip."
             )
         chunks = recording.chunks() if isinstance(recording, Excerpt) else (recording,)
-        return event_counts(() if span is None else chunks, span or (0, 0), frames, self._spec, self.side)
+        return event_counts(noted(() if span is None else chunks), span or (0, 0), frames, self._spec, self.side)
 
 
 def eventprune_target(target: Target, settings: EventPruneSettings) -> Target:
