@@ -174,7 +174,7 @@ def test_a_pushed_streams_answers_are_the_engines_own(server, stream, windows, a
     assert len(said) > 1
     assert said == {number: alone[number] for number in said}
     for number, request in zip(said, requests, strict=True):  # the drafter saw the same, too
-        assert np.array_equal(request.video, windows[number].frames)
+        assert np.array_equal(request.video.frames, windows[number].frames)
         for column in "txyp":
             assert np.array_equal(getattr(request.events, column), getattr(windows[number].events, column))
         assert len(request.events) > 100

@@ -36,7 +36,7 @@ def answer(text: str) -> Answer:
 
 def window(number: int, due_at: float = 0.0) -> StreamWindow:
     frames = np.full((2, 4, 4, 3), number, np.uint8)
-    return StreamWindow(number, number / 2, number / 2 + 1, frames, (0.0, 1.0), None, due_at)
+    return StreamWindow(number, number / 2, number / 2 + 1, frames, (number / 2, number / 2 + 1), None, due_at)
 
 
 class Slow:
@@ -47,6 +47,7 @@ class Slow:
 
     def __call__(self, request, on_piece):
         number = int(request.video.pixels[0, 0, 0, 0])
+        assert request.video.times_s.tolist() == [0, 1]  # of the window's frames, for prompts that have times
         self.seconds += 0.25
         on_piece(Piece((1,), "draft", Origin.PROVISIONAL))
         self.seconds += 0.5
