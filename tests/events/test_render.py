@@ -59,7 +59,7 @@ def test_a_film_may_be_as_long_as_the_limit(monkeypatch):
         next(film([made_up(50, start_us=5_000_000, span_us=110_000)], 100))
 
 
-@pytest.mark.parametrize("fps", [1e-320, 1e-9, 1001, float("nan"), float("inf")])
+@pytest.mark.parametrize("fps", [1e-320, 1e-9, 2e6, float("nan"), float("inf")])
 def test_an_absurd_rate_is_refused(fps):
     with pytest.raises(CrossdraftError, match="fps"):
         next(film([made_up(5)], fps))

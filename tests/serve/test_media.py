@@ -28,7 +28,10 @@ from crossdraft.serve.schema import ChatRequest
 from crossdraft.serve.uploads import Uploads
 from crossdraft.video.clip import FrameSampling
 from crossdraft.video.image import image_frames
+from crossdraft.video.read import sample_frames
+from tests.video.helpers import animation
 from tests.video.test_image import FILES, HEIGHT, WIDTH, turned
+from tests.video.test_upright import written
 
 
 @pytest.fixture
@@ -336,6 +339,20 @@ def test_a_data_address_that_is_no_base64_is_called_so(loader):
         asyncio.run(loaded(loader, named("image_url", "u", "data:image/png;base64,QUJD!")))
 
 
+def test_clips_are_those_that_the_engine_reads_however_their_base64_is_written(loader, tmp_path):
+    clips = [written(tmp_path / "turned.mp4", -90), animation(tmp_path / "a.gif", [100, 3000, 100], "gif")]
+    clips += [animation(tmp_path / "a.webp", [100, 3000, 100], "webp")]
+    for clip in clips:
+        data, wanted = clip.read_bytes(), sample_frames(clip, 3)
+        usual = base64.b64encode(data).decode()
+        texts = [usual.rstrip("="), base64.urlsafe_b64encode(data).decode(), base64.encodebytes(data).decode()]
+        for text in texts:
+            found = asyncio.run(clip_of(loader, asking(f"data:video/mp4;base64,{text}"))).frames
+            assert np.array_equal(found.frames, sample_frames(clip, len(found)).frames)
+            assert found.timed
+            assert found.notes == tuple(note.replace(str(clip), "messages[0].content[0]") for note in wanted.notes)
+
+
 def test_frames_that_a_client_sampled_are_turned_and_their_notes_are_kept_once(loader):
     def shots(orientation: int) -> str:
         data = base64.b64encode(turned("JPEG", orientation)).decode()
@@ -343,6 +360,7 @@ def test_frames_that_a_client_sampled_are_turned_and_their_notes_are_kept_once(l
 
     clip = asyncio.run(clip_of(loader, asking(shots(6))))
     assert clip.frames.pixels.shape == (2, WIDTH, HEIGHT, 3)
+    assert not clip.frames.timed
     deep = base64.b64encode(FILES["png 16 bit grey"]()).decode()
     clip = asyncio.run(clip_of(loader, asking(f"data:video/jpeg;base64,{deep},{deep}")))
     (note,) = clip.frames.notes

@@ -37,8 +37,8 @@ def film(chunks: Iterable[Events], fps: float) -> Iterator[NDArray[np.uint8]]:
         CrossdraftError: an extreme fps, or a chunk up to which the film would be longer than MAX_FILM_FRAMES; raised
             before any of its frames is drawn.
     """
-    if not 0.001 <= fps <= 1000:
-        raise CrossdraftError(f"fps is {fps:g}; give a rate of 0.001 to 1000 frames per second.")
+    if not 0.001 <= fps <= 1e6:
+        raise CrossdraftError(f"fps is {fps:g}; give a rate of 0.001 to a million frames per second of the recording.")
     for part in spans(_short_enough(chunks, fps), 1e6 / fps):
         frame = eventgpt_frames(part, 1)[0] if len(part) else np.full((part.height, part.width, 3), WHITE, np.uint8)
         yield np.pad(frame, ((0, frame.shape[0] % 2), (0, frame.shape[1] % 2), (0, 0)), constant_values=WHITE)
