@@ -207,7 +207,10 @@ def view(
 
         if as_json:
             raise CrossdraftError("--json reports on what is written; name it by --out.")
-        show(film(span.refuse_empty(span.chunks(source)), fps / speed), fps, speed, Console(no_color=no_color or None))
+        seen = EventCounter(span.refuse_empty(span.chunks(source)))
+        show(film(seen, fps / speed), fps, speed, Console(no_color=no_color or None))
+        for note in seen.notes:
+            typer.echo(with_flags(note), err=True)
         return
     check_other(source, out)
     chunks, paths = EventCounter(track(span.refuse_empty(span.chunks(source)), "drawing")), [out]

@@ -182,9 +182,6 @@ def _main_stream(container: "InputContainer", name: Path, limits: VideoLimits) -
     return stream
 
 
-__all__ = ["av"]
-
-
 def probe(path: str | os.PathLike[str], limits: VideoLimits = DEFAULT_LIMITS) -> VideoInfo:
     """Read a video's header, without decoding the video.
 
