@@ -131,6 +131,7 @@ def test_a_camera_that_stops_has_no_signal_and_comes_back_by_itself(watch, event
     assert found["live"]["video"]["reconnects"] >= 1
     assert found["live"]["events"]["state"] in ("live", "no signal")
     assert found["live"]["events"]["dropped"] == 0
+    assert all("drift_ppm" in one for one in found["live"].values())
     assert found["windows_due"] == found["windows_answered"] + found["windows_dropped"] + found["windows_unfinished"]
     assert not [one.name for one in threading.enumerate() if one.name.startswith("live")]
 

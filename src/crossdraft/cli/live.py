@@ -117,9 +117,10 @@ class LiveCameras:
 
         while self._frames.take(0) is not None:  # of before the engine was there
             pass
+        self._frames.reader.dropped = 0
         return watching(self._frames, windows, watch, seconds=seconds, most=most)
 
     def to_json(self) -> dict[str, Any]:
         """The sources and their state, as plain values."""
-        video = {"video": self._frames.status().to_json()}
+        video = {"video": self._frames.to_json()}
         return {"live": video if self.events is None else {**video, "events": self.events.to_json()}}

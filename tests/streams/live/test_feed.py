@@ -9,7 +9,8 @@ import pytest
 from crossdraft.api import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.streams import SlidingWindows, Watch, Windowing
-from crossdraft.streams.live.feed import LiveFrame, watching
+from crossdraft.streams.live.feed import watching
+from crossdraft.streams.live.frames import LiveFrame
 from crossdraft.streams.live.source import LiveStatus
 
 

@@ -3,46 +3,16 @@
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Protocol
 
-import numpy as np
-
-from crossdraft.streams.live.source import POLL_S, LiveStatus
+from crossdraft.streams.live.frames import LiveFrame, LiveFrames
+from crossdraft.streams.live.source import POLL_S
 from crossdraft.streams.replay import feeding
 from crossdraft.streams.watch import Watch
 from crossdraft.streams.windows import SlidingWindows
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LiveFrame:
-    """A frame of a live source.
-
-    Args:
-        time_s: second of the stream, rising, also where the source came back or its clock jumped.
-        pixels: uint8 RGB [H, W, 3]; stays as it is.
-        at: moment of its arrival, by `time.perf_counter`.
-        segment: another number than the frame's before where the source came back, jumped, or changed its size.
-    """
-
-    time_s: float
-    pixels: np.ndarray
-    at: float
-    segment: int = 0
-
-
-class FrameSource(Protocol):
-    """A live source of frames, as a feed needs it."""
-
-    def take(self, wait_s: float) -> LiveFrame | None:
-        """Take the oldest frame that waits; `None` if none comes in time."""
-        ...
-
-    def status(self) -> LiveStatus: ...
-
-
 def watching(
-    source: FrameSource, windows: SlidingWindows, watch: Watch, *, seconds: float | None = None, most: int | None = None
+    source: LiveFrames, windows: SlidingWindows, watch: Watch, *, seconds: float | None = None, most: int | None = None
 ) -> AbstractContextManager[None]:
     """Feed a watch from a live source, in a thread that ends with the context; its errors the watch raises.
 
@@ -68,7 +38,7 @@ def watching(
     return feeding(feed, watch.close, stopped.set)
 
 
-def _frames(source: FrameSource, watch: Watch, stopped: threading.Event) -> Iterator[LiveFrame]:
+def _frames(source: LiveFrames, watch: Watch, stopped: threading.Event) -> Iterator[LiveFrame]:
     """Yield frames until the source has ended; say to the watch when the signal is lost, and when it is back."""
     signal = True
     while not stopped.is_set():

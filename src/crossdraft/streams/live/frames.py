@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from typing import BinaryIO, cast
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy as np
 from crossdraft.errors import CrossdraftError
 from crossdraft.streams.live.address import LiveAddress
 from crossdraft.streams.live.clock import ArrivalClock
-from crossdraft.streams.live.feed import LiveFrame
 from crossdraft.streams.live.incoming import IncomingBytes
 from crossdraft.streams.live.source import SIGNAL_TIMEOUT_S, Items, LiveQueue, LiveReader, LiveStatus
 from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
@@ -18,6 +18,23 @@ from crossdraft.video.live import LiveDecoder, LiveInput
 
 KEEP_S = 2.0
 MOST_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveFrame:
+    """A frame of a live source.
+
+    Args:
+        time_s: second of the stream, rising, also where the source came back or its clock jumped.
+        pixels: uint8 RGB [H, W, 3]; stays as it is.
+        at: moment of its arrival, by `time.perf_counter`.
+        segment: another number than the frame's before where the source came back, jumped, or changed its size.
+    """
+
+    time_s: float
+    pixels: np.ndarray
+    at: float
+    segment: int = 0
 
 
 class LiveFrames:
@@ -87,6 +104,10 @@ class LiveFrames:
     def status(self) -> LiveStatus:
         """The state of the source now."""
         return self.reader.status()
+
+    def to_json(self) -> dict[str, object]:
+        """The state of the source and the drift of its clock, as plain values."""
+        return self.status().to_json() | {"drift_ppm": self._clock.drift_ppm}
 
     def close(self) -> None:
         """End the thread, and close the source."""
