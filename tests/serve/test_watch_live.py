@@ -35,7 +35,10 @@ def test_a_cameras_answers_are_the_engines_own_and_without_it_there_is_no_signal
         *rest, summary = received(socket)
     assert found[0] == {"type": "started", "frames": 2}
     assert summary["signal_losses"] >= 1
-    assert not [one for one in rest if one["type"] == "window"]  # no old answer
+    there = False
+    for one in rest:  # no old answer; on a loaded machine the signal may have been lost, and back, before the close
+        there = one["there"] if one["type"] == "signal" else there
+        assert there or one["type"] != "window"
     said = [one["answers"][0]["tokens"] for one in found if one["type"] == "window"]
     for tokens, request in zip(said, requests, strict=False):
         alone = running.engine.generate(Request(QUESTION, request.video, max_new_tokens=TOKENS))
