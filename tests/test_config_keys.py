@@ -14,10 +14,11 @@ from transformers import LlamaConfig, Qwen2Config, Qwen3Config
 from crossdraft.config_keys import Followed, Harmless, Nested, Only, check
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.convert import layouts
-from crossdraft.heads.convert.convert import CONVERTERS, LONG, random_batch
+from crossdraft.heads.convert.convert import READERS
 from crossdraft.heads.convert.converter import ForeignHead
 from crossdraft.heads.files import revived
 from crossdraft.heads.networks.train_batch import TrainBatch
+from crossdraft_lab.train.heads.export import LONG, random_batch
 from tests.heads.convert.folders import LEVELS, exported, host
 from tests.heads.convert.publishers import POSITION, PUBLISHERS
 from tests.heads.convert.test_layouts import BLOCKS, PARALLEL, block_tensors, parallel_tensors
@@ -133,7 +134,7 @@ def of_layout(layout: str) -> ForeignHead:
 @torch.inference_mode()
 def ours(foreign: ForeignHead, layout: str) -> torch.Tensor:
     """Two drafts' logits of the imported head."""
-    native = CONVERTERS[CONVERTER.get(layout, layout)].read(foreign, host())
+    native = READERS[CONVERTER.get(layout, layout)](foreign, host())
     blocks = CONVERTER.get(layout, layout) == "dflash"
     settings = replace(native.config, anchors=LONG) if blocks else native.config  # a block at each position
     head = revived(native.network, settings, host().shared, native.weights)

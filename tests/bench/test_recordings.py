@@ -33,7 +33,7 @@ def test_a_second_is_filled_in_one_way_only():
 def test_drafters_are_compared_on_the_same_questions(pair):
     models = Models(str(pair.target), str(pair.event), str(pair.blind), device="cpu", dtype="float32")
     plan = RecordingsBench(
-        models, [1.0, 2.0], clips=1, questions=2, drafters=["event", "event:slices=10,patches=3"], nodes=6,
+        models, [1.0, 2.0], clips=1, questions=2, drafters=["event", "event:slices=10"], nodes=6,
         max_new_tokens=12,
     )  # fmt: skip
     ticks = []

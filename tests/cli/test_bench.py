@@ -318,7 +318,7 @@ def test_compression(models, tmp_path):
 def test_recordings(models, tmp_path):
     out = tmp_path / "recordings.json"
     sizes = ["--seconds=1,2", "--clips=1", "--questions=1", "--nodes=4", "--max-new-tokens=8"]
-    drafters = ["--drafter=event", "--drafter=event:slices=10,patches=2"]
+    drafters = ["--drafter=event", "--drafter=event:slices=10"]
     assert main(["bench", "recordings", *sizes, *drafters, f"--json-out={out}", *models]) == 0
     found = json.loads(out.read_text())["recordings"]
     assert [(row["seconds"], row["way"]) for row in found[::2]] == [

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from crossdraft.cli.head import host_of
+from crossdraft.cli.head import target_and_host
 from crossdraft.cli.main import main
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
@@ -19,7 +19,7 @@ from crossdraft.load import load_target
 @pytest.fixture
 def head(pair, tmp_path):
     """An EAGLE-3 for the tiny target."""
-    host = host_of(str(pair.target))
+    host = target_and_host(str(pair.target))[1]
     values = {**host.sizes, "draft_ids": tuple(range(2, 90)), "heads": 2, "kv_heads": 1, "head_dim": 16}
     config = config_of("eagle3", values | {"intermediate_size": 24, "steps": 3}, "here")
     (tmp_path / "head").mkdir()
@@ -30,7 +30,9 @@ def head(pair, tmp_path):
 def test_a_head_is_exported_and_imported(pair, head, tmp_path, capsys, monkeypatch):
     theirs, back = tmp_path / "theirs", tmp_path / "back"
     target = ["--target", str(pair.target), "--json"]
-    assert main(["head", "export", str(head), str(theirs), "--as", "speculators", "--name", "org/target", *target]) == 0
+    assert (
+        main(["train", "export", str(head), str(theirs), "--as", "speculators", "--name", "org/target", *target]) == 0
+    )
     done = json.loads(capsys.readouterr().out)
     assert (done["network"], done["layout"]) == ("eagle3", "speculators")
     assert done["difference"] <= 1e-5
@@ -59,7 +61,7 @@ def test_a_head_is_exported_and_imported(pair, head, tmp_path, capsys, monkeypat
 
 
 def test_a_folder_or_option_that_cannot_be_is_refused_before_the_target_is_loaded(pair, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("crossdraft.cli.head._loaded", None)  # calling it would fail in another way
+    monkeypatch.setattr("crossdraft.cli.head.target_and_host", None)  # calling it would fail in another way
     theirs, config = tmp_path / "theirs", {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama"}
 
     def refused(*options: str, **words: object) -> str:
@@ -89,7 +91,7 @@ def test_a_folder_or_option_that_cannot_be_is_refused_before_the_target_is_loade
 def test_an_imported_head_that_knows_all_words_drafts_for_a_model_that_sees(pair, clip, tmp_path, method, network):
     """Its draft vocabulary holds the placeholders too; how often its drafts are taken, nobody has measured."""
     ours, theirs, back = (tmp_path / name for name in ("ours", "theirs", "back"))
-    host, target = host_of(str(pair.target)), load_target(str(pair.target), "cpu", "float64", packed=False)
+    host, target = target_and_host(str(pair.target))[1], load_target(str(pair.target), "cpu", "float64", packed=False)
     values = {**host.sizes, "draft_ids": tuple(range(2, 90)), "steps": 3}
     if network == "eagle":
         values |= {"heads": 2, "kv_heads": 1, "head_dim": 16, "intermediate_size": 24}
@@ -97,7 +99,7 @@ def test_an_imported_head_that_knows_all_words_drafts_for_a_model_that_sees(pair
     made = make(network, config_of(network, values, "here"), host.shared)
     save_head(ours, made, network, host.sha256, torch.float32)
     named = ["--target", str(pair.target)]
-    assert main(["head", "export", str(ours), str(theirs), "--as", network, *named]) == 0
+    assert main(["train", "export", str(ours), str(theirs), "--as", network, *named]) == 0
     assert main(["head", "import", str(theirs), str(back), *named]) == 0
     drafter = load_head_drafter(method, target, str(pair.target), back, banned=sorted(target.reserved))
     assert set(drafter.ids) & set(target.reserved)
@@ -122,7 +124,7 @@ def test_a_head_is_shown_without_its_target(head, capsys):
 
 
 def test_bad_input_is_one_sentence_and_leaves_nothing(pair, head, tmp_path, capsys):
-    bad = ["head", "export", str(head), str(tmp_path / "theirs"), "--as", "medusa", "--target", str(pair.target)]
+    bad = ["train", "export", str(head), str(tmp_path / "theirs"), "--as", "medusa", "--target", str(pair.target)]
     assert main(bad) == 2
     assert "it fits into eagle and speculators" in capsys.readouterr().err
     assert not (tmp_path / "theirs").exists()

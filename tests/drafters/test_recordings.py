@@ -9,12 +9,12 @@ import torch
 
 from crossdraft.drafters import recordings
 from crossdraft.drafters.event.load import load_drafter
-from crossdraft.drafters.recordings import PATCHES, PIXELS, RecordingEncoder, RecordingPrompt, busiest_patches
+from crossdraft.drafters.recordings import PIXELS, RecordingEncoder, RecordingPrompt
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.errors import CrossdraftError
-from crossdraft.events import Events, Excerpt, adaptive_windows, eventgpt_frames, write_events
+from crossdraft.events import Excerpt, adaptive_windows, eventgpt_frames, write_events
 from crossdraft.load import load_target
 from crossdraft.methods import build_spec, read_spec
 from crossdraft.models.eventgpt import EventGPTProcessor
@@ -36,8 +36,8 @@ def processor(pair) -> EventGPTProcessor:
     return EventGPTProcessor.from_pretrained(pair.event)
 
 
-def reading(plain, processor, slices: int, patches: int | None = None) -> Any:
-    prompt = RecordingPrompt(processor, slices, patches)
+def reading(plain, processor, slices: int) -> Any:
+    prompt = RecordingPrompt(processor, slices)
     return plain.reading(prompt, RecordingEncoder(plain, prompt))
 
 
@@ -67,39 +67,11 @@ def test_more_slices_are_merged_by_hand(plain, processor):
     assert torch.allclose(tokens(target, LONG)[0], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("slices", [5, 10])
-def test_every_patch_kept_is_the_whole_frame(plain, processor, slices):
-    sparse, dense = reading(plain, processor, slices, 4), reading(plain, processor, slices)
-    assert torch.allclose(tokens(sparse, LONG), tokens(dense, LONG), atol=1e-5)
-
-
-def test_what_is_left_out_counts_as_blank(plain, processor):
-    """Events in the last quarter of the sensor only: of the other three patches the blank frame's features are left."""
-    corner = Events(LONG.x // 2 + 14, LONG.y // 2 + 14, LONG.t, LONG.p, 28, 28)
-    target = reading(plain, processor, 5, 1)
-    prompt = target.prepare(Request("Why?", events=corner))
-    assert prompt.features[PATCHES].tolist() == [[[3]] * 5]
-    inner = plain.model.base_model
-    with torch.inference_mode():
-        blank = inner.multi_modal_projector(inner.vision_tower(target.prepare.blank).last_hidden_state)[0]
-        spatial = target.encode(prompt)["video"].pooler_output[0, 5:]
-        expected = inner.event_adaptor(blank)
-    assert torch.allclose(spatial[1:4], expected[1:4], atol=1e-5)
-    assert not torch.allclose(spatial[4], expected[4], atol=1e-3)
-
-
 @pytest.mark.parametrize(("window_us", "longest"), [(1_000_000, 500_000), (50_000, 25_000), (None, 500_000)])
 def test_windows_are_no_longer_than_half_of_what_the_model_was_trained_on(processor, window_us, longest):
     options = replace(processor.options, window_us=window_us)
     prompt = RecordingPrompt(EventGPTProcessor(processor.config, processor.tokenizer, options), 5)
     assert prompt.longest_us == longest
-
-
-def test_the_busiest_patches_by_hand():
-    """Two frames of four patches of one pixel; white is 1. Of equals the first stays."""
-    frames = torch.tensor([[[1.0, 0.0], [1.0, 0.5]], [[1.0, 1.0], [1.0, 0.0]]])[:, None].expand(2, 3, 2, 2)
-    assert busiest_patches(frames, 1, 2).tolist() == [[1, 3], [0, 3]]
-    assert busiest_patches(frames, 2, 1).tolist() == [[0], [0]]
 
 
 def test_a_recording_is_read_whole_however_it_comes(plain, processor, tmp_path):
@@ -119,7 +91,7 @@ def test_only_the_newest_of_very_many_events_are_read(plain, processor, monkeypa
 def test_a_spec_asks_for_it_and_drafts_are_lossless(pair):
     target = load_target(str(pair.target), "cpu", "float32", packed=False)
     context = DrafterContext(str(pair.target), "cpu", "float32", target.vocab_size, packed=False)
-    drafter = build_spec(read_spec(f"event:dir={pair.event},slices=10,patches=3"), context)
+    drafter = build_spec(read_spec(f"event:dir={pair.event},slices=10"), context)
     request = Request("Why?", torch.zeros(8, 28, 28, 3, dtype=torch.uint8).numpy(), LONG, max_new_tokens=16)
     alone = DecodeLoop(target).generate([request])[0]
     drafted = DecodeLoop(target, DraftRunner(drafter, "before"), adaptive=False).generate([request])[0]
@@ -127,18 +99,13 @@ def test_a_spec_asks_for_it_and_drafts_are_lossless(pair):
     assert drafted.stats.drafted
 
 
-@pytest.mark.parametrize(
-    ("slices", "patches", "part"),
-    [(7, None, "a multiple of that, not 7"), (0, None, "not 0"), (5, 5, "encode 1 to 4 of them, not 5")],
-)
-def test_what_cannot_be_merged_is_refused(processor, slices, patches, part):
+@pytest.mark.parametrize(("slices", "part"), [(7, "a multiple of that, not 7"), (0, "not 0")])
+def test_what_cannot_be_merged_is_refused(processor, slices, part):
     with pytest.raises(CrossdraftError, match=part):
-        RecordingPrompt(processor, slices, patches)
+        RecordingPrompt(processor, slices)
 
 
-def test_patches_are_of_slices_and_a_request_needs_a_recording(plain, processor, pair):
-    with pytest.raises(CrossdraftError, match="patches are of slices"):
-        build_spec(read_spec(f"event:dir={pair.event},patches=3"), DrafterContext())
+def test_a_request_needs_a_recording(plain, processor):
     with pytest.raises(CrossdraftError, match="reads an event recording"):
         reading(plain, processor, 5).prepare(Request("Why?"))
     with pytest.raises(CrossdraftError, match="lays its own windows"):

@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config
 
-from crossdraft.heads.convert.convert import LONG, export_head, import_head, random_batch
+from crossdraft.heads.convert.convert import import_head
 from crossdraft.heads.convert.converter import TargetInfo
 from crossdraft.heads.files import load_head, make, revived, save_head
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.eagle3 import Eagle3Config
 from crossdraft.heads.networks.train_batch import TrainBatch
+from crossdraft_lab.train.heads.export import LONG, export_head, random_batch
 
 TOLERANCE, STEPS = 1e-5, 4
 HIDDEN, VOCABULARY, DEEP, SHA = 64, 200, 7, "0" * 64

@@ -131,10 +131,10 @@ CASES: Mapping[str, Case] = {
 def make(folder: Path) -> None:
     """Clips, questions, the answers of our own engine's target alone, and the exported head."""
     import crossdraft as cd
-    from crossdraft.cli.head import host_of
-    from crossdraft.heads.convert.convert import export_head
+    from crossdraft.cli.head import target_and_host
     from crossdraft_lab import WEIGHTS
     from crossdraft_lab.bench.workload import Workload, items
+    from crossdraft_lab.train.heads.export import export_head
 
     asked: list[Asked] = []
     with cd.Engine.load("reference", None, cd.Options(device="cpu", dtype="float32")) as engine:
@@ -147,7 +147,7 @@ def make(folder: Path) -> None:
     (folder / KNOWN).write_text(json.dumps(known), encoding="utf-8")
     for head in HEADS:
         shipped = REFERENCE if head == "eagle" else Path(WEIGHTS)  # the laboratory is on the path, not installed
-        export_head(shipped / "heads" / head, folder / head, "eagle", host_of("reference", None))
+        export_head(shipped / "heads" / head, folder / head, "eagle", target_and_host("reference")[1])
 
 
 def read(folder: Path) -> list[Asked]:

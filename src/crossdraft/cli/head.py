@@ -1,4 +1,4 @@
-"""`crossdraft head`: shows, imports and exports heads."""
+"""`crossdraft head`: shows and imports heads."""
 
 import re
 from dataclasses import asdict
@@ -16,27 +16,7 @@ if TYPE_CHECKING:
     from crossdraft.heads.convert.convert import ConversionReport
     from crossdraft.heads.convert.converter import TargetInfo
 
-app = typer.Typer(
-    help="Show heads, and convert them from and for other projects.", no_args_is_help=True, add_completion=False
-)
-
-
-@app.command()
-def export(
-    head: Annotated[str, typer.Argument(help="Folder of a head, or the name of a shipped one.")],
-    out: Annotated[Path, typer.Argument(help="New folder, written whole or not at all.")],
-    layout: Annotated[str, typer.Option("--as", help="eagle, speculators, medusa or dflash.")],
-    target: LocalTarget = "reference",
-    name: Annotated[
-        str | None, typer.Option(help="Name of the target in the files: a hub id or path; by default its folder.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Write a head in another project's layout, read it back, and succeed only if its logits are the same."""
-    from crossdraft.heads.convert.convert import export_head
-
-    done = export_head(folder_of(head), out, layout, host_of(target, name))
-    _report(done, out, f"{done.network} in the layout of {done.layout}", as_json=as_json)
+app = typer.Typer(help="Show heads, and convert those of other projects.", no_args_is_help=True, add_completion=False)
 
 
 @app.command("import")
@@ -69,11 +49,11 @@ def import_(
     from crossdraft.heads.convert.convert import import_head
     from crossdraft.heads.probe import method_of
 
-    loaded, host = _loaded(target)
+    loaded, host = target_and_host(target)
     done = import_head(head, out, host, corrections)
     said, probed = _probed(loaded, target, out, done.network) if probe else ([], None)
     what = f"{done.network}, from the layout of {done.layout}; draft with {method_of(done.network)}:dir={out}"
-    _report(done, out, what, *said, as_json=as_json, probe=probed)
+    report_conversion(done, out, what, *said, as_json=as_json, probe=probed)
 
 
 @app.command()
@@ -108,12 +88,7 @@ def folder_of(head: str) -> Path:
     return shipped
 
 
-def host_of(target: str, name: str | None = None) -> "TargetInfo":
-    """Load a target and return the information about it that converting heads needs."""
-    return _loaded(target, name)[1]
-
-
-def _loaded(target: str, name: str | None = None) -> "tuple[Target, TargetInfo]":
+def target_and_host(target: str, name: str | None = None) -> "tuple[Target, TargetInfo]":
     """Load a target, with the information about it that converting heads needs."""
     from crossdraft.checkpoints.locate import REFERENCE
     from crossdraft.cli.reporting import hush, waiting
@@ -147,7 +122,8 @@ def _probed(loaded: "Target", target: str, out: Path, network: str) -> tuple[lis
     return [said, wrong][: 2 if tau < FITS else 1], {"answers": answers, "tau": tau, "fits": tau >= FITS}
 
 
-def _report(done: "ConversionReport", out: Path, what: str, *more: str, as_json: bool, **facts: Any) -> None:
+def report_conversion(done: "ConversionReport", out: Path, what: str, *more: str, as_json: bool, **facts: Any) -> None:
+    """Report a conversion; `facts` stand in the JSON alone."""
     from crossdraft.cli.reporting import report
 
     lines = [f"{out}: {what}, {done.tensors} tensors, {done.parameters:,} parameters"]

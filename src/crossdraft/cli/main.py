@@ -47,10 +47,10 @@ COMMANDS = {
     "replay": "Run a drafter on recorded answers: tokens per pass exactly, times simulated.",
     "demo": "Ask questions about a clip, and compare each answer with the target alone.",
     "capture": "Let a target answer questions about clips; store its tokens and hidden states.",
-    "train": "Train models from recipes.",
+    "train": "Train models from recipes; export heads.",
     "align": "Capture a target's answers, tune an EventGPT on them, measure it beside controls; every stage is "
     "resumed.",
-    "head": "Show heads, and convert them from and for other projects.",
+    "head": "Show heads, and convert those of other projects.",
     "events": "Look at, convert and draw event recordings.",
     "scenes": "Make clips of the synthetic road world, or look at one.",
     "data": "Check data sets, index their clips and questions, divide them; simulate recordings.",

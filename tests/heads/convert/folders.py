@@ -6,10 +6,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from crossdraft.heads.convert.convert import CONVERTERS
 from crossdraft.heads.convert.converter import ForeignHead, NativeHead, TargetInfo
 from crossdraft.heads.files import save_head
 from crossdraft.heads.networks.base import Head, SharedWeights
+from crossdraft_lab.train.heads.foreign import LAYOUTS
 from tests.heads.consistency import shared, some_head
 
 DEEP = 7  # layers of a target whose three levels are three
@@ -34,7 +34,7 @@ def some(network: str, **more: object) -> Head:
 def exported(network: str, layout: str, **more: object) -> tuple[Head, ForeignHead]:
     """A head, and the same in another project's words."""
     head = some(network, **more)
-    return head, CONVERTERS[layout].write(NativeHead(network, head.config, head.stored()), host())
+    return head, LAYOUTS[layout].write(NativeHead(network, head.config, head.stored()), host())
 
 
 def saved(folder: Path, network: str, dtype: torch.dtype = torch.float32, **more: object) -> Path:

@@ -9,9 +9,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.convert.convert import TOLERANCE, difference, export_head, import_head
-from crossdraft.heads.convert.eagle import EAGLE
+from crossdraft.heads.convert.convert import import_head
 from crossdraft.heads.files import load_head, read_config
+from crossdraft_lab.train.heads.export import TOLERANCE, difference, export_head
+from crossdraft_lab.train.heads.foreign import LAYOUTS
 from tests.heads.convert.folders import LEVELS, SHA, host, reworded, rewoven, saved
 
 CONVERTERS = [
@@ -229,7 +230,8 @@ def test_a_head_with_numbers_that_are_not_finite_is_refused(tmp_path):
 
 def test_an_export_whose_reload_differs_leaves_nothing(tmp_path, monkeypatch):
     """The planted bug: a writer that swaps two weights of one shape."""
-    whole = EAGLE.write
+    eagle = LAYOUTS["eagle"]
+    whole = eagle.write
 
     def swapped(ours, target):
         foreign = whole(ours, target)
@@ -238,12 +240,12 @@ def test_an_export_whose_reload_differs_leaves_nothing(tmp_path, monkeypatch):
         tensors[up], tensors[gate] = tensors[gate], tensors[up]
         return type(foreign)(foreign.config, tensors)
 
-    object.__setattr__(EAGLE, "write", swapped)
+    object.__setattr__(eagle, "write", swapped)
     try:
         with pytest.raises(CrossdraftError, match=r"has other logits when it is read again .*so it was removed"):
             carried(tmp_path)
     finally:
-        object.__setattr__(EAGLE, "write", whole)
+        object.__setattr__(eagle, "write", whole)
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.convert.converter import draft_ids_of, draft_maps, layer_numbers
+from crossdraft.heads.convert.converter import draft_ids_of, layer_numbers
+from crossdraft_lab.train.heads.foreign import draft_maps
 
 
 def test_a_layers_number_is_one_less_by_its_output():

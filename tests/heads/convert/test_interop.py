@@ -2,8 +2,8 @@
 
 import pytest
 
-from crossdraft.heads.convert.convert import export_head
 from crossdraft.heads.files import load_head
+from crossdraft_lab.train.heads.export import export_head
 from tests.interop.speculators_eagle3 import VOCABULARY, make_target, write_head
 
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.convert import eagle
-from crossdraft.heads.convert.convert import LONG, TOLERANCE, export_head, import_head, random_batch, write_foreign
+from crossdraft.heads.convert.convert import import_head
 from crossdraft.heads.convert.converter import ForeignHead
 from crossdraft.heads.files import load_head, read_config, revived
+from crossdraft_lab.train.heads import foreign as written
+from crossdraft_lab.train.heads.export import LONG, TOLERANCE, export_head, random_batch, write_foreign
 from tests.heads.consistency import some_head
 from tests.heads.convert import by_hand, publishers
 from tests.heads.convert.folders import DEEP, exported, host, reworded, saved
@@ -70,8 +71,8 @@ def test_eagle3_through_the_papers_formulas(layout, levels_of, layer):
 @pytest.mark.parametrize(("layout", "levels_of", "layer"), READERS)
 def test_ids_where_offsets_belong_would_be_noticed(layout, levels_of, layer, monkeypatch):
     """The planted bug: `d2t` as absolute ids."""
-    maps = eagle.draft_maps
-    monkeypatch.setattr(eagle, "draft_maps", lambda ids, size: maps(ids, size) | {"d2t": torch.tensor(ids)})
+    maps = written.draft_maps
+    monkeypatch.setattr(written, "draft_maps", lambda ids, size: maps(ids, size) | {"d2t": torch.tensor(ids)})
     with pytest.raises((AssertionError, IndexError)):
         check_eagle3(layout, levels_of, layer)
 

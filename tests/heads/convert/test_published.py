@@ -12,18 +12,19 @@ import torch
 from safetensors.torch import save_file
 
 from crossdraft.checkpoints.locate import shipped_at
-from crossdraft.cli.head import _loaded
+from crossdraft.cli.head import target_and_host
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.convert.convert import import_head, random_batch
+from crossdraft.heads.convert.convert import import_head
 from crossdraft.heads.drafting.autoregressive import AutoregressiveDrafter
 from crossdraft.heads.drafting.head_drafter import TREES
 from crossdraft.heads.files import config_of, load_head, make, read_config, save_head
 from crossdraft.heads.load import load_head_drafter
 from crossdraft.heads.probe import FITS, QUESTIONS, probe
 from crossdraft.load import load_target
+from crossdraft_lab.train.heads.export import random_batch
 from tests.heads.consistency import check_consistency
 from tests.heads.convert import by_hand
 from tests.heads.convert.folders import DEEP, LEVELS, SHA, host, reworded, rewoven
@@ -317,7 +318,7 @@ def test_a_probe_ends_an_answer_at_its_limit_and_says_that_nothing_was_drafted(m
 @pytest.mark.parametrize("network", ["vispec", "eaglevlm"])
 def test_a_head_in_its_authors_arrangement_finds_what_is_shown_and_changes_no_answer(tmp_path, network, monkeypatch):
     """ViSpec's and MSD's prefix in the engine: an untrained one, on the reference target with a picture."""
-    target, host = _loaded("reference")
+    target, host = target_and_host("reference")
     sizes = {"heads": 4, "kv_heads": 2, "head_dim": 16, "intermediate_size": 32, "visual_ids": host.visual_ids}
     head = make(network, config_of(network, {**host.sizes, "draft_ids": (5, 6, 7), **sizes}, "here"), host.shared)
     save_head(tmp_path, head, network, host.sha256)

@@ -31,14 +31,7 @@ from crossdraft_lab.bench.statistics import ratio
 from crossdraft_lab.bench.study import FigureColumn
 from crossdraft_lab.bench.workload import Workload
 
-DRAFTERS = (
-    "event",
-    "event:slices=5",
-    "event:slices=10",
-    "event:slices=10,patches=31",
-    "event:slices=20,patches=15",
-    "blind",
-)
+DRAFTERS = ("event", "event:slices=5", "event:slices=10", "blind")
 SPREAD, ONCE = "spread", "at its own speed"
 
 

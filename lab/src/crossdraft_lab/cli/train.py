@@ -1,4 +1,4 @@
-"""`crossdraft train`: trains the reference pair, or a head for a target, from a recipe."""
+"""`crossdraft train`: trains the reference pair, or a head for a target, from a recipe; exports heads."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +9,7 @@ from crossdraft.cli.options import AsJson, Device, LocalTarget, check_models, ch
 from crossdraft_lab.cli.recipe import RecipeCommand, recipe_command
 from crossdraft_lab.cli.train_spans import ctpd
 
-app = typer.Typer(help="Train models from recipes.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(help="Train models from recipes; export heads.", no_args_is_help=True, add_completion=False)
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Recipe overrides, such as optim.steps=500")
@@ -36,6 +36,25 @@ def reference(
 
     settings = load_recipe(recipe or REFERENCE_RECIPE, overrides or ())
     run_stages(ReferenceRun(settings, out), stage or STAGES[:-1])
+
+
+@app.command()
+def export(
+    head: Annotated[str, typer.Argument(help="Folder of a head, or the name of a shipped one.")],
+    out: Annotated[Path, typer.Argument(help="New folder, written whole or not at all.")],
+    layout: Annotated[str, typer.Option("--as", help="eagle, speculators, medusa or dflash.")],
+    target: LocalTarget = "reference",
+    name: Annotated[
+        str | None, typer.Option(help="Name of the target in the files: a hub id or path; by default its folder.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a head in another project's layout, read it back, and succeed only if its logits are the same."""
+    from crossdraft.cli.head import folder_of, report_conversion, target_and_host
+    from crossdraft_lab.train.heads.export import export_head
+
+    done = export_head(folder_of(head), out, layout, target_and_host(target, name)[1])
+    report_conversion(done, out, f"{done.network} in the layout of {done.layout}", as_json=as_json)
 
 
 @app.command(cls=recipe_command("heads.medusa2", "JointRecipe"))

@@ -18,14 +18,13 @@ class EventSettings:
     """Settings of an EventGPT: top-k `words` of a position in one pass.
 
     `how` bridges two vocabularies, as in `TextSettings`; `dir` is the model's folder. With `slices` the model reads a
-    whole recording as that many windows, the busiest `patches` of each (default all): see `drafters.recordings`.
+    whole recording as that many windows: see `drafters.recordings`.
     """
 
     words: Words | None = None  # 1
     how: Literal["slem", "tli", "omni"] | None = None
     dir: str | None = None
     slices: Count | None = None
-    patches: Count | None = None
 
     @property
     def branches(self) -> bool:
@@ -39,8 +38,6 @@ def check(spec: Spec, settings: EventSettings, target: str | None) -> None:
         raise CrossdraftError(
             f"'{spec}' asks for a tree, but what crosses vocabularies is a chain; leave out how, or words."
         )
-    if settings.patches is not None and settings.slices is None:
-        raise CrossdraftError(f"In '{spec}' patches are of slices; give slices too, or leave them out.")
     if settings.dir is not None and spec.name != "event":
         raise CrossdraftError(f"'{spec}' names two models; write event:dir={settings.dir}.")
     check_event_model(settings.dir or spec.name)
@@ -65,7 +62,6 @@ def build(spec: Spec, settings: EventSettings, context: DrafterContext) -> "Draf
         packed=context.packed,
         quantize=context.quantize,
         slices=settings.slices,
-        patches=settings.patches,
     )
     if isinstance(drafter, CrossVocabDrafter):
         if settings.branches:

@@ -81,7 +81,6 @@ def load_event_drafter(
     packed: bool = True,
     quantize: str | None = None,
     slices: int | None = None,
-    patches: int | None = None,
 ) -> IndependentDrafter | CrossVocabDrafter:
     """Load an EventGPT as an independent drafter, of the target's vocabulary or another.
 
@@ -89,14 +88,14 @@ def load_event_drafter(
         source, vocabulary, banned, device, dtype, packed, quantize: as in `load_drafter`.
         target: function that reads the target's token table; called where the vocabularies differ or `how` is given.
         how: as in `load_model_drafter`.
-        slices, patches: windows of a whole recording and patches of each; see `drafters.recordings`.
+        slices: windows of a whole recording; see `drafters.recordings`.
 
     Raises:
         CrossdraftError: as `load_target`, or `tli` is asked for and no token is shared.
     """
     model, tokenizer, _ = event_model(source, device, dtype, packed=packed, quantize=quantize)
     if slices is not None:
-        prompt = RecordingPrompt(cast("EventPrompt", model.prepare).processor, slices, patches)
+        prompt = RecordingPrompt(cast("EventPrompt", model.prepare).processor, slices)
         model = model.reading(prompt, RecordingEncoder(model, prompt))
     if how is None and not _differing(_sayable(model.model, tokenizer), vocabulary):
         return IndependentDrafter(model, banned)

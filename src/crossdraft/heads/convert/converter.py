@@ -11,7 +11,7 @@ ModelOpt, SGLang's `eagle_config` and DFlash name a layer by its *output*, which
 one tensor differ by one, and a head that reads the wrong tensor drafts nothing, without an error.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,7 +22,6 @@ from torch.nn import functional as F
 from crossdraft.config_keys import agreed, value_at
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.networks.base import HeadConfig, SharedWeights
-from crossdraft.heads.networks.layers import DecoderConfig
 
 Convention = Literal["entering", "output"]
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -85,22 +84,6 @@ class ForeignHead:
     config: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Converter:
-    """One project's checkpoint layout.
-
-    Args:
-        networks: our networks that it can hold.
-        write, read: functions that convert from our form, and to our form.
-        weights: name of the weights file.
-    """
-
-    networks: tuple[str, ...]
-    write: Callable[[NativeHead, TargetInfo], ForeignHead]
-    read: Callable[[ForeignHead, TargetInfo], NativeHead]
-    weights: str = "model.safetensors"
 
 
 def renamed(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
@@ -168,31 +151,6 @@ def shared_ids(config: Mapping[str, Any], host: TargetInfo) -> int:
             f"The head knows {stated} ids, and the target's text has {text}; name the target it was made for."
         )
     return min(stated, host.vocab_size)
-
-
-def llama_config(config: DecoderConfig, layers: int = 1) -> dict[str, Any]:
-    """Settings of our decoder layers under `LlamaConfig`'s names; rotary ones as in transformers 4 and 5."""
-    return {
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": layers,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.kv_heads,
-        "head_dim": config.head_dim,
-        "vocab_size": config.vocab_size,
-        "max_position_embeddings": config.max_positions,
-        "rms_norm_eps": config.eps,
-        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
-        "rope_theta": config.rope_theta,
-        "rope_scaling": None,
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-        **({"qkv_bias": True} if config.qkv_bias else {}),
-        "attention_dropout": 0.0,
-        "tie_word_embeddings": False,
-        "pad_token_id": None,
-    }
 
 
 THETA = ("rope_theta", "rope_parameters.rope_theta", "rope_scaling.rope_theta")
@@ -276,18 +234,6 @@ def layer_numbers(layers: Sequence[int], source: Convention, wanted: Convention)
             f"Hidden states {list(layers)} have no number as layers' outputs: the embeddings are none."
         )
     return found
-
-
-def draft_maps(draft_ids: Sequence[int], vocab_size: int) -> dict[str, Tensor]:
-    """A draft vocabulary as EAGLE-3 stores it.
-
-    Returns:
-        `d2t` [D] int64, *offsets*: draft token i is the target's i + d2t[i]; `t2d` [V] bool, true for draft ids.
-    """
-    ids = torch.tensor(draft_ids)
-    drafted = torch.zeros(vocab_size, dtype=torch.bool)
-    drafted[ids] = True
-    return {"d2t": ids - torch.arange(len(ids)), "t2d": drafted}
 
 
 def draft_ids_of(tensors: Mapping[str, Tensor], count: int, vocab_size: int) -> tuple[int, ...]:

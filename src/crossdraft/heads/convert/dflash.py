@@ -9,15 +9,13 @@ block and the others are not, as vLLM and SGLang read these files (sglang#34524:
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 
 from crossdraft.config_keys import agreed, check
-from crossdraft.dtypes import dtype_name
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.convert.converter import (
-    Converter,
     ForeignHead,
     NativeHead,
     TargetInfo,
@@ -26,7 +24,6 @@ from crossdraft.heads.convert.converter import (
     draft_ids_of,
     layer_numbers,
     layers_of,
-    llama_config,
     number,
     renamed,
     shared_ids,
@@ -34,7 +31,7 @@ from crossdraft.heads.convert.converter import (
     without_embeddings,
 )
 from crossdraft.heads.convert.layouts import DFLASH_KEYS, DSPARKS, FULL, SLIDING
-from crossdraft.heads.networks.dflash import DFlashConfig, spread
+from crossdraft.heads.networks.dflash import DFlashConfig
 from crossdraft.heads.networks.dspark import DSparkConfig
 
 SHARED = ("fc.weight", "hidden_norm.weight", "norm.weight")
@@ -47,56 +44,9 @@ LAYER = (
 )  # fmt: skip
 BLOCK = 16  # DFlash's default
 QWEN3_DEFAULTS = {"head_dim": 128, "num_key_value_heads": 32}  # where `Qwen3Config` differs from Llama's
-WHOLE_PROMPTS = (
-    "The head was trained on the text behind what is seen; a server that feeds DFlash whole prompts, as vLLM does, "
-    "accepts next to nothing of its drafts. Train it with whole_prompt to export it."
-)
 
 
-def write(ours: NativeHead, host: TargetInfo) -> ForeignHead:
-    """Convert our DFlash head to z-lab's files.
-
-    Raises:
-        CrossdraftError: its mask is a learned embedding, it reads the embeddings, its layers' windows differ, or others
-            of them are causal than all, none or those that slide: DFlash's files hold none of these.
-    """
-    config = cast("DFlashConfig", ours.config)
-    if config.mask_token is None:
-        raise CrossdraftError(
-            "The head learnt its mask's row, which DFlash's files cannot hold: train it with a mask_token to export it."
-        )
-    windows, every = config.windows or (0,) * config.layers, tuple(range(config.layers))
-    sliding = tuple(layer for layer in every if windows[layer])
-    if len({*windows} - {0}) > 1 or config.causal_layers not in ((), every, sliding):
-        raise CrossdraftError(
-            f"DFlash's files hold one window, and causal are none of the layers, all, or those that slide; the head's "
-            f"windows are {windows}, its causal layers {config.causal_layers}."
-        )
-    block = {
-        "whole_prompt": config.whole_prompt,
-        "mask_token_id": config.mask_token,
-        "target_layer_ids": layer_numbers(config.read_layers or spread(config.num_layers), "entering", "output"),
-    }
-    theirs = {
-        "architectures": ["DFlashDraftModel"],
-        "model_type": "qwen3",
-        **llama_config(config, config.layers),
-        "layer_types": [SLIDING if window else FULL for window in windows],
-        "sliding_window": max(windows) or None,
-        "use_sliding_window": bool(sliding),
-        "block_size": config.steps + 1,  # their block includes the root
-        "num_target_layers": config.num_layers,
-        "dflash_config": block,
-        "torch_dtype": dtype_name(ours.dtype),
-        **({} if config.causal_layers == sliding else {"is_causal": bool(config.causal_layers)}),
-    }
-    notes = [] if config.whole_prompt else [WHOLE_PROMPTS]
-    if len(config.draft_ids) < config.vocab_size:
-        notes.append(f"DFlash has no draft vocabulary: elsewhere all {config.vocab_size} ids are drafted.")
-    return ForeignHead(theirs, ours.weights, tuple(notes))
-
-
-def read(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
+def read_dflash(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     """Convert DFlash or DSpark to our head, over all ids that it shares with the target.
 
     Raises:
@@ -188,6 +138,3 @@ def _windows(theirs: Mapping[str, Any], layers: int) -> tuple[int, ...]:
         )
     window = number(theirs, "sliding_window")
     return tuple(window if kind == SLIDING else 0 for kind in kinds)
-
-
-DFLASH = Converter(("dflash",), write, read)

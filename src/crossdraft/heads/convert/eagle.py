@@ -23,25 +23,21 @@ and SpecForge write both.
 """
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from crossdraft.config_keys import agreed, check, value_at
-from crossdraft.dtypes import dtype_name
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.convert.converter import (
-    Converter,
     ForeignHead,
     NativeHead,
     TargetInfo,
     decoder_settings,
     draft_ids_of,
-    draft_maps,
     layer_numbers,
     layers_of,
-    llama_config,
     number,
     renamed,
     shared_ids,
@@ -53,7 +49,6 @@ from crossdraft.heads.convert.layouts import (
     EAGLE_KEYS,
     FLAGS,
     LEVELS,
-    LLAMA,
     MASKS,
     MSD_TYPES,
     PEAGLE_KEYS,
@@ -80,69 +75,6 @@ MAPS = ("d2t", "t2d")
 BIASES = tuple(f"self_attn.{name}_proj.bias" for name in "qkv")
 IMAGES = ("img_fc.weight", "img_fc.bias", *(f"imadpt.{name}_proj.weight" for name in "kvo"), "imadpt.q")
 IMAGE_BIASES = ("imadpt.k_proj.bias", "imadpt.v_proj.bias")
-SPECULATORS_VERSION = "0.9.0"  # version of the package that writes such files
-
-
-def write_eagle(ours: NativeHead, host: TargetInfo) -> ForeignHead:
-    """Convert our head to the files of EAGLE's repository."""
-    return _write_eagle3(ours, host) if ours.network == "eagle3" else _write_eagle1(ours, host)
-
-
-def _write_eagle1(ours: NativeHead, host: TargetInfo) -> ForeignHead:
-    config = cast("DecoderConfig", ours.config)
-    theirs: dict[str, Any] = {
-        "architectures": list(LLAMA[1:]),  # SGLang reads the first, vLLM the one it knows, EAGLE none
-        "model_type": "llama",
-        **llama_config(config),
-        "torch_dtype": dtype_name(ours.dtype),
-        # No "bias": EAGLE assumes that of `fc`, and vLLM would read the key as the attention's.
-    }
-    notes = ["vLLM's EAGLE-1 has no bias in `fc` and leaves this one's out; use EAGLE or SGLang."]
-    if len(config.draft_ids) < config.vocab_size:
-        notes.append(f"EAGLE-1 has no draft vocabulary: elsewhere all {config.vocab_size} ids are drafted.")
-    tensors = {"embed_tokens.weight": host.shared.embeddings.to(ours.dtype), **ours.weights}
-    return ForeignHead(theirs, tensors, tuple(notes))
-
-
-def _write_eagle3(ours: NativeHead, host: TargetInfo) -> ForeignHead:
-    config = cast("Eagle3Config", ours.config)
-    levels = config.read
-    theirs: dict[str, Any] = {
-        "architectures": ["LlamaForCausalLMEagle3"],
-        "model_type": "llama",
-        **llama_config(config),
-        "draft_vocab_size": len(config.draft_ids),
-        **_flags_of(config),
-        "torch_dtype": dtype_name(ours.dtype),
-        "eagle_aux_hidden_state_layer_ids": list(levels),  # vLLM's numbers
-    }
-    if min(levels) > 0:  # SGLang's; the embeddings have none
-        outputs = layer_numbers(levels, "entering", "output")
-        theirs["eagle_config"] = {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": outputs}
-    tensors = {**ours.weights, **draft_maps(config.draft_ids, config.vocab_size)}
-    return ForeignHead(theirs, tensors, level_notes(levels, config.num_layers))
-
-
-def _flags_of(config: Eagle3Config) -> dict[str, bool]:
-    if config.norm_before_fc and not config.fc_norm and set(config.level_scales) != {1.0}:
-        raise CrossdraftError(
-            f"The head scales its levels by {config.level_scales} before norm_before_fc, which no other project's "
-            "files hold; train it with level_scales of 1 to export it."
-        )
-    return {flag: getattr(config, flag) for flag in FLAGS}
-
-
-def level_notes(levels: tuple[int, ...], depth: int) -> tuple[str, ...]:
-    """Notes on levels that another program may not read from the files."""
-    notes = []
-    if levels != levels_of(depth):
-        notes.append(
-            f"It reads the hidden states that enter layers {levels}: vLLM, SGLang and speculators find that in its "
-            f"config.json, EAGLE's own code always takes {levels_of(depth)}."
-        )
-    if len(set(levels)) < len(levels):
-        notes.append(f"Two of its levels {levels} are one; other programs want three.")
-    return tuple(notes)
 
 
 def read_eagle(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
@@ -274,41 +206,6 @@ def _levels(theirs: Mapping[str, Any], host: TargetInfo) -> tuple[int, ...] | No
     return None if found is None or tuple(found) == levels_of(host.num_layers) else tuple(found)
 
 
-def write_speculators(ours: NativeHead, host: TargetInfo) -> ForeignHead:
-    """Convert our EAGLE-3 to speculators' files, which include the target's embeddings and so load by themselves."""
-    config = cast("Eagle3Config", ours.config)
-    levels = config.read
-    theirs = {
-        "architectures": ["Eagle3Speculator"],
-        "speculators_model_type": "eagle3",
-        "speculators_version": SPECULATORS_VERSION,
-        "draft_vocab_size": len(config.draft_ids),
-        "target_hidden_size": config.hidden_size,
-        **_flags_of(config),
-        "embed_requires_grad": False,
-        "eagle_aux_hidden_state_layer_ids": list(levels),
-        "tie_word_embeddings": False,
-        "torch_dtype": dtype_name(ours.dtype),
-        "transformer_layer_config": {"model_type": "llama", **llama_config(config)},
-        "speculators_config": _proposals(config, host),
-    }
-    tensors = {name.replace("midlayer.", "layers.0.", 1): value for name, value in ours.weights.items()}
-    tensors["embed_tokens.weight"] = host.shared.embeddings.to(ours.dtype)
-    if len(config.draft_ids) < config.vocab_size:
-        tensors |= draft_maps(config.draft_ids, config.vocab_size)
-    return ForeignHead(theirs, tensors, level_notes(levels, config.num_layers))
-
-
-def _proposals(config: DecoderConfig, host: TargetInfo) -> dict[str, Any]:
-    method = {"proposal_type": "greedy", "verifier_accept_k": 1, "accept_tolerance": 0.0}
-    return {
-        "algorithm": "eagle3",
-        "default_proposal_method": "greedy",
-        "proposal_methods": [{**method, "speculative_tokens": config.steps}],
-        "verifier": {"name_or_path": host.name, "architectures": list(host.architectures)},
-    }
-
-
 def read_speculators(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
     """Convert speculators' EAGLE-3, P-EAGLE, DFlash or DSpark to our head.
 
@@ -330,7 +227,3 @@ def read_speculators(foreign: ForeignHead, host: TargetInfo) -> NativeHead:
 def _steps(theirs: Mapping[str, Any]) -> int:
     methods = (theirs.get("speculators_config") or {}).get("proposal_methods") or [{}]
     return number(methods[0], "speculative_tokens", STEPS_3)
-
-
-EAGLE = Converter(("eagle", "eagle3"), write_eagle, read_eagle)
-SPECULATORS = Converter(("eagle3",), write_speculators, read_speculators)
