@@ -93,7 +93,9 @@ def mixed(events: Events, size: int = 50):
 def test_other_packets_are_passed_over(tmp_path, compression):
     events = made_up(600, start_us=1_700_000_000_000_000)
     written(tmp_path / "a.aedat4", mixed(events), compression)
-    assert same(read_events(tmp_path / "a.aedat4"), events)
+    found = read_events(tmp_path / "a.aedat4")
+    assert same(found, events)
+    assert found.notes == ("2 streams of events are recorded; the first is read.",)
     for first, last in ((-1, 10_000), (20_000, 30_000), (49_000, 60_000), (60_000, 70_000)):
         span = (events.t0 + first, events.t0 + last)
         assert same(read_events(tmp_path / "a.aedat4", start_us=span[0], end_us=span[1]), events.slice(*span))
@@ -142,6 +144,22 @@ def test_a_file_cut_anywhere_is_refused(tmp_path):
         with pytest.raises(CrossdraftError, match=r"cut off|cannot be read|not a whole") as caught:
             read_events(tmp_path / "b.aedat4")
         assert "\n" not in str(caught.value)
+
+
+def test_a_recording_that_was_never_closed_is_read_up_to_its_last_whole_packet(tmp_path):
+    events = made_up(60)
+    packets = [(2, event_packet(events.take(slice(begin, begin + 20)))) for begin in (0, 20, 40)]
+    whole = written(tmp_path / "a.aedat4", packets, text=description(("FRME", "IMUS", "EVTS")), closed=False)
+    assert read_events(tmp_path / "a.aedat4").notes == ()
+    last = len(PACKERS[1](packets[2][1]))
+    for cut in (1, last - 1, last, last + 7):
+        (tmp_path / "b.aedat4").write_bytes(whole[:-cut])
+        found = read_events(tmp_path / "b.aedat4")
+        assert same(found, events.take(slice(0, 40)))
+        size = len(whole) - cut
+        assert found.notes == (
+            f"The recording was never closed; it was read up to byte {len(whole) - last - 8:,} of {size:,}.",
+        )
 
 
 def test_damage_is_refused_or_read_never_worse(tmp_path):

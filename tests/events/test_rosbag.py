@@ -75,10 +75,20 @@ class Bag:
         self.add(topic, name, (events.t0 + 5) * 1000, height=events.height, width=events.width, events=rows)
 
     def add_packet(
-        self, topic, content, base_ns, stamp_ns, encoding="mono", name=PACKETS[0], swapped=False, size=(64, 48)
+        self,
+        topic,
+        content,
+        base_ns,
+        stamp_ns,
+        encoding="mono",
+        name=PACKETS[0],
+        swapped=False,
+        size=(64, 48),
+        seq=None,
     ):
+        seq = len(self.messages) if seq is None else seq
         self.add(
-            topic, name, stamp_ns, height=size[1], width=size[0], seq=1, time_base=base_ns, encoding=encoding,
+            topic, name, stamp_ns, height=size[1], width=size[0], seq=seq, time_base=base_ns, encoding=encoding,
             is_bigendian=swapped, events=np.frombuffer(content, np.uint8),
         )  # fmt: skip
 
@@ -175,6 +185,50 @@ def test_mono_packets_come_on_the_clock_of_their_stamps(tmp_path, kind, name):
         bag.add_packet("/events", mono(part, 70_000), 70_000_000, (part.t0 + moved + late_us) * 1000, name=name)
     found = read_events(bag.write(tmp_path / "a.bag", kind))
     assert same(found, replace(events, t=events.t + moved))
+
+
+def evt3(events: Events) -> list[int]:
+    """Words of single events: each with its time, row and column."""
+    words = []
+    for t, x, y, p in zip(*(getattr(events, name).tolist() for name in "txyp"), strict=True):
+        words += [0x8000 | t >> 12 & 0xFFF, 0x6000 | t & 0xFFF, y, 0x2000 | p << 11 | x, 0xA000]  # a trigger as well
+    return words
+
+
+@pytest.mark.parametrize("kind", ["bag", "db3", "mcap"])
+def test_evt3_packets_continue_each_other_across_the_clocks_wrap(tmp_path, kind):
+    events, bag = made_up(600, start_us=16_700_000, span_us=200_000), bag_of(kind)
+    words, moved = np.array(evt3(events), "<u2"), START_US - events.t0
+    bag.add_packet("/events", words[:1], 0, 1, "evt3")  # a packet without events has no part in the clock
+    for begin in range(1, len(words), 333):  # packets end anywhere
+        stamp_us = START_US if begin == 1 else START_US + 9_000
+        bag.add_packet("/events", words[begin : begin + 333], 5, stamp_us * 1000, "evt3")
+    path = bag.write(tmp_path / "a.bag", kind)
+    found = read_events(path)
+    assert same(found, replace(events, t=events.t + moved))
+    assert [f"moved by {moved:,} µs" in note for note in found.notes] == [True]
+    span = START_US + 50_000, START_US + 60_000
+    assert same(read_events(path, start_us=span[0], end_us=span[1]), found.slice(*span))
+    assert same(read_events(path, newest=Newest(most=7)), Newest(most=7).of(found))
+
+
+def test_packets_that_were_lost_are_noted(tmp_path):
+    events, bag = made_up(90), Bag(ros1=False)
+    for number, part in zip((4, 5, 9), parts(events, 30), strict=True):
+        bag.add_packet("/events", mono(part, 0), 0, part.t0 * 1000, seq=number)
+    found = read_events(bag.write(tmp_path / "a", "mcap"))
+    assert same(found, events)
+    assert found.notes == ("3 packets of events were lost while the bag was recorded.",)
+
+
+def test_an_event_of_a_packet_outside_the_sensor_is_refused(tmp_path):
+    bag = Bag(ros1=True)
+    for encoding, content in (("evt3", np.array(evt3(made_up(9)), "<u2")), ("mono", mono(made_up(9), 0))):
+        bag.messages.clear()
+        bag.add_packet("/events", content, 0, 5, encoding, size=(8, 8))
+        with pytest.raises(CrossdraftError, match="outside"):
+            read_events(bag.write(tmp_path / f"{encoding}.bag", "bag"))
+        assert len(read_events(tmp_path / f"{encoding}.bag", sensor=(64, 48))) == 9
 
 
 @pytest.mark.parametrize(("encoding", "swapped"), [("libcaer_cmp", False), ("mono", True), ("trigger", False)])

@@ -52,14 +52,17 @@ def read_aedat4(
                 held.append(packets[first])
                 first += 1
             rows = np.concatenate(held)
-            yield window.clip(Events.checked(rows["x"], rows["y"], rows["t"], rows["p"], *size, source=path))
+            chunk = Events.checked(rows["x"], rows["y"], rows["t"], rows["p"], *size, source=path)
+            yield window.clip(chunk).noting(packets.notes)
             if first == len(packets) or window.ends_before(rows["t"]):
                 return
             wanted = CHUNK_EVENTS
 
 
 class EventPackets:
-    """Packets of the first event stream of an open file; `sensor` is its size, or None if the file does not say.
+    """Packets of the first event stream of an open file.
+
+    `sensor` is its size, or None if the file does not say; `notes` are sentences on what is not read.
 
     Raises:
         CrossdraftError: a header or packet that is damaged or too large, or a file that was cut off.
@@ -74,24 +77,28 @@ class EventPackets:
             head = file.read(len(MAGIC) + 4)
             (size,) = struct.unpack_from("<I", head, len(MAGIC))
             header = head[-4:] + file.read(min(size, HEADER_BYTES))
-            self._packed, table = bool(_number(header, 0, "<i")), _number(header, 1, "<q")
-            self._stream, self.sensor = _event_stream(_vector(header, 2, np.dtype("u1")).tobytes().decode())
+            self._packed, table = bool(_number(header, 0, "<i")), _number(header, 1, "<q") or -1
+            streams = _event_streams(_vector(header, 2, np.dtype("u1")).tobytes().decode())
         except (ValueError, struct.error, ET.ParseError) as error:
             raise self._damaged(error) from error
-        if table is not None and table >= 0:  # where the packets end; -1 in a recording that was never closed
-            if table > end:
-                raise CrossdraftError(f"{path} ends before its table of packets; it was cut off, so copy it again.")
-            end = table
-        self._walk(len(head) + size, end)
+        (self._stream, self.sensor), *others = streams
+        self.notes = [f"{len(streams)} streams of events are recorded; the first is read."] if others else []
+        closed = table >= 0  # then it is the place where the packets end
+        if table > end:
+            raise CrossdraftError(f"{path} ends before its table of packets; it was cut off, so copy it again.")
+        self._walk(len(head) + size, table if closed else end, closed)
 
-    def _walk(self, place: int, end: int) -> None:
-        """Find the packets of the stream between two places of the file."""
+    def _walk(self, place: int, end: int, closed: bool) -> None:
+        """Find the packets of the stream between two places of the file; the last of one not closed may be cut off."""
         descriptor = self._file.fileno()
         for _ in range(MOST_PACKETS):
             if place >= end:
                 return
             head = os.pread(descriptor, 8, place)
             stream, size = struct.unpack("<ii", head) if len(head) == 8 else (0, -1)
+            if (size < 0 or place + 8 + size > end) and not closed:
+                self.notes.append(f"The recording was never closed; it was read up to byte {place:,} of {end:,}.")
+                return
             if size < 0 or place + 8 + size > end:
                 raise CrossdraftError(
                     f"{self._path} ends within a packet, at byte {place:,}; it was cut off, so copy it again."
@@ -148,16 +155,19 @@ class EventPackets:
         return CrossdraftError(f"{self._path} cannot be read ({reason}); the recording is damaged, so copy it again.")
 
 
-def _event_stream(description: str) -> tuple[int, Sensor | None]:
-    """Number and sensor of the first stream of events in a header's XML; the sensor is None if it is not stated."""
+def _event_streams(description: str) -> list[tuple[int, Sensor | None]]:
+    """Numbers and sensors of the streams of events in a header's XML; a sensor is None if it is not stated."""
     if "<!DOCTYPE" in description:  # entities can expand without bound
         raise ValueError("its header declares a document type")
+    found = list[tuple[int, Sensor | None]]()
     for node in ET.fromstring(description).iterfind(".//node[@name='outInfo']/node"):  # noqa: S314
         if node.findtext("attr[@key='typeIdentifier']") == "EVTS":
             sides = [node.findtext(f"node[@name='info']/attr[@key='{name}']") for name in ("sizeX", "sizeY")]
             width, height = (None if side is None else int(side) for side in sides)
-            return int(node.get("name", "")), None if width is None or height is None else (width, height)
-    raise ValueError("its header names no stream of events")
+            found.append((int(node.get("name", "")), None if width is None or height is None else (width, height)))
+    if not found:
+        raise ValueError("its header names no stream of events")
+    return found
 
 
 def _field(buffer: bytes, index: int) -> int | None:

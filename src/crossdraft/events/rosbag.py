@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.aedat4 import LZ4, ZSTD, unpacked
+from crossdraft.events.evt import EvtDecoder, EvtHeader
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.random_access import CHUNK_EVENTS, FIRST_EVENTS
 from crossdraft.events.stream import Columns, Events, Sensor, Window
@@ -111,14 +112,14 @@ def read_rosbag(
     Raises:
         CrossdraftError: no such topic, several without a choice, another encoding, a damaged bag, or a missing package.
     """
-    packets, held = _Packets(), list[Sequence[NDArray[Any]]]()
+    packets, held = _Packets(sensor, path), list[Sequence[NDArray[Any]]]()
     size, count, scanned, wanted = sensor, 0, 0, FIRST_EVENTS
 
     def parse(kind: str, message: RosMessage) -> "tuple[Sensor, Sequence[NDArray[Any]]]":
         stamp = message.stamp()
         height, width = message.number("I"), message.number("I")
         if kind in PACKETS:
-            return (width, height), packets.columns(message, stamp)
+            return (width, height), packets.columns(message, stamp, (width, height))
         rows, t = message.events()
         return (width, height), (rows["x"], rows["y"], t, rows["p"])
 
@@ -133,41 +134,80 @@ def read_rosbag(
         limits.check_scanned(path, scanned)
         if count >= wanted:
             chunk = Events.checked(*_joined(held), *size, source=path)
-            yield window.clip(chunk)
-            if window.ends_before(chunk.t):
+            ended = window.ends_before(chunk.t)
+            yield window.clip(chunk).noting(packets.notes if ended else ())
+            if ended:
                 return
             held, count, wanted = [], 0, CHUNK_EVENTS
     if size is None:
         raise CrossdraftError(f"{path} holds no message with events; give another bag or topic.")
-    yield window.clip(Events.checked(*_joined(held), *size, source=path))
+    yield window.clip(Events.checked(*_joined([*held, packets.rest()]), *size, source=path)).noting(packets.notes)
 
 
 def _joined(held: "Sequence[Sequence[NDArray[Any]]]") -> Columns:
     """Columns of messages, one behind the other."""
-    x, y, t, p = (np.concatenate([one[column] for one in held] or [np.empty(0, np.int64)]) for column in range(4))
+    x, y, t, p = (np.concatenate([one[column] for one in held]) for column in range(4))
     return x, y, t, p
 
 
 class _Packets:
-    """Decoder of the packets of one camera."""
+    """Decoder of the packets of one camera, which moves its times to ROS's clock; `notes` say what it did."""
 
-    def __init__(self) -> None:
-        self._moved: int | None = None  # from the camera's clock to ROS's, in ns
+    def __init__(self, sensor: Sensor | None, source: Path) -> None:
+        self._sensor, self._source = sensor, source
+        self._decoder: EvtDecoder | None = None
+        self._stamp_us = self._moved_us = self._next = None
+        self._lost = 0
 
-    def columns(self, message: RosMessage, stamp: int) -> "Sequence[NDArray[Any]]":
-        """Return x, y, t in µs and p of a packet, whose header was read."""
-        _, base, encoding = message.number("Q"), message.number("Q"), message.text()
+    def columns(self, message: RosMessage, stamp: int, size: Sensor) -> "Sequence[NDArray[Any]]":
+        """Return x, y, t in µs and p of a packet, whose header was read; EVT3's newest events come with the next."""
+        number, base, encoding = message.number("Q"), message.number("Q"), message.text()
         swapped, content = message.number("B"), message.blob()
-        if encoding != "mono" or swapped:
+        if encoding not in ("evt3", "mono") or swapped:
             raise CrossdraftError(
                 f"Event packets in {encoding}{', big-endian,' if swapped else ''} are not read, only evt3 and mono; "
                 "record them as evt3, or convert the bag with event_camera_tools."
             )
+        self._lost += max(0, number - (number if self._next is None else self._next))
+        self._next = number + 1
+        if encoding == "evt3":
+            if self._decoder is None:
+                self._decoder = EvtDecoder(EvtHeader("3"), self._sensor or size, self._source)
+            events = self._decoder.decode(content)
+            return self._moved(events.x, events.y, events.t, events.p, stamp if self._decoder.count else None)
         words = np.frombuffer(content, "<u8")
-        t = (words & 0xFFFFFFFF).astype(np.int64) + base
-        if self._moved is None and len(t):
-            self._moved = stamp - int(t[0])
-        return words >> 32 & 0xFFFF, words >> 48 & 0x7FFF, (t + (self._moved or 0)) // 1000, words >> 63
+        x, y, p = (
+            (words >> 32).astype(np.uint16),
+            (words >> 48).astype(np.uint16) & 0x7FFF,
+            (words >> 63).astype(np.uint8),
+        )
+        return self._moved(x, y, (base + (words & 0xFFFFFFFF).astype(np.int64)) // 1000, p, stamp if len(x) else None)
+
+    def rest(self) -> "Sequence[NDArray[Any]]":
+        """Return the events that the decoder has held back."""
+        events = Events.empty(1, 1) if self._decoder is None else self._decoder.flush()
+        return self._moved(events.x, events.y, events.t, events.p, None)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was repaired or assumed, a sentence each."""
+        said = {
+            f"The camera's times were moved by {self._moved_us or 0:,} µs, to the time at which ROS stamped the first "
+            "packet of events.": self._moved_us,
+            f"{self._lost:,} packets of events were lost while the bag was recorded.": self._lost,
+        }
+        decoded = () if self._decoder is None else self._decoder.notes
+        return (*(sentence for sentence, true in said.items() if true), *decoded)
+
+    def _moved(
+        self, x: NDArray[Any], y: NDArray[Any], t: NDArray[np.int64], p: NDArray[Any], stamp: int | None
+    ) -> "Sequence[NDArray[Any]]":
+        """Move times by what brings the first event to the stamp (ns) of the packet that holds it."""
+        if self._stamp_us is None and stamp is not None:
+            self._stamp_us = stamp // 1000
+        if self._moved_us is None and self._stamp_us is not None and len(t):
+            self._moved_us = self._stamp_us - int(t[0])
+        return x, y, t + (self._moved_us or 0), p
 
 
 def read_images(
