@@ -190,7 +190,7 @@ class _Packets:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was repaired or assumed, a sentence each."""
+        """Repairs and assumptions, a sentence each."""
         said = {
             f"The camera's times were moved by {self._moved_us or 0:,} µs, to the time at which ROS stamped the first "
             "packet of events.": self._moved_us,
