@@ -119,7 +119,6 @@ def test_long_recordings_come_in_chunks(tmp_path, monkeypatch):
     events = made_up(600)
     written(tmp_path / "a.aedat4", mixed(events))
     monkeypatch.setattr(aedat4, "FIRST_EVENTS", 100)
-    monkeypatch.setattr(aedat4, "CHUNK_EVENTS", 100)
     chunks = list(iter_events(tmp_path / "a.aedat4"))
     assert len(chunks) > 4
     assert same(concatenate(chunks), events)

@@ -245,11 +245,11 @@ def test_damage_is_one_sentence(tmp_path, damage, sentence):
 
 
 def test_what_is_no_row_of_events_is_refused(tmp_path):
-    other = np.dtype([("x", "<u2"), ("y", "<u2"), ("p", "<i2"), ("t", "<f8")])
+    other = np.dtype([("x", "<u2"), ("y", "<u2"), ("p", "<i2"), ("t", "S8")])
     for shape, dtype in (((4, 4), ecf.EVENT), ((4,), other), ((4,), "<u2"), ((4,), np.dtype([("x", "<u2")]))):
         with h5py.File(tmp_path / "a.h5", "w") as file:
             file.create_dataset("CD/events", shape, dtype)
-        with pytest.raises(CrossdraftError, match="should be"):
+        with pytest.raises(CrossdraftError, match=r"should be|column t is of"):
             read_events(tmp_path / "a.h5")
 
 

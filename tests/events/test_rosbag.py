@@ -271,7 +271,6 @@ def test_long_recordings_come_in_chunks(tmp_path, monkeypatch):
         bag.add_array("/e", part)
     path = bag.write(tmp_path / "a.bag", "bag")
     monkeypatch.setattr(rosbag, "FIRST_EVENTS", 50)
-    monkeypatch.setattr(rosbag, "CHUNK_EVENTS", 50)
     chunks = list(iter_events(path))
     assert len(chunks) > 4
     assert same(concatenate(chunks), events)

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
-from crossdraft.events.random_access import CHUNK_EVENTS, FIRST_EVENTS
-from crossdraft.events.stream import LAST_US, Events, Sensor, Window
+from crossdraft.events.random_access import FIRST_EVENTS
+from crossdraft.events.stream import LAST_US, Events, Sensor, Window, batches
 
 LZ4, ZSTD = b"\x04\x22\x4d\x18", b"\x28\xb5\x2f\xfd"  # a frame's first bytes
 MAGIC = b"#!AER-DAT4.0\r\n"
@@ -35,37 +35,28 @@ EVENT = np.dtype(
 def read_aedat4(
     path: Path, sensor: Sensor | None, window: Window, limits: EventLimits = DEFAULT_LIMITS
 ) -> Iterator[Events]:
-    """Yield the first event stream of an AEDAT 4 file, from the packet where the wanted span begins.
-
-    Raises:
-        CrossdraftError: a damaged file, one that was cut off while it was copied, or a missing package.
-    """
+    """Yield the first event stream of an AEDAT 4 file, from the packet where the wanted span begins."""
     with path.open("rb") as file:
         packets = EventPackets(file, path, limits)
         size = sensor or packets.sensor
         if size is None:
             raise CrossdraftError(f"{path} does not say how large its sensor is; give it (sensor=…).")
-        first, wanted = packets.first(window), FIRST_EVENTS
-        while True:
-            held: list[NDArray[Any]] = [np.empty(0, EVENT)]
-            while first < len(packets) and sum(map(len, held)) < wanted and not window.ends_before(held[-1]["t"]):
-                held.append(packets[first])
-                first += 1
-            rows = np.concatenate(held)
-            chunk = Events.checked(rows["x"], rows["y"], rows["t"], rows["p"], *size, source=path)
-            yield window.clip(chunk).noting(packets.notes)
-            if first == len(packets) or window.ends_before(rows["t"]):
-                return
-            wanted = CHUNK_EVENTS
+
+        def parts() -> Iterator[Events]:
+            yield Events.empty(*size).noting(packets.notes)
+            for index in range(packets.first(window), len(packets)):
+                rows = packets[index]
+                yield Events.checked(rows["x"], rows["y"], rows["t"], rows["p"], *size, source=path)
+                if window.ends_before(rows["t"]):
+                    return
+
+        yield from map(window.clip, batches(parts(), FIRST_EVENTS))
 
 
 class EventPackets:
-    """Packets of the first event stream of an open file.
+    """Packets of the first event stream of an open file; a damaged or cut one raises CrossdraftError.
 
     `sensor` is its size, or None if the file does not say; `notes` are sentences on what is not read.
-
-    Raises:
-        CrossdraftError: a header or packet that is damaged or too large, or a file that was cut off.
     """
 
     def __init__(self, file: BinaryIO, path: Path, limits: EventLimits) -> None:
@@ -85,7 +76,7 @@ class EventPackets:
         self.notes = [f"{len(streams)} streams of events are recorded; the first is read."] if others else []
         closed = table >= 0  # then it is the place where the packets end
         if table > end:
-            raise CrossdraftError(f"{path} ends before its table of packets; it was cut off, so copy it again.")
+            raise self._damaged("it ends before its table of packets")
         self._walk(len(head) + size, table if closed else end, closed)
 
     def _walk(self, place: int, end: int, closed: bool) -> None:
@@ -96,17 +87,15 @@ class EventPackets:
                 return
             head = os.pread(descriptor, 8, place)
             stream, size = struct.unpack("<ii", head) if len(head) == 8 else (0, -1)
-            if (size < 0 or place + 8 + size > end) and not closed:
+            if size < 0 or place + 8 + size > end:
+                if closed:
+                    raise self._damaged(f"it ends within a packet, at byte {place:,}")
                 self.notes.append(f"The recording was never closed; it was read up to byte {place:,} of {end:,}.")
                 return
-            if size < 0 or place + 8 + size > end:
-                raise CrossdraftError(
-                    f"{self._path} ends within a packet, at byte {place:,}; it was cut off, so copy it again."
-                )
             if stream == self._stream:
                 self._places.append(place)
             place += 8 + size
-        raise CrossdraftError(f"{self._path} has more than {MOST_PACKETS:,} packets, the limit; it is damaged.")
+        raise self._damaged(f"it has more than {MOST_PACKETS:,} packets, the limit")
 
     def __len__(self) -> int:
         return len(self._places)
@@ -152,7 +141,9 @@ class EventPackets:
         return int(next(filled, [LAST_US])[0])
 
     def _damaged(self, reason: object) -> CrossdraftError:
-        return CrossdraftError(f"{self._path} cannot be read ({reason}); the recording is damaged, so copy it again.")
+        return CrossdraftError(
+            f"{self._path} cannot be read ({reason}); it is damaged or was cut off, so copy it again."
+        )
 
 
 def _event_streams(description: str) -> list[tuple[int, Sensor | None]]:
@@ -197,10 +188,10 @@ def _vector(buffer: bytes, index: int, dtype: np.dtype[Any]) -> NDArray[Any]:
 def unpacked(stored: bytes, most: int) -> bytes:
     """Unpack a frame of LZ4 or Zstandard of at most `most` bytes; raise ValueError or RuntimeError if it is neither."""
     if stored.startswith(LZ4):
-        frame = _package("lz4.frame", "lz4").LZ4FrameDecompressor()
+        frame = package("lz4.frame", "lz4").LZ4FrameDecompressor()
         found = frame.decompress(stored, max_length=min(most + 1, 256 * len(stored)))
     elif stored.startswith(ZSTD):
-        zstandard = _package("zstandard", "zstandard")
+        zstandard = package("zstandard", "zstandard")
         try:
             found = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(stored).read(most + 1)
         except zstandard.ZstdError as error:
@@ -212,10 +203,9 @@ def unpacked(stored: bytes, most: int) -> bytes:
     return found
 
 
-def _package(module: str, package: str) -> Any:
+def package(module: str, name: str) -> Any:
+    """Import a module of an optional package; raise CrossdraftError if it is not installed."""
     try:
         return import_module(module)
     except ImportError as error:
-        raise CrossdraftError(
-            f"The recording is packed, and the package {package} is missing; run: pip install {package}"
-        ) from error
+        raise CrossdraftError(f"To read this recording, the package {name} is missing; pip install {name}") from error

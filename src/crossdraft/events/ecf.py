@@ -31,15 +31,10 @@ EVENT = np.dtype(
     {"names": ["x", "y", "p", "t"], "formats": ["<u2", "<u2", "<i2", "<i8"], "offsets": [0, 2, 4, 8], "itemsize": 16}
 )
 _BITS = np.array([mask.bit_count() for mask in range(32)])
-_PACKED_YXP, _PACKED_XP = 2, 1
 
 
 def stored_events(table: "h5py.Dataset") -> "Callable[[int, int], NDArray[Any]]":
-    """Return a function that reads the records of rows [i, j) of a data set, by chunks of ECF where it has them.
-
-    Raises:
-        ValueError: by that function, for a damaged chunk.
-    """
+    """Make a function that reads the records of rows [i, j); it raises ValueError if a chunk of ECF is damaged."""
     settings = table.id.get_create_plist()
     filters = [settings.get_filter(index)[0] for index in range(settings.get_nfilters())]
     if FILTER not in filters:
@@ -64,11 +59,7 @@ def stored_events(table: "h5py.Dataset") -> "Callable[[int, int], NDArray[Any]]"
 
 
 def decode(chunk: bytes) -> "NDArray[Any]":
-    """Decode a chunk; return its events as records `EVENT` [N].
-
-    Raises:
-        ValueError: the chunk is cut off, or its columns do not fit the number of events that it states.
-    """
+    """Decode a chunk; return its events as records `EVENT` [N]; raise ValueError if it is damaged or cut off."""
     head = int.from_bytes(chunk[:4], "little")
     count, packing = head >> 2, head & 3
     if len(chunk) < 12 or count > MOST_EVENTS:
@@ -98,14 +89,9 @@ def _times(words: NDArray[np.uint8], first: int, t: NDArray[np.int64]) -> int:
 
 
 def _runs(words: NDArray[Any], bits: int, count: int) -> tuple[NDArray[np.intp], NDArray[np.int64], int]:
-    """Find the words that begin a run until `count` events are full.
+    """Find the words that begin a run, in their lowest `bits`, until `count` events are full; 4 bits mean times.
 
-    Args:
-        words: all words from here on, bytes or uint16.
-        bits: number of a word's lowest bits that hold the run; 4 means times, whose larger steps have no run.
-
-    Returns:
-        Places of these words, their runs' lengths, and the number of words that all of them take.
+    Return their places, their runs' lengths, and the number of words that all of them take.
     """
     size = 2 // words.itemsize  # words of a number that follows
     part = count // 4 + 64  # mostly enough; what is behind them are other columns
@@ -156,7 +142,7 @@ def _resolved(
 def _pixels(words: NDArray[np.uint8], packing: int, events: "NDArray[Any]") -> None:
     """Fill x, y and p."""
     count = len(events)
-    if packing & _PACKED_YXP:
+    if packing & 2:
         packed = _unpacked(words, np.dtype("<u4"), count)
         events["y"], events["x"], events["p"] = packed >> 12 & 0x7FF, packed >> 1 & 0x7FF, packed & 1
         return
@@ -164,7 +150,7 @@ def _pixels(words: NDArray[np.uint8], packing: int, events: "NDArray[Any]") -> N
     starts, runs, used = _runs(rows, 5, count)
     events["y"] = np.repeat(rows[starts] >> 5, runs)
     rest = words[2 * used :]
-    if packing & _PACKED_XP:
+    if packing & 1:
         packed = _unpacked(rest, np.dtype("<u2"), count)
         events["x"], events["p"] = packed >> 1, packed & 1
         return
@@ -174,7 +160,7 @@ def _pixels(words: NDArray[np.uint8], packing: int, events: "NDArray[Any]") -> N
     events["p"] = np.repeat(polarity[starts] >> 7, runs)
 
 
-def _unpacked(words: NDArray[np.uint8], word: np.dtype[Any], count: int) -> NDArray[np.uint32]:
+def _unpacked(words: NDArray[np.uint8], word: np.dtype[Any], count: int) -> NDArray[Any]:
     """Split numbers of three quarters of a word each, four in three words."""
     whole = 3 * -(-count // 4)
     if len(words) < whole * word.itemsize:
@@ -182,16 +168,13 @@ def _unpacked(words: NDArray[np.uint8], word: np.dtype[Any], count: int) -> NDAr
     a, b, c = words[: whole * word.itemsize].view(word).astype(np.uint32).reshape(-1, 3).T
     part = 2 * word.itemsize  # bits of a third of a number
     low = np.uint32((1 << part) - 1)
-    ones = [a >> part, (a & low) | b >> 2 * part << part, (b & (1 << 2 * part) - 1) | c >> 3 * part << 2 * part, c]
-    ones[3] = c & (1 << 3 * part) - 1
-    return np.stack(ones, axis=1).reshape(-1)[:count]
+    second, third = (a & low) | b >> 2 * part << part, (b & (1 << 2 * part) - 1) | c >> 3 * part << 2 * part
+    return np.stack([a >> part, second, third, c & (1 << 3 * part) - 1], axis=1).reshape(-1)[:count]
 
 
 def _columns(words: NDArray[np.uint16], x: NDArray[np.uint16]) -> int:
     """Fill x from words of a column and a mask; return the number of words that they take."""
-    held = 1 + _BITS[words & 31]
-    ends = np.cumsum(held)
-    used = int(np.searchsorted(ends, len(x))) + 1
+    used = int(np.searchsorted(np.cumsum(1 + _BITS[words & 31]), len(x))) + 1
     if used > len(words):
         raise ValueError("a chunk ends within its columns")
     shown = words[:used, None] >> np.arange(4, -1, -1) & 1  # the mask's bits [N, 5], highest first

@@ -14,7 +14,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.events.ecf import stored_events
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.random_access import Recording, Times, chunks_of
-from crossdraft.events.stream import LAST_US, Columns, Events, Sensor, Window
+from crossdraft.events.stream import LAST_US, Columns, Events, Sensor, Window, check_numbers
 
 if TYPE_CHECKING:
     import h5py
@@ -84,10 +84,8 @@ def member(file: "h5py.File", name: str) -> "h5py.Group | h5py.Dataset | h5py.Da
     return found
 
 
-def dataset(file: "h5py.File", name: str, limits: EventLimits = DEFAULT_LIMITS, fields: str = "") -> "h5py.Dataset":
-    """Find a data set of numbers, or of records of whole numbers, in this very file, with blocks of allowed size.
-
-    Its values are not read. `fields` names the fields of a record, a letter each.
+def dataset(file: "h5py.File", name: str, limits: EventLimits = DEFAULT_LIMITS, kinds: str = "iufb") -> "h5py.Dataset":
+    """Find a data set of numbers in this very file, with blocks of allowed size; its values are not read.
 
     Raises:
         CrossdraftError: the name leads to another object, another file, or blocks beyond `limits.block_bytes`.
@@ -98,20 +96,11 @@ def dataset(file: "h5py.File", name: str, limits: EventLimits = DEFAULT_LIMITS, 
     found = member(file, name)
     if found is None:
         raise KeyError(name)
-    kinds = None
-    if isinstance(found, h5py.Dataset):
-        parts = [(found.dtype.fields or {}).get(field) for field in fields]
-        kinds = "".join("?" if part is None else part[0].kind for part in parts) or found.dtype.kind
-    if not isinstance(found, h5py.Dataset) or kinds is None or not set(kinds) <= set("iu" if fields else "iufb"):
+    if not isinstance(found, h5py.Dataset) or found.dtype.kind not in kinds:
         raise CrossdraftError(f"{file.filename}: {name} should be numbers and is not; this is no whole recording.")
     if found.is_virtual or found.external or found.file.filename != file.filename:
         raise CrossdraftError(f"{file.filename}: {name} {ELSEWHERE}")
-    block = math.prod(found.chunks or ()) * found.dtype.itemsize
-    if block > limits.block_bytes:
-        raise CrossdraftError(
-            f"{file.filename}: {name} is stored in blocks of {block:,} bytes, above the limit of "
-            f"{limits.block_bytes:,}; write it again in smaller blocks, or raise EventLimits.block_bytes."
-        )
+    limits.check_block(f"{file.filename}: {name}", math.prod(found.chunks or ()) * found.dtype.itemsize)
     return found
 
 
@@ -187,9 +176,10 @@ def read_prophesee(
 ) -> Iterator[Events]:
     """Read `/CD/events`, records of x, y, p, t (µs); 1280x720 unless the attribute geometry, "WxH", differs."""
     with opened(path) as file:
-        table = dataset(file, "CD/events", limits, fields="xypt")
-        if table.ndim != 1:
+        table = dataset(file, "CD/events", limits, kinds="V")
+        if table.ndim != 1 or not {"x", "y", "p", "t"} <= set(table.dtype.names or ()):
             raise CrossdraftError(f"{path}: CD/events should be a row of events and is not; the file is damaged.")
+        check_numbers({name: table.dtype[name] for name in "xytp"}, path)
         check_packing(file, [table], limits)
         if sensor is None:
             stated = re.fullmatch(r"(?:b')?(\d{1,5})x(\d{1,5})'?", str(file.attrs.get("geometry")))

@@ -52,6 +52,14 @@ class EventLimits:
                 "convert it to .h5, or raise EventLimits.held_bytes."
             )
 
+    def check_block(self, source: object, size: int) -> None:
+        """Raise CrossdraftError if a packed block unpacks to too many bytes."""
+        if size > self.block_bytes:
+            raise CrossdraftError(
+                f"{source} is stored in blocks of {size:,} bytes, above the limit of {self.block_bytes:,}; write it "
+                "again in smaller blocks, or raise EventLimits.block_bytes."
+            )
+
     def check_packing(self, source: object, stored: int, unpacked: int) -> None:
         """Raise CrossdraftError if a compressed file unpacks to more than any recording does."""
         if unpacked > max(SMALL_BYTES, self.ratio * stored):

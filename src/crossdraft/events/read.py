@@ -38,17 +38,9 @@ READERS: Mapping[str, Reader] = {
 }  # fmt: skip
 SUFFIXES = {".dat": "dat", ".raw": "evt", ".txt": "e2vid", ".bin": "ncaltech101"}
 BY_CONTENT = {
-    ".h5": "HDF5",
-    ".hdf5": "HDF5",
-    ".npy": "numpy",
-    ".zip": "zip",
-    ".npz": "zip",
-    ".aedat": "AEDAT",
-    ".aedat4": "AEDAT",
-    ".bag": "rosbag",
-    ".db3": "rosbag",
-    ".mcap": "rosbag",
-}
+    ".h5": "HDF5", ".hdf5": "HDF5", ".npy": "numpy", ".zip": "zip", ".npz": "zip", ".aedat": "AEDAT",
+    ".aedat4": "AEDAT", ".bag": "rosbag", ".db3": "rosbag", ".mcap": "rosbag",
+}  # fmt: skip
 
 
 def read_events(
@@ -189,8 +181,11 @@ def detect_format(path: str | os.PathLike[str]) -> str:
     """Name of a recording's format, by its first bytes or, if these do not show it, by its suffix."""
     name = recording_path(path)
     _check_file(name)
-    head = b"" if name.is_dir() else _first_bytes(name)
-    if name.is_dir() or head.startswith((BAG1, *BAG2)):
+    head = BAG1
+    if not name.is_dir():
+        with name.open("rb") as file:
+            head = file.read(16)
+    if head.startswith((BAG1, *BAG2)):
         return "rosbag"
     suffix = name.suffix.lower()
     if head.startswith(b"\x89HDF"):
@@ -215,11 +210,6 @@ def recording_path(path: object) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise CrossdraftError(f"The recording's path is {described(path)}; give the path of a recording.")
     return Path(path)
-
-
-def _first_bytes(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(16)
 
 
 def _check_file(path: Path) -> None:

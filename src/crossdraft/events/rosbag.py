@@ -9,9 +9,9 @@ number of µs for a recording, so that the first event has the time that its pac
 import bz2
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events.aedat4 import LZ4, ZSTD, unpacked
+from crossdraft.events.aedat4 import LZ4, ZSTD, package, unpacked
 from crossdraft.events.evt import EvtDecoder, EvtHeader
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
-from crossdraft.events.random_access import CHUNK_EVENTS, FIRST_EVENTS
-from crossdraft.events.stream import Columns, Events, Sensor, Window
+from crossdraft.events.random_access import FIRST_EVENTS
+from crossdraft.events.stream import Events, Sensor, Window, batches
 
 BAG1, BAG2 = b"#ROSBAG V2.0", (b"SQLite format 3\0", b"\x89MCAP0\r\n")
 SUFFIXES = (".db3", ".mcap")  # of the files in the folder of a bag of ROS 2
@@ -37,25 +37,16 @@ CONVERSIONS = {  # bytes of a pixel, and OpenCV's name of the way to RGB
     "yuv422": (2, "YUV2RGB_UYVY"), "yuv422_yuy2": (2, "YUV2RGB_YUY2"),
     **{f"bayer_{order}8": (1, f"Bayer{order.upper()}2RGB") for order in ("rggb", "bggr", "gbrg", "grbg")},
 }  # fmt: skip
-
-
-def _event(offsets: list[int], size: int) -> np.dtype[Any]:
-    forms = ["<u2", "<u2", "<u4", "<u4", "u1"]
-    return np.dtype({"names": ["x", "y", "secs", "nsecs", "p"], "formats": forms, "offsets": offsets, "itemsize": size})
-
-
-_PACKED = _event([0, 2, 4, 8, 12], 13)
+NAMES, FORMS = ["x", "y", "secs", "nsecs", "p"], ["<u2", "<u2", "<u4", "<u4", "u1"]
+_PACKED = np.dtype({"names": NAMES, "formats": FORMS, "offsets": [0, 2, 4, 8, 12], "itemsize": 13})
 # CDR aligns numbers to their size, so that all events but the first take 16 bytes and begin two before a multiple of 4.
-_ALIGNED = _event([0, 2, 6, 10, 14], 16)
+_ALIGNED = np.dtype({"names": NAMES, "formats": FORMS, "offsets": [0, 2, 6, 10, 14], "itemsize": 16})
 Part = TypeVar("Part")
+Pixels = NDArray[np.uint8]
 
 
 class RosMessage:
-    """Cursor over a serialised message: packed, as ROS 1 writes it, or in ROS 2's aligned CDR.
-
-    Raises:
-        ValueError: by any method, if the message ends too early, or is of the other byte order.
-    """
+    """Cursor over a serialised message, packed (ROS 1) or aligned (CDR); at its end, ValueError or `struct.error`."""
 
     def __init__(self, content: bytes, aligned: bool) -> None:
         self.content, self.aligned, self._place = content, aligned, 4 if aligned else 0
@@ -112,55 +103,43 @@ def read_rosbag(
     Raises:
         CrossdraftError: no such topic, several without a choice, another encoding, a damaged bag, or a missing package.
     """
-    packets, held = _Packets(sensor, path), list[Sequence[NDArray[Any]]]()
-    size, count, scanned, wanted = sensor, 0, 0, FIRST_EVENTS
+    packets = _Packets(path)
 
-    def parse(kind: str, message: RosMessage) -> "tuple[Sensor, Sequence[NDArray[Any]]]":
+    def parse(kind: str, message: RosMessage) -> Events:
         stamp = message.stamp()
         height, width = message.number("I"), message.number("I")
+        size = sensor or (width, height)
         if kind in PACKETS:
-            return (width, height), packets.columns(message, stamp, (width, height))
+            return packets.events(message, stamp, size)
         rows, t = message.events()
-        return (width, height), (rows["x"], rows["y"], t, rows["p"])
+        return Events.checked(rows["x"], rows["y"], t, rows["p"], *size, source=path)
 
-    for stated, columns in messages(path, (*ARRAYS, *PACKETS), parse, limits, topic):
-        size = size or stated
-        if sensor is None and stated != size:
-            raise CrossdraftError(
-                f"{path}: a sensor of {size} becomes one of {stated}; give one topic's size (sensor=…)."
-            )
-        held.append(columns)
-        count, scanned = count + len(columns[2]), scanned + len(columns[2])
-        limits.check_scanned(path, scanned)
-        if count >= wanted:
-            chunk = Events.checked(*_joined(held), *size, source=path)
-            ended = window.ends_before(chunk.t)
-            yield window.clip(chunk).noting(packets.notes if ended else ())
-            if ended:
-                return
-            held, count, wanted = [], 0, CHUNK_EVENTS
-    if size is None:
-        raise CrossdraftError(f"{path} holds no message with events; give another bag or topic.")
-    yield window.clip(Events.checked(*_joined([*held, packets.rest()]), *size, source=path)).noting(packets.notes)
+    def parts() -> Iterator[Events]:
+        part, scanned = None, 0
+        for part in messages(path, (*ARRAYS, *PACKETS), parse, limits, topic):
+            limits.check_scanned(path, scanned := scanned + len(part))
+            yield part
+            if window.ends_before(part.t):
+                break
+        if part is None:
+            raise CrossdraftError(f"{path} holds no message with events; give another bag or topic.")
+        rest = packets.rest()
+        yield (part.take(slice(0, 0)) if rest is None else rest).noting(packets.notes)
 
-
-def _joined(held: "Sequence[Sequence[NDArray[Any]]]") -> Columns:
-    """Columns of messages, one behind the other."""
-    x, y, t, p = (np.concatenate([one[column] for one in held]) for column in range(4))
-    return x, y, t, p
+    yield from map(window.clip, batches(parts(), FIRST_EVENTS))
 
 
 class _Packets:
     """Decoder of the packets of one camera, which moves its times to ROS's clock; `notes` say what it did."""
 
-    def __init__(self, sensor: Sensor | None, source: Path) -> None:
-        self._sensor, self._source = sensor, source
+    def __init__(self, source: Path) -> None:
+        self._source = source
         self._decoder: EvtDecoder | None = None
         self._stamp_us = self._moved_us = self._next = None
         self._lost = 0
 
-    def columns(self, message: RosMessage, stamp: int, size: Sensor) -> "Sequence[NDArray[Any]]":
-        """Return x, y, t in µs and p of a packet, whose header was read; EVT3's newest events come with the next."""
+    def events(self, message: RosMessage, stamp: int, size: Sensor) -> Events:
+        """Events of a packet, whose header was read; EVT3's newest come with a later packet, or are the `rest`."""
         number, base, encoding = message.number("Q"), message.number("Q"), message.text()
         swapped, content = message.number("B"), message.blob()
         if encoding not in ("evt3", "mono") or swapped:
@@ -171,22 +150,19 @@ class _Packets:
         self._lost += max(0, number - (number if self._next is None else self._next))
         self._next = number + 1
         if encoding == "evt3":
-            if self._decoder is None:
-                self._decoder = EvtDecoder(EvtHeader("3"), self._sensor or size, self._source)
-            events = self._decoder.decode(content)
-            return self._moved(events.x, events.y, events.t, events.p, stamp if self._decoder.count else None)
-        words = np.frombuffer(content, "<u8")
-        x, y, p = (
-            (words >> 32).astype(np.uint16),
-            (words >> 48).astype(np.uint16) & 0x7FFF,
-            (words >> 63).astype(np.uint8),
-        )
-        return self._moved(x, y, (base + (words & 0xFFFFFFFF).astype(np.int64)) // 1000, p, stamp if len(x) else None)
+            self._decoder = self._decoder or EvtDecoder(EvtHeader("3"), size, self._source)
+            events, begun = self._decoder.decode(content), self._decoder.count
+        else:
+            words = np.frombuffer(content, "<u8")
+            x, y, t = words >> 32 & 0xFFFF, words >> 48 & 0x7FFF, (words & 0xFFFFFFFF).astype(np.int64) + base
+            events, begun = Events.checked(x, y, t // 1000, words >> 63, *size, source=self._source), len(words)
+        if self._stamp_us is None and begun:
+            self._stamp_us = stamp // 1000
+        return self._moved(events)
 
-    def rest(self) -> "Sequence[NDArray[Any]]":
-        """Return the events that the decoder has held back."""
-        events = Events.empty(1, 1) if self._decoder is None else self._decoder.flush()
-        return self._moved(events.x, events.y, events.t, events.p, None)
+    def rest(self) -> Events | None:
+        """Events that the decoder of EVT3 has held back."""
+        return None if self._decoder is None else self._moved(self._decoder.flush())
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -196,36 +172,21 @@ class _Packets:
             "packet of events.": self._moved_us,
             f"{self._lost:,} packets of events were lost while the bag was recorded.": self._lost,
         }
-        decoded = () if self._decoder is None else self._decoder.notes
-        return (*(sentence for sentence, true in said.items() if true), *decoded)
+        return tuple(sentence for sentence, true in said.items() if true)
 
-    def _moved(
-        self, x: NDArray[Any], y: NDArray[Any], t: NDArray[np.int64], p: NDArray[Any], stamp: int | None
-    ) -> "Sequence[NDArray[Any]]":
-        """Move times by what brings the first event to the stamp (ns) of the packet that holds it."""
-        if self._stamp_us is None and stamp is not None:
-            self._stamp_us = stamp // 1000
-        if self._moved_us is None and self._stamp_us is not None and len(t):
-            self._moved_us = self._stamp_us - int(t[0])
-        return x, y, t + (self._moved_us or 0), p
+    def _moved(self, events: Events) -> Events:
+        """Move times by what brings the first event to the stamp of the packet that holds it."""
+        if self._moved_us is None and self._stamp_us is not None and len(events):
+            self._moved_us = self._stamp_us - events.t0
+        return replace(events, t=events.t + (self._moved_us or 0))
 
 
 def read_images(
-    path: Path,
-    decode: Callable[[bytes], NDArray[np.uint8]],
-    topic: str | None = None,
-    limits: EventLimits = DEFAULT_LIMITS,
-) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """Yield the images of a topic, or of the only one: ROS time in µs, and uint8 RGB [H, W, 3] of even sides.
+    path: Path, decode: Callable[[bytes], Pixels], topic: str | None = None, limits: EventLimits = DEFAULT_LIMITS
+) -> Iterator[tuple[int, Pixels]]:
+    """Yield a topic's images as ROS time in µs and uint8 RGB [H, W, 3] of even sides; `decode` makes RGB of files."""
 
-    Args:
-        decode: makes RGB pixels of a file, for compressed images.
-
-    Raises:
-        CrossdraftError: as `read_rosbag`, or pixels of a kind that is not read.
-    """  # fmt: skip
-
-    def parse(kind: str, message: RosMessage) -> tuple[int, NDArray[np.uint8]]:
+    def parse(kind: str, message: RosMessage) -> tuple[int, Pixels]:
         time_us = message.stamp() // 1000
         if kind == IMAGES[0]:
             pixels = _pixels(message)
@@ -237,7 +198,7 @@ def read_images(
     return messages(path, IMAGES, parse, limits, topic)
 
 
-def _pixels(message: RosMessage) -> NDArray[np.uint8]:
+def _pixels(message: RosMessage) -> Pixels:
     """RGB pixels of a `sensor_msgs/Image`, whose header was read; 16 bits become 8."""
     import cv2
 
@@ -260,11 +221,7 @@ def messages(
     limits: EventLimits = DEFAULT_LIMITS,
     topic: str | None = None,
 ) -> Iterator[Part]:
-    """Yield what `parse` makes of each message of a topic, in the order in which they were recorded.
-
-    Args:
-        path: a bag, or the folder of one.
-        kinds: types of message that are wanted; the topic is the only one of these types if `topic` is None.
+    """Yield what `parse` makes of each message of a topic, or of the only one of these kinds, as recorded.
 
     Raises:
         CrossdraftError: no such topic, or several; a damaged bag; a missing package; an error of `parse`.
@@ -274,7 +231,7 @@ def messages(
         try:
             with file.open("rb") as opened:
                 aligned = not opened.read(len(BAG1)).startswith(BAG1)
-            library = import_module("rosbags.rosbag2" if aligned else "rosbags.rosbag1")
+            library = package("rosbags.rosbag2" if aligned else "rosbags.rosbag1", "rosbags")
             if aligned:
                 _check_chunks(file, limits)
             with library.Reader(file) as reader:
@@ -289,8 +246,6 @@ def messages(
                     yield parse(connection.msgtype, RosMessage(whole, aligned))
         except CrossdraftError:
             raise
-        except ImportError as error:
-            raise CrossdraftError("Bags of ROS are read by the package rosbags; run: pip install rosbags") from error
         except Exception as error:  # whatever the package raises on a damaged bag
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise CrossdraftError(
@@ -307,14 +262,11 @@ def bag_files(path: Path) -> list[Path]:
     return sorted(found, key=lambda file: (len(file.name), file.name))  # _10 comes after _9
 
 
-def _of_topic(connections: Iterable[Any], kinds: Sequence[str], topic: str | None, path: Path) -> list[Any]:
+def _of_topic(connections: Sequence[Any], kinds: Sequence[str], topic: str | None, path: Path) -> list[Any]:
     """Connections of the wanted topic; raise CrossdraftError if it is not told which of several."""
     found = [one for one in connections if one.msgtype in kinds and topic in (None, one.topic)]
-    names = sorted({one.topic for one in found})
-    if len(names) > 1:
-        raise CrossdraftError(
-            f"{path} has {len(names)} topics of that kind, {', '.join(names)}; name one (format=rosbag:TOPIC, --topic)."
-        )
+    if len(names := sorted({one.topic for one in found})) > 1:
+        raise CrossdraftError(f"{path} has topics {', '.join(names)}; name one (format=rosbag:TOPIC, --topic).")
     return found
 
 
@@ -330,7 +282,7 @@ def _bounded(content: bytes, most: int) -> bytes:
 
 
 def _check_chunks(file: Path, limits: EventLimits) -> None:
-    """Refuse an MCAP with a chunk that unpacks to more than `limits.block_bytes`; the package would unpack it whole."""
+    """Refuse an MCAP with a chunk that unpacks beyond the limit; the package would unpack it whole."""
     with file.open("rb") as opened:
         end, place = os.fstat(opened.fileno()).st_size, len(BAG2[1])
         if opened.read(place) != BAG2[1]:
@@ -342,12 +294,8 @@ def _check_chunks(file: Path, limits: EventLimits) -> None:
                 whole = struct.unpack_from("<Q", head, 16)[0]
                 packed = head[40 + struct.unpack_from("<I", head, 28)[0] :]
                 if packed.startswith(ZSTD):
-                    whole = max(whole, import_module("zstandard").frame_content_size(packed))
+                    whole = max(whole, package("zstandard", "zstandard").frame_content_size(packed))
                 elif packed.startswith(LZ4):  # which does not state its size, and packs at most 255 to 1
                     whole = max(whole, size * 16)
-                if whole > limits.block_bytes:
-                    raise CrossdraftError(
-                        f"{file} has a chunk of {whole:,} bytes, above the limit of {limits.block_bytes:,}; record it "
-                        "in smaller chunks, or raise EventLimits.block_bytes."
-                    )
+                limits.check_block(f"{file}: the chunk at byte {place:,}", whole)
             place += 9 + size

@@ -1,7 +1,7 @@
 """Writing frames to an H.264 mp4."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from fractions import Fraction
 from itertools import chain
 from pathlib import Path
@@ -46,16 +46,7 @@ def write_timed_mp4(path: str | os.PathLike[str], frames: Iterable[tuple[int, Ar
     Raises:
         CrossdraftError: as `write_mp4`, or times that do not rise.
     """
-
-    def risen() -> Iterator[tuple[int, ArrayLike]]:
-        last = -1
-        for time_us, frame in frames:
-            if time_us <= last:
-                raise CrossdraftError(f"A frame at {time_us} µs follows one at {last} µs; a clip's times must rise.")
-            last = time_us
-            yield time_us, frame
-
-    _write(path, risen(), Fraction(30), Fraction(1, 1_000_000), crf)
+    _write(path, frames, Fraction(30), Fraction(1, 1_000_000), crf)
 
 
 def _write(
@@ -93,10 +84,14 @@ def _encode(
         stream = container.add_stream("h264", rate=rate, options=settings)
         stream.height, stream.width = shape[:2]
         stream.pix_fmt = "yuv420p"
-        stream.codec_context.time_base = tick
+        stream.codec_context.time_base, last = tick, -1
         for index, (ticks, frame) in enumerate(frames):
+            if ticks <= last:
+                raise CrossdraftError(
+                    f"Frame {index} is at {ticks} µs, after one at {last} µs; a clip's times must rise."
+                )
             picture = av.VideoFrame.from_ndarray(_checked(frame, index, shape), format="rgb24")
-            picture.pts = ticks
+            picture.pts = last = ticks
             picture.time_base = tick
             container.mux(stream.encode(picture))
             file.check()
