@@ -1,8 +1,7 @@
 """Pruning by events, after EventPrune (Ma et al. 2026, arXiv 2605.19506): they choose the visual tokens. LOSSY.
 
-An event camera reports where and when something changes, before any frame is encoded. The paper's stages, from its
-abstract (its formulas were not at hand): keyframes by events; tokens without events are suppressed; the ranks by
-attention and by events are fused. Here, without training:
+The paper's stages, from its abstract (its formulas were not at hand): keyframes by events; tokens without events are
+suppressed; the ranks by attention and by events are fused. Here, without training:
 
     score of a token    events in its patch, from the middle to the frame before to the middle to the one after
     rank                share of the clip's tokens with fewer events, mixed with that by the class token's attention
@@ -35,7 +34,7 @@ from crossdraft.specs import Limit, check_settings
 from crossdraft.video.preprocess import resized
 from crossdraft.video.spec import FrameSpec
 from crossdraft.video_prompt import VideoPrompt
-from crossdraft_lab.compression.visionzip import SHARE, encoder_with_attention, first_places, projected
+from crossdraft_lab.compression.visionzip import SHARE, encoder_with_attention, first_places, projected, tokens_left
 
 SCORES = "event counts"  # key of the tokens' events [F, P] among a prompt's inputs
 PART = Limit("a number from 0 to 1", lambda value: 0 <= value <= 1)
@@ -43,14 +42,12 @@ PART = Limit("a number from 0 to 1", lambda value: 0 <= value <= 1)
 
 @dataclass(frozen=True, slots=True)
 class EventPruneSettings:
-    """Settings of pruning by events.
+    """Settings of pruning by events; the defaults are the best of six on 40 questions of the validation split.
 
     Args:
         keep: share of the clip's tokens that are kept, rounded down for a frame.
         floor: share of the kept patches that are spread evenly, whatever the events.
         attention: weight of the class token's attention in the rank; 0 = events alone.
-
-    The defaults are the best of six on 40 questions of the validation split.
 
     Raises:
         CrossdraftError: a number outside its range.
@@ -62,18 +59,6 @@ class EventPruneSettings:
 
     def __post_init__(self) -> None:
         check_settings(self, "eventprune", "compression")
-
-    def left(self, tokens: int) -> int:
-        """Mean number of tokens that are kept of a frame of `tokens`, its class token among them.
-
-        Raises:
-            CrossdraftError: no patch is left.
-        """
-        if (left := int(self.keep * tokens)) < 2:
-            raise CrossdraftError(
-                f"Of the {tokens} tokens of a frame, keep={self.keep} leaves {left}; eventprune takes two or more."
-            )
-        return left
 
 
 def chosen_tokens(ranks: Tensor, kept: int, floor: float) -> Tensor:
@@ -151,7 +136,9 @@ class EventPrunePrompt:
 
     def __init__(self, target: Target, settings: EventPruneSettings) -> None:
         whole = target.prepare
-        self._fewer = first_places(target, "eventprune", settings.left)
+        self._fewer = first_places(
+            target, "eventprune", lambda tokens: tokens_left(settings.keep, tokens, "eventprune")
+        )
         self.side = self._fewer.side
         if not isinstance(whole, VideoPrompt) or whole.spec is None:
             raise CrossdraftError(
@@ -178,18 +165,16 @@ class EventPrunePrompt:
                 yield chunk
 
         recording = Excerpt(Path(events)) if isinstance(events, str | Path) else events
-        span = None
         if isinstance(recording, Excerpt):
-            span = recording.time_span()
-        elif isinstance(recording, Events) and len(recording):
-            span = recording.t0, recording.t0 + recording.duration_us
-        elif not isinstance(recording, Events):
+            span, chunks = recording.time_span() or (0, 0), recording.chunks()
+        elif isinstance(recording, Events):
+            span, chunks = (recording.t0, recording.t0 + recording.duration_us), iter((recording,))
+        else:
             raise CrossdraftError(
                 "The compression 'eventprune' chooses by events, and the request has no recording of them that is at "
                 "hand here; give one (--events), or choose another compression, such as visionzip."
             )
-        chunks = recording.chunks() if isinstance(recording, Excerpt) else (recording,)
-        return event_counts(noted(() if span is None else chunks), span or (0, 0), frames, self._spec, self.side)
+        return event_counts(noted(chunks), span, frames, self._spec, self.side)
 
 
 def eventprune_target(target: Target, settings: EventPruneSettings) -> Target:
@@ -200,18 +185,15 @@ def eventprune_target(target: Target, settings: EventPruneSettings) -> Target:
     """
     prepare = EventPrunePrompt(target, settings)
     states_of = encoder_with_attention(target, "eventprune")
-    kept = settings.left(prepare.side**2 + 1) - 1
+    kept = tokens_left(settings.keep, prepare.side**2 + 1, "eventprune") - 1  # besides the class token
 
     def encode(prompt: Prompt) -> Encoded:
         """Compute the visual features that are left, with their places."""
         if prompt.positions is None:
             return target.encode(prompt)
         states, attention, _ = states_of(prompt)
-        ranks = torch.lerp(
-            shares_below(prompt.features[SCORES]).to(attention.device),
-            shares_below(attention[:, 1:]),
-            settings.attention,
-        )
+        by_events = shares_below(prompt.features[SCORES]).to(attention.device)
+        ranks = torch.lerp(by_events, shares_below(attention[:, 1:]), settings.attention)
         places = chosen_tokens(ranks, kept * len(states), settings.floor)
         return projected(target, states.flatten(0, 1)[places], places)
 

@@ -19,9 +19,10 @@ from crossdraft.heads.glance.frame_encoder import PIXELS
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.load import target_fingerprint
 from crossdraft.specs import check_settings
-from crossdraft_lab.align.predicted import check_readable, encoded_rows
+from crossdraft_lab.align.predicted import encoded_rows
 from crossdraft_lab.compression.packer_network import TokenPacker
 from crossdraft_lab.compression.pool import pooled_prompt
+from crossdraft_lab.compression.visionzip import check_tower
 from crossdraft_lab.networks import shipped_folder
 
 HEAD_SIZE = 128  # features of an attention head
@@ -45,9 +46,9 @@ def token_packer_target(target: Target, settings: TokenPackerSettings) -> Target
     """Make a target that reads the tokens to which a packer reduces each frame.
 
     Raises:
-        CrossdraftError: the folder holds no packer or one of another target, or as `check_packable`.
+        CrossdraftError: the folder holds no packer or one of another target, or as `check_tower`.
     """
-    check_packable(target)
+    check_tower(target, "TokenPacker")
     shared, source = SharedWeights.of(target.model), target_fingerprint(target.source)
     folder = settings.dir or shipped_folder("token_packer", source, "token_packer:dir=FOLDER")
     packer = cast("TokenPacker", load_head(folder, shared, source, "token_packer")).to(target.device)
@@ -61,16 +62,6 @@ def token_packer_target(target: Target, settings: TokenPackerSettings) -> Target
         return encoded_rows("video", packer.predict(levels[None])[0].to(target.model.dtype))
 
     return target.reading(pooled_prompt(target, packer.config.factor), encode)
-
-
-def check_packable(target: Target) -> None:
-    """Raise CrossdraftError unless a target's clips go through a separate vision encoder, as Video-LLaVA's do."""
-    check_readable(target)
-    if not hasattr(target.model.base_model, "video_tower"):
-        raise CrossdraftError(
-            f"TokenPacker is for targets with a vision encoder of clips, such as Video-LLaVA, which "
-            f"{type(target.model).__name__} has not; choose another compression."
-        )
 
 
 def encoder_levels(target: Target, prompt: Prompt, levels: tuple[int, ...]) -> Tensor:

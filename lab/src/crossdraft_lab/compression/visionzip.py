@@ -57,13 +57,22 @@ class VisionZipSettings:
         Raises:
             CrossdraftError: fewer than two tokens are left.
         """
-        left = int(self.keep * tokens)
-        if left < 2:
-            raise CrossdraftError(
-                f"Of the {tokens} tokens of a frame, keep={self.keep} leaves {left}; VisionZip takes two or more."
-            )
+        left = tokens_left(self.keep, tokens, "VisionZip")
         merged = min(left - 1, max(1, round(self.contextual * left)))
         return left - merged, merged
+
+
+def tokens_left(keep: float, tokens: int, name: str) -> int:
+    """Number of a frame's tokens that are kept, rounded down.
+
+    Raises:
+        CrossdraftError: fewer than two tokens are left.
+    """
+    if (left := int(keep * tokens)) < 2:
+        raise CrossdraftError(
+            f"Of the {tokens} tokens of a frame, keep={keep} leaves {left}; {name} takes two or more."
+        )
+    return left
 
 
 def zipped(states: Tensor, attention: Tensor, keys: Tensor, dominant: int, contextual: int) -> tuple[Tensor, Tensor]:
@@ -146,6 +155,16 @@ def first_places(target: Target, name: str, left: Callable[[int], int]) -> GridP
     return GridPrompt(target, places)
 
 
+def check_tower(target: Target, name: str) -> None:
+    """Raise CrossdraftError unless a target's clips go through a separate vision encoder, as Video-LLaVA's do."""
+    check_readable(target)
+    if not hasattr(target.model.base_model, "video_tower"):
+        raise CrossdraftError(
+            f"{name} is for targets with a vision encoder of clips, such as Video-LLaVA, which "
+            f"{type(target.model).__name__} has not; choose another compression."
+        )
+
+
 def encoder_with_attention(target: Target, name: str) -> Callable[[Prompt], tuple[Tensor, Tensor, Tensor]]:
     """Make a function that encodes the frames of a prompt.
 
@@ -156,13 +175,8 @@ def encoder_with_attention(target: Target, name: str) -> Callable[[Prompt], tupl
         CrossdraftError: the target's clips do not go through a vision encoder with a class token, or its projector
             reads several layers of the encoder.
     """
-    check_readable(target)
+    check_tower(target, name)
     model: Any = target.model.base_model
-    if not hasattr(model, "video_tower"):
-        raise CrossdraftError(
-            f"{name} is for targets with a vision encoder of clips, such as Video-LLaVA, which "
-            f"{type(target.model).__name__} has not; choose another compression."
-        )
     read: Any = target.model.config.vision_feature_layer
     if not isinstance(read, int):
         raise CrossdraftError(

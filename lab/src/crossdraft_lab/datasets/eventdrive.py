@@ -1,8 +1,7 @@
 """EventDrive (Lu et al., CVPR 2026, arXiv 2606.18242): questions about moments of drives, each an image with events.
 
-    json/<task>/….json                           perception (by source: dsec, m3ed, pku), understanding, prediction,
-                                                 planning
-    data/<task>/….                               what its archives hold, such as
+    json/<task>/….json      perception (by source: dsec, m3ed, pku), understanding, prediction, planning
+    data/<task>/….          what its archives hold, such as
     data/perception/dsec/train/<sequence>/{image,event}/…
 
 The folders are those of its card of July 2026. The card does not say what a row holds, and we have not seen one: read

@@ -28,8 +28,9 @@ from crossdraft.load import event_fingerprint, tokenizer_of
 from crossdraft_lab.align.gate import PrefillGate
 from crossdraft_lab.align.networks.vision import VisionAdapter, spread
 from crossdraft_lab.align.predicted import check_readable, encoder_features, predicted_target
-from crossdraft_lab.compression.packer import check_packable, default_heads, default_levels, encoder_levels
+from crossdraft_lab.compression.packer import default_heads, default_levels, encoder_levels
 from crossdraft_lab.compression.packer_network import TokenPacker
+from crossdraft_lab.compression.visionzip import check_tower
 from crossdraft_lab.objective import LOSS_POSITIONS, LOSSES, OUTSIDE, Objective, score, teacher
 from crossdraft_lab.train.capture.sources import ClipSource
 from crossdraft_lab.train.capture.store import CaptureStore
@@ -328,7 +329,7 @@ class PackerTask(FrozenTargetTask):
 
     def __init__(self, inputs: TaskInputs) -> None:
         super().__init__(inputs)
-        check_packable(inputs.target)
+        check_tower(inputs.target, "TokenPacker")
         self.projector: nn.Module = cast("Any", inputs.target.model.base_model).multi_modal_projector
 
     @property
