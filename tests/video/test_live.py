@@ -1,6 +1,7 @@
 """Decoding a video while it comes: bit by bit, damaged, or not a video."""
 
 import random
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -76,6 +77,12 @@ def test_a_stream_that_is_joined_in_the_middle_begins_with_its_next_whole_pictur
 def test_what_is_no_video_has_one_sentence(data):
     with pytest.raises(CrossdraftError, match=r"^The camera (cannot be opened as live video: .+|sends no video .+)\.$"):
         LiveDecoder(LiveInput("The camera", Bits(data)))
+
+
+def test_pixels_that_are_not_square_become_so_with_a_note():
+    decoder, found = decoded(transport(frames(4), aspect=Fraction(2, 1)))
+    assert {pixels.shape for _, pixels in found} == {(48, 128, 3)}
+    assert "the test is shown at 128x48, in square pixels" in decoder.notes[0]
 
 
 def test_frames_beyond_the_limit_are_not_decoded():

@@ -25,73 +25,37 @@ def uploaded(server: str, key: str | None, path: Path, tls: TlsFiles = TlsFiles(
     Raises:
         CrossdraftError: the file cannot be read, or the server refuses it.
     """
-    files = FilesOfServer(server, key, tls)
-    kept = files.add(path)
+    address, context = "http" + server.removeprefix("ws").rstrip("/") + "/v1/files", tls.context(server)
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+
+    def asked(method: str, url: str, seconds: float, body: bytes | None = None, kind: str = "*/*") -> Mapping[str, Any]:
+        request = Request(url, body, headers | {"Content-Type": kind}, method=method)  # noqa: S310 - http or https
+        with urlopen(request, timeout=seconds, context=context) as response:  # noqa: S310 - http or https
+            return json.load(response)
+
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CrossdraftError(f"Cannot read {path}: {error.strerror}; check the path.") from None
+    bound = secrets.token_hex(16)
+    head = f'--{bound}\r\nContent-Disposition: form-data; name="file"; filename="clip{path.suffix}"\r\n\r\n'
+    body = head.encode() + content + f"\r\n--{bound}--\r\n".encode()
+    try:
+        kept = str(asked("POST", address, UPLOAD_S, body, f"multipart/form-data; boundary={bound}")["id"])
+    except HTTPError as error:
+        raise CrossdraftError(f"The server does not take {path} (status {error.code}): {_why(error)}") from None
+    except (URLError, OSError, ValueError, KeyError, TypeError) as error:
+        raise CrossdraftError(f"{path} cannot be sent to {address} ({error}); check the server's address.") from None
     try:
         yield kept
     finally:
         try:
-            files.delete(kept)
-        except CrossdraftError as error:  # the question is answered, or has failed for another reason
-            log.warning("%s", error)
-
-
-class FilesOfServer:
-    """A client's uploads on a server.
-
-    Args:
-        server: address of the server, ws://… or wss://….
-        key: the client's API key.
-        tls: certificates.
-    """
-
-    def __init__(self, server: str, key: str | None, tls: TlsFiles) -> None:
-        self._address = "http" + server.removeprefix("ws").rstrip("/") + "/v1/files"
-        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        self._context = tls.context(server)
-
-    def add(self, path: Path) -> str:
-        """Upload a file; return its id on the server.
-
-        Raises:
-            CrossdraftError: the file cannot be read, or the server refuses it.
-        """
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise CrossdraftError(f"Cannot read {path}: {error.strerror}; check the path.") from None
-        bound = secrets.token_hex(16)
-        head = f'--{bound}\r\nContent-Disposition: form-data; name="file"; filename="clip{path.suffix}"\r\n\r\n'
-        body = head.encode() + content + f"\r\n--{bound}--\r\n".encode()
-        kind = {"Content-Type": f"multipart/form-data; boundary={bound}"}
-        asked = Request(self._address, body, self._headers | kind)  # noqa: S310 - http or https
-        try:
-            return str(self._asked(asked, UPLOAD_S)["id"])
-        except HTTPError as error:
-            raise CrossdraftError(f"The server does not take {path} (status {error.code}): {_why(error)}") from None
-        except (URLError, OSError, ValueError, KeyError, TypeError) as error:
-            raise CrossdraftError(
-                f"{path} cannot be sent to {self._address} ({error}); check the server's address."
-            ) from None
-
-    def delete(self, kept: str) -> None:
-        """Delete a file by its id.
-
-        Raises:
-            CrossdraftError: the server does not confirm the deletion.
-        """
-        asked = Request(f"{self._address}/{kept}", headers=self._headers, method="DELETE")  # noqa: S310 - http or https
-        try:
-            self._asked(asked, DELETE_S)
-        except (URLError, OSError, ValueError) as error:
+            asked("DELETE", f"{address}/{kept}", DELETE_S)
+        except (URLError, OSError, ValueError) as error:  # the question is answered, or has failed for another reason
             why = _why(error) if isinstance(error, HTTPError) else error
-            raise CrossdraftError(
-                f"The clip stays on the server as {kept} until that deletes it, for it could not be deleted ({why})."
-            ) from None
-
-    def _asked(self, asked: Request, seconds: float) -> Mapping[str, Any]:
-        with urlopen(asked, timeout=seconds, context=self._context) as response:  # noqa: S310 - http or https
-            return json.load(response)
+            log.warning(
+                "The clip stays on the server as %s until that deletes it; it could not be deleted (%s).", kept, why
+            )
 
 
 def _why(error: HTTPError) -> str:

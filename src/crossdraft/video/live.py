@@ -4,14 +4,16 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
 import numpy as np
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.video.container import CODECS, DECODERS, LIBRARY_ERRORS, av, is_small
+from crossdraft.video.container import CODECS, DECODERS, LIBRARY_ERRORS, av
 from crossdraft.video.limits import DEFAULT_LIMITS, VideoLimits
+from crossdraft.video.upright import Upright
 
 RAW = "rawvideo"  # from many capture devices
 # At most so much is read before the first frame, to learn what a stream holds.
@@ -67,7 +69,7 @@ class LiveDecoder:
     """
 
     def __init__(self, source: LiveInput, timeout_s: float = 5.0, limits: VideoLimits = DEFAULT_LIMITS) -> None:
-        self.damaged = 0
+        self.damaged, self.notes = 0, ()
         codecs = (*CODECS, RAW) if source.container == "video4linux2" else CODECS
         pixels = {"max_pixels": str(limits.pixels)}
         options = {"codec_whitelist": ",".join((*DECODERS, *codecs)), "fflags": "discardcorrupt"}
@@ -83,7 +85,8 @@ class LiveDecoder:
             raise CrossdraftError(f"{source.name} sends no video that is read; send one of {', '.join(CODECS)}.")
         stream.codec_context.options = {**pixels, "flags": "low_delay"}
         stream.thread_type = "SLICE"  # threads for whole frames would hold frames back
-        self._stream = stream
+        self._stream, self._name, self._limits = stream, source.name, limits
+        self._upright: tuple[tuple[int, int], Upright] | None = None
 
     def __iter__(self) -> Iterator[tuple[float, np.ndarray]]:
         """Yield the time stamp in seconds and uint8 RGB [H, W, 3] of each frame, until the source ends or fails."""
@@ -97,9 +100,18 @@ class LiveDecoder:
                 if frame.time is None or frame.is_corrupt:
                     self.damaged += 1
                 else:
-                    yield frame.time, frame.to_ndarray(format="rgb24", threads=1 if is_small(frame) else 0)
+                    yield frame.time, np.ascontiguousarray(self._shown(frame).rgb(self._name, 0, frame))
         except LIBRARY_ERRORS:
             self.damaged += 1
+
+    def _shown(self, frame: "av.VideoFrame") -> Upright:
+        """The conversion of frames of this size."""
+        size = frame.width, frame.height
+        if self._upright is None or self._upright[0] != size:
+            aspect = self._stream.codec_context.sample_aspect_ratio or Fraction(1)
+            self._upright = size, Upright.of(self._name, frame, aspect, self._limits)
+            self.notes = self._upright[1].notes
+        return self._upright[1]
 
     def close(self) -> None:
         """Close the source; it must not be read meanwhile."""

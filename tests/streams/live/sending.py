@@ -39,7 +39,7 @@ class Sender:
         stream.width, stream.height = size
         stream.pix_fmt = "yuv420p"
         stream.codec_context.time_base = MS
-        self._stream = stream
+        self.stream = stream
 
     def write(self, data: bytes) -> int:
         self._send(bytes(data))
@@ -48,17 +48,21 @@ class Sender:
     def frame(self, pixels: np.ndarray, ms: int) -> None:
         frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
         frame.pts, frame.time_base = ms, MS
-        self._out.mux(self._stream.encode(frame))
+        self._out.mux(self.stream.encode(frame))
 
     def end(self) -> None:
-        self._out.mux(self._stream.encode(None))
+        self._out.mux(self.stream.encode(None))
         self._out.close()
 
 
-def transport(frames: Iterable[tuple[int, np.ndarray]], size: tuple[int, int] = (64, 48)) -> bytes:
-    """A whole stream of frames, each with its time in ms."""
+def transport(
+    frames: Iterable[tuple[int, np.ndarray]], size: tuple[int, int] = (64, 48), aspect: Fraction | None = None
+) -> bytes:
+    """A whole stream of frames, each with its time in ms; `aspect` is a pixel's width over its height."""
     written = bytearray()
     sender = Sender(written.extend, size=size)
+    if aspect is not None:
+        sender.stream.codec_context.sample_aspect_ratio = aspect
     for ms, pixels in frames:
         sender.frame(pixels, ms)
     sender.end()

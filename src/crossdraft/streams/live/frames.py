@@ -1,7 +1,5 @@
 """Frames of a live source: decoded as they come, the newest of them held."""
 
-import time
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from typing import BinaryIO, cast
@@ -49,11 +47,10 @@ class LiveFrames:
         keep_s, most_bytes: how much is held at most.
         limits: on the pixels of a frame.
         signal_timeout_s: seconds without a frame after which there is no signal, and the connection is given up.
-        now: the clock.
 
     Attributes:
-        reader: to be started.
-        zero_at, zero_s: of second 0 the moment, by `now`, and the source's own second, once there was a frame.
+        reader, clock: to be started; the source's clock against ours.
+        zero_at, zero_s: of second 0 the moment, by `time.perf_counter`, and the source's second; once there was one.
         port: port that is listened at; 0 elsewhere.
 
     Raises:
@@ -68,14 +65,13 @@ class LiveFrames:
         most_bytes: int = MOST_BYTES,
         limits: VideoLimits = DEFAULT_LIMITS,
         signal_timeout_s: float = SIGNAL_TIMEOUT_S,
-        now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.zero_at, self.zero_s, self.port = 0.0, 0.0, 0
         self._name, self._limits, self._timeout_s = str(address), limits, signal_timeout_s
-        self._clock, self._segment = ArrivalClock(), 0
+        self.clock, self._segment = ArrivalClock(), 0
         self._held: LiveQueue[LiveFrame] = LiveQueue(keep_s, most_bytes)
         self._last: LiveFrame | None = None
-        self.reader = LiveReader(address, self._read, self._take, signal_timeout_s=signal_timeout_s, now=now)
+        self.reader = LiveReader(address, self._read, self._take, signal_timeout_s=signal_timeout_s)
         self._bytes: IncomingBytes | None = None
         self._source = self._opened(address)
 
@@ -107,7 +103,7 @@ class LiveFrames:
 
     def to_json(self) -> dict[str, object]:
         """The state of the source and the drift of its clock, as plain values."""
-        return self.status().to_json() | {"drift_ppm": self._clock.drift_ppm}
+        return self.status().to_json() | {"drift_ppm": self.clock.drift_ppm}
 
     def close(self) -> None:
         """End the thread, and close the source."""
@@ -122,6 +118,8 @@ class LiveFrames:
         with closing(LiveDecoder(self._source, self._timeout_s, self._limits)) as decoder:
             first = True
             for stamp_s, pixels in decoder:
+                for note in decoder.notes if first else ():
+                    self.reader.note(note)
                 yield stamp_s, pixels, first
                 first = False
             if decoder.damaged:
@@ -132,10 +130,10 @@ class LiveFrames:
         last = self._last
         if last is None:
             self.zero_at, self.zero_s = at, stamp_s
-        jumped = self._clock.saw(stamp_s, stamp_s, at)
+        jumped = self.clock.saw(stamp_s, stamp_s, at)
         if first or jumped or last is None or last.pixels.shape != pixels.shape or at - last.at > self._timeout_s:
             self._segment += 1
-        time_s = at - self.zero_at + stamp_s - self._clock.source_s(at)
+        time_s = at - self.zero_at + stamp_s - self.clock.source_s(at)
         if last is not None and time_s <= last.time_s:  # what is measured anew may lie before what was held
             return
         self._last = LiveFrame(time_s, pixels, at, self._segment)
