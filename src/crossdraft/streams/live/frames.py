@@ -49,8 +49,8 @@ class LiveFrames:
         signal_timeout_s: seconds without a frame after which there is no signal, and the connection is given up.
 
     Attributes:
-        reader, clock: to be started; the source's clock against ours.
-        zero_at, zero_s: of second 0 the moment, by `time.perf_counter`, and the source's second; once there was one.
+        reader, clock: the thread, which is to be started, and the clock of the source against ours.
+        zero_at, zero_s: of second 0 the moment, by `time.perf_counter`, and the second of the source.
         port: port that is listened at; 0 elsewhere.
 
     Raises:
