@@ -93,7 +93,7 @@ DATASETS: Mapping[str, DatasetRecord] = {
     ),
     "eventdrive": DatasetRecord(
         "EventDrive", "Lu et al., CVPR 2026",
-        "none on its card; ask its authors (its drives are DSEC's, M3ED's and PKU-DAVIS-SOD's)",
+        "none in its card's header; ask its authors (its drives are DSEC's, M3ED's and PKU-DAVIS-SOD's)",
         "json/<task>/*.json, data/<task>", lambda root: bool(annotations(root)), lambda root, _: EventDrive(root),
     ),
     "mmspec": DatasetRecord(

@@ -4,10 +4,10 @@
     data/<task>/….          what its archives hold, such as
     data/perception/dsec/train/<sequence>/{image,event}/…
 
-The folders are those of its card of July 2026. The card does not say what a row holds, and we have not seen one: read
-are conversations in LLaVA's form, `messages` of role and content, and a question with its answer; a file is named by
-the first field that begins with `image`, or with `event`. Not run on the real files. A sample is one image, so no list
-for `crossdraft capture` is made of it.
+The folders are those of its card, of which the first third was at hand, and no row of a file: read are conversations in
+LLaVA's form, `messages` of role and content, and a question with its answer; a file is named by the first field that
+begins with `image`, or with `event`. Not run on the real files. A sample is one image, so no list for `crossdraft
+capture` is made of it.
 """
 
 from collections.abc import Iterator, Mapping

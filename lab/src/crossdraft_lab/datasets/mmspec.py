@@ -5,8 +5,8 @@
 
 There are no answers: what is measured is the speed of a model's own. Each turn is a question here; in the benchmark one
 that is not the first follows the answers to those before it, so ask them as one conversation. A sample is one image, so
-no list for `crossdraft capture` is made of it. The layout is that of the authors' repository and its README of March
-2026, and was read there; images were not at hand.
+no list for `crossdraft capture` is made of it. The layout was read in the authors' repository and README in November
+2026; images were not at hand.
 """
 
 from collections.abc import Iterator
