@@ -153,6 +153,20 @@ def test_both_orders_of_evt21_whether_the_header_says_which_or_not(tmp_path, leg
     assert found == [(197, 32, 9, 1), (197, 62, 9, 1), (197, 63, 9, 1), (198, 1, 1, 0)]
 
 
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("piece", [8, 1 << 20])
+def test_the_order_of_evt21_shows_in_words_of_time_alone(legacy, piece):
+    """As of a camera whose lens is covered at first."""
+    words = [high2(i) << 32 for i in range(9000)] + [event2(1, 32, 3) << 32 | 1 << bit for bit in range(32)]
+    data = swapped(words) if legacy else data_of("2.1", words)
+    decoder = EvtDecoder(EvtHeader("2.1", (1280, 720)))
+    parts = [decoder.decode(data[at : at + piece]) for at in range(0, len(data), piece)]
+    assert [row for part in (*parts, decoder.flush()) for row in rows_of(part)] == [
+        (8999 * 64 + 1, 32 + bit, 3, 0) for bit in range(32)
+    ]
+    assert decoder.notes == ()
+
+
 def test_other_words_are_passed_over_and_undefined_ones_are_noted():
     words = [high3(1), 3, event3(1), 0xA << 12 | 1, 0xE << 12 | 0x16, 0xF << 12 | 5, 7 << 12, event3(2), 0xB << 12]
     found, decoder = decoded("3", words)
@@ -290,6 +304,14 @@ def test_the_newest_window_and_any_span_are_those_of_the_whole_file(tmp_path, mo
         assert same(found, wanted if newest is None else newest.of(wanted)), (seed, window)
         saved[version] += sum(given) < 0.7 * len(data_of(version, words))
     assert min(saved.values()) > 10, saved
+
+
+def test_a_whole_file_is_gone_through_once(tmp_path, monkeypatch):
+    path = raw(tmp_path / "a.raw", "2", [high2(1), *map(event2, range(60))])
+    monkeypatch.setattr(evt_words.Evt2Words, "skip", None)
+    assert len(read_events(path)) == 60
+    with pytest.raises(TypeError):
+        read_events(path, newest=Newest(most=1))
 
 
 def test_a_file_comes_in_pieces_and_a_flushed_stream_goes_on(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ import numpy as np
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.evt_words import Evt2Words, Evt3Words, Found
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
-from crossdraft.events.stream import LAST_US, Events, Sensor, Window
+from crossdraft.events.stream import LAST_US, Events, Newest, Sensor, Window
 
 DISORDER_US = 10_000  # events that come more than this behind a later one are refused
 FALLBACK_SENSOR = (1280, 720)  # where neither the header nor the caller names it
@@ -214,7 +214,7 @@ def _seek(file: BinaryIO, decoder: EvtDecoder, window: Window) -> None:
     words, count, marks = decoder.words, 0, list[_Mark]()
     file.seek(decoder.header.size)
     beyond = window.start_us if window.newest is None else window.end_us
-    while window.start_us is not None or window.newest is not None:
+    while window.start_us is not None or window.newest not in (None, Newest()):
         us = -LAST_US if words.clock.us is None else words.clock.us + decoder.header.start_us
         marks.append(_Mark(file.tell(), us, count, copy.deepcopy(words)))
         data = memoryview(file.read(BLOCK_BYTES))

@@ -104,9 +104,10 @@ class Evt2Words:
         words = np.frombuffer(data, "<u4")
         if self.size == 4:
             return words, None
-        if self._legacy is None and len(words):  # bits of a mask now and then look like a kind that there is not
-            first, second = (int(np.isin(words[half:8192:2] >> 28, (0, 1, 8, 10, 14, 15)).sum()) for half in (0, 1))
-            self._legacy = first > second
+        if self._legacy is None:  # bits of a mask now and then look like a kind that there is not
+            halves = words[:8192:2] >> 28, words[1:8192:2] >> 28
+            first, second = ((np.isin(half, (0, 1, 8, 10, 14, 15)).sum(), (half == HIGH).sum()) for half in halves)
+            self._legacy = first > second if first != second else None
         return words[not self._legacy :: 2].copy(), words[bool(self._legacy) :: 2].copy()
 
 
