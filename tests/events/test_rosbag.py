@@ -1,6 +1,8 @@
 """Bags of ROS 1 and 2, written and serialised by the package `rosbags`, which our reading of messages must equal."""
 
+import sqlite3
 import struct
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -399,3 +401,106 @@ def test_images_of_an_odd_side_lose_a_line_and_others_are_refused(tmp_path):
     assert next(images)[1].shape == (4, 6, 3)
     with pytest.raises(CrossdraftError, match="in 32FC3 are not read"):
         next(images)
+
+
+def mcap_of(path: Path, chunk: bytes, *, stated=100, index=()) -> Path:
+    """A bag of a chunk, said to be packed by Zstandard, whose index names the places `index`."""
+
+    def record(kind, content):
+        return struct.pack("<BQ", kind, len(content)) + content
+
+    def text(content):
+        return struct.pack("<I", len(content)) + content
+
+    start = b"\x89MCAP0\r\n" + record(1, text(b"ros2") + text(b""))
+    data = start + record(
+        6, struct.pack("<QQQI", 0, 9, stated, 0) + text(b"zstd") + struct.pack("<Q", len(chunk)) + chunk
+    )
+    packing = text(b"zstd") + struct.pack("<QQ", len(chunk), stated)
+    names = [record(8, struct.pack("<QQQQIQ", 0, 9, place or len(start), 9, 0, 0) + packing) for place in index]
+    names += [record(3, struct.pack("<H", 1) + 3 * text(b"")), record(11, bytes(46))] if index else []
+    footer = record(2, struct.pack("<QQI", len(data) if index else 0, 0, 0))
+    path.write_bytes(data + b"".join(names) + footer + b"\x89MCAP0\r\n")
+    return path
+
+
+def zstd_of(blocks: int) -> bytes:
+    """A frame that states no size, of blocks of a repeated byte, 128 KiB in four bytes each."""
+    return (
+        rosbag.ZSTD
+        + b"\0\x38"
+        + b"".join(((1 << 20) + 2 + (i == blocks - 1)).to_bytes(4, "little") for i in range(blocks))
+    )
+
+
+@pytest.mark.parametrize(
+    "chunk", [zstd_of(600), zstd_of(1) + zstd_of(600), b"\x50\x2a\x4d\x18" + bytes(4) + zstd_of(600)]
+)
+def test_a_chunk_that_does_not_say_its_size_is_refused_before_it_is_unpacked(tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr("rosbags.rosbag2.storage_mcap.decompress", None)
+    with pytest.raises(CrossdraftError, match=r"above the limit|not packed by Zstandard"):
+        read_events(mcap_of(tmp_path / "a.mcap", chunk))
+
+
+def test_an_index_that_names_a_chunk_twice_or_something_else_is_refused(tmp_path):
+    zstandard = pytest.importorskip("zstandard")
+    chunk = zstandard.ZstdCompressor().compress(bytes(99))
+    for index in ((0, 0), (5,)):
+        with pytest.raises(CrossdraftError, match="names a chunk twice"):
+            read_events(mcap_of(tmp_path / "a.mcap", chunk, index=index))
+    for index in ((), (0,)):
+        with pytest.raises(CrossdraftError) as caught:
+            read_events(mcap_of(tmp_path / "a.mcap", chunk, index=index))
+        assert "twice" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE messages ADD COLUMN more BLOB AS (zeroblob(900000000)) VIRTUAL",
+        "CREATE VIEW more AS WITH RECURSIVE a(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM a) SELECT max(x) FROM a",
+    ],
+)
+def test_a_database_that_computes_is_refused(tmp_path, change):
+    bag = bag_of("db3")
+    bag.add_array("/e", made_up(9))
+    (path,) = bag.write(tmp_path / "a", "db3").glob("*.db3")
+    assert len(read_events(path)) == 9
+    with closing(sqlite3.connect(path)) as base:
+        base.execute(change)
+    with pytest.raises(CrossdraftError, match="computed"):
+        read_events(path)
+
+
+@pytest.mark.parametrize("alternate", [False, True])
+def test_what_a_bag_unpacks_to_is_bounded_in_all(tmp_path, monkeypatch, alternate):
+    """Many chunks that pack well, or one that is unpacked anew for each of its messages."""
+    bag, path, zeros = Bag(ros1=True), tmp_path / "a.bag", bytes(8 * 200_000)
+    for index in range(8):
+        bag.add_packet("/e", b"" if alternate else zeros, 0, 0)
+        if alternate and index == 3:
+            bag.add_packet("/zeros", zeros, 0, 0)
+    writer = rosbag1.Writer(path)
+    writer.set_compression(writer.CompressionFormat.BZ2)
+    with writer:
+        topics = {name: writer.add_connection(name, PACKETS[0], typestore=bag.store) for name in ("/e", "/zeros")}
+        for index, (topic, _, _, content) in enumerate(bag.messages):
+            writer.write(topics[topic], index * 2 % 9, content)  # 0, 2, 4, 6, 8 and 1, 3, 5, 7
+    found = read_events(path, format="rosbag:/e", limits=EventLimits(ratio=1e6))
+    assert len(found) == 0 if alternate else len(found) == 1_600_000
+    monkeypatch.setattr("crossdraft.events.limits.SMALL_BYTES", 2 * len(zeros))
+    with pytest.raises(CrossdraftError, match="unpacks from"):
+        read_events(path, format="rosbag:/e")
+
+
+def test_messages_of_ros_1_are_not_taken_for_packed_ones(tmp_path):
+    bag, events = Bag(ros1=True), made_up(20)
+    bag.add_array("/e", events)
+    bag.messages[0] = (*bag.messages[0][:3], rosbag.LZ4 + bag.messages[0][3][4:])  # its number begins as LZ4 does
+    assert same(read_events(bag.write(tmp_path / "a.bag", "bag")), events)
+
+
+def test_another_file_is_said_to_be_no_bag(tmp_path):
+    (tmp_path / "a.raw").write_bytes(b"% evt 3.0\n")
+    with pytest.raises(CrossdraftError, match="is no bag of ROS 1 or 2"):
+        read_events(tmp_path / "a.raw", format="rosbag:/e")

@@ -7,11 +7,12 @@ number of µs for a recording, so that the first event has the time that its pac
 """
 
 import bz2
-import os
+import sqlite3
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
-from functools import partial
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,6 +38,10 @@ CONVERSIONS = {  # bytes of a pixel, and OpenCV's name of the way to RGB
     "yuv422": (2, "YUV2RGB_UYVY"), "yuv422_yuy2": (2, "YUV2RGB_YUY2"),
     **{f"bayer_{order}8": (1, f"Bayer{order.upper()}2RGB") for order in ("rggb", "bggr", "gbrg", "grbg")},
 }  # fmt: skip
+COMPUTED = (  # number of views, triggers and computed columns of a database
+    "SELECT count(*) FROM sqlite_master AS one WHERE type NOT IN ('table', 'index') OR "
+    "(type = 'table' AND EXISTS (SELECT 1 FROM pragma_table_xinfo(one.name) WHERE hidden))"
+)
 NAMES, FORMS = ["x", "y", "secs", "nsecs", "p"], ["<u2", "<u2", "<u4", "<u4", "u1"]
 _PACKED = np.dtype({"names": NAMES, "formats": FORMS, "offsets": [0, 2, 4, 8, 12], "itemsize": 13})
 # CDR aligns numbers to their size, so that all events but the first take 16 bytes and begin two before a multiple of 4.
@@ -230,19 +235,23 @@ def messages(
     for file in bag_files(path) or [path]:
         try:
             with file.open("rb") as opened:
-                aligned = not opened.read(len(BAG1)).startswith(BAG1)
+                aligned = not (start := opened.read(16)).startswith(BAG1)
             library = package("rosbags.rosbag2" if aligned else "rosbags.rosbag1", "rosbags")
-            if aligned:
-                _check_chunks(file, limits)
+            if aligned and not start.startswith(BAG2):
+                raise CrossdraftError(f"{file} is no bag of ROS 1 or 2; give one, or name another format.")  # noqa: TRY301
+            unpack = _Unpacking(file, limits)
+            chunks = _checked_chunks(file, unpack) if aligned else set()
             with library.Reader(file) as reader:
                 if not aligned:
-                    bounded = partial(_bounded, most=limits.block_bytes)
-                    reader.chunks = {at: chunk._replace(decompressor=bounded) for at, chunk in reader.chunks.items()}
+                    reader.chunks = {at: chunk._replace(decompressor=unpack) for at, chunk in reader.chunks.items()}
+                else:
+                    _check_index(getattr(reader.storage, "chunks", ()), chunks)
                 found |= {one.topic for one in reader.connections}
                 chosen = _of_topic(reader.connections, kinds, topic, path)
                 topic = chosen[0].topic if chosen else topic
                 for connection, _, content in reader.messages(chosen) if chosen else ():
-                    whole = bytes(_bounded(content, limits.block_bytes))
+                    # ROS 1 packs chunks only, and a message's number may look like packing.
+                    whole = unpack(bytes(content)) if aligned else unpack.counted(content, len(content))
                     yield parse(connection.msgtype, RosMessage(whole, aligned))
         except CrossdraftError:
             raise
@@ -270,32 +279,78 @@ def _of_topic(connections: Sequence[Any], kinds: Sequence[str], topic: str | Non
     return found
 
 
-def _bounded(content: bytes, most: int) -> bytes:
-    """Unpack a chunk or a message by the first bytes of bzip2, LZ4 or Zstandard; others are returned as they are."""
-    if content.startswith(b"BZh"):
-        content = bz2.BZ2Decompressor().decompress(content, most + 1)
-    elif content.startswith((LZ4, ZSTD)):
-        content = unpacked(content, most)
-    if len(content) > most:
-        raise ValueError(f"a part of it unpacks to more than {most:,} bytes")
-    return content
+class _Unpacking:
+    """Unpacks the parts of a bag, as long as each of them, and all together, are within the limits."""
+
+    def __init__(self, file: Path, limits: EventLimits) -> None:
+        self._file, self._limits, self._stored, self._unpacked = file, limits, file.stat().st_size, 0
+
+    def __call__(self, content: bytes) -> bytes:
+        """Unpack a chunk or a message by the first bytes of bzip2, LZ4 or Zstandard; return others as they are."""
+        most = self._limits.block_bytes
+        if content.startswith(b"BZh"):
+            content = bz2.BZ2Decompressor().decompress(content, most + 1)
+        elif content.startswith((LZ4, ZSTD)):
+            content = unpacked(content, most)
+        return self.counted(content, len(content))
+
+    def counted(self, content: bytes, size: int) -> bytes:
+        """Return a part that has, or may unpack to, `size` bytes."""
+        self._limits.check_block(self._file, size)
+        self._unpacked += size
+        self._limits.check_packing(self._file, self._stored, self._unpacked)
+        return content
 
 
-def _check_chunks(file: Path, limits: EventLimits) -> None:
-    """Refuse an MCAP with a chunk that unpacks beyond the limit; the package would unpack it whole."""
-    with file.open("rb") as opened:
-        end, place = os.fstat(opened.fileno()).st_size, len(BAG2[1])
-        if opened.read(place) != BAG2[1]:
-            return
-        while place + 9 <= end:
-            kind, size = struct.unpack("<BQ", os.pread(opened.fileno(), 9, place))
-            if kind == 6:  # a chunk: times, size, checksum, name of the compression, and the packed records
-                head = os.pread(opened.fileno(), 80, place + 9)
-                whole = struct.unpack_from("<Q", head, 16)[0]
-                packed = head[40 + struct.unpack_from("<I", head, 28)[0] :]
-                if packed.startswith(ZSTD):
-                    whole = max(whole, package("zstandard", "zstandard").frame_content_size(packed))
-                elif packed.startswith(LZ4):  # which does not state its size, and packs at most 255 to 1
-                    whole = max(whole, size * 16)
-                limits.check_block(f"{file}: the chunk at byte {place:,}", whole)
+def _checked_chunks(file: Path, unpack: _Unpacking) -> set[tuple[int, str, int]]:
+    """Place, packing and stored size of an MCAP's chunks, which the package unpacks whole.
+
+    Raises:
+        CrossdraftError: a chunk that is too large.
+        ValueError: a database (.db3) with views or computed columns, which may take any time and memory.
+    """
+    chunks, place = set[tuple[int, str, int]](), len(BAG2[1])
+    with file.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as content:
+        if content[:place] != BAG2[1]:
+            with closing(sqlite3.connect(f"{file.resolve().as_uri()}?immutable=1", uri=True)) as base:
+                if base.execute(COMPUTED).fetchone()[0]:
+                    raise ValueError("its tables are computed")
+            return chunks
+        while place + 9 <= len(content):
+            kind, size = struct.unpack_from("<BQ", content, place)
+            if kind == 6:  # a chunk: times, size, checksum, name of the packing, and the packed records
+                whole, _, name = struct.unpack_from("<QII", content, place + 25)
+                packing = content[place + 41 : place + 41 + name].decode()
+                (stored,) = struct.unpack_from("<Q", content, place + 41 + name)
+                begin = place + 49 + name
+                most = stored * 16 if packing == "lz4" else 0  # up to 255 to 1, but recordings far less
+                most = _most_unpacked(content, begin, begin + stored) if packing == "zstd" else most
+                unpack.counted(b"", max(whole, most))
+                chunks.add((place, packing, stored))
             place += 9 + size
+    return chunks
+
+
+def _check_index(indexed: Iterable[Any], chunks: set[tuple[int, str, int]]) -> None:
+    """Refuse an MCAP whose index makes the package unpack a chunk twice, or what is none."""
+    named = [(one.chunk_start_offset, one.compression, one.compressed_size) for one in indexed]
+    if len(set(named)) < len(named) or not set(named) <= chunks:
+        raise ValueError("its index names a chunk twice, or one that there is not")
+
+
+def _most_unpacked(packed: mmap, place: int, end: int) -> int:
+    """Most bytes to which frames of Zstandard may unpack, by their blocks, as what they state may be wrong."""
+    most = 0
+    while place < end:
+        magic, head = struct.unpack_from("<4sB", packed, place)
+        if magic != ZSTD:
+            raise ValueError("a chunk is not packed by Zstandard, as it says")
+        single, last = head >> 5 & 1, False
+        place += 6 - single + (0, 1, 2, 4)[head & 3] + (single, 2, 4, 8)[head >> 6]
+        while not last:
+            low, high = struct.unpack_from("<HB", packed, place)
+            last, kind, size = low & 1, low >> 1 & 3, (high << 16 | low) >> 3
+            most += size if kind < 2 else 1 << 17  # bytes as they are, a repeated byte, or a packed block
+            place += 3 + (1 if kind == 1 else size)
+        place += 4 * (head >> 2 & 1)  # a checksum
+    return most
