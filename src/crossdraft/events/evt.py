@@ -156,7 +156,7 @@ class EvtDecoder:
                 self._fault = (
                     f"{self._source}: events out of order: event {self.count + end:,} is {behind[end]:,} µs earlier "
                     f"than one before it, and only {DISORDER_US:,} µs are put in order; the camera was started anew, "
-                    f"or words of its clock were lost, so read the part before it (end_us={latest[end]})."
+                    f"or words of its clock were lost, so read the part before it, up to {latest[end]:,} µs (end_us=…)."
                 )
             self._unsorted, self._late = True, self._late + int(np.count_nonzero(behind[:end] > 0))
             self._late_us = max(self._late_us, int(behind[:end].max(initial=0)))
