@@ -1,7 +1,7 @@
 """Worker process: reads iniVation's network stream, or a camera, by dv-processing; writes events to standard output.
 
-dv-processing holds Python's lock while it connects, so a silent sender would stop the whole program; and it parses in C++
-what comes from a network. It is run by path, without ours: `python dv_worker.py tcp HOST PORT`, `unix PATH`, or `dv`.
+dv-processing holds Python's lock while it connects, so a silent sender would stop the whole program; and it parses in
+C++ what comes from a network. It is run by path, without ours: `dv_worker.py tcp HOST PORT`, `unix PATH`, or `dv`.
 
 Output: width and height as two little-endian uint32, then rows of 16 bytes: int64 µs, int16 x, int16 y, int8 polarity,
 three bytes of nothing. A failure leaves its reason in the last line of standard error, and a status other than 0.

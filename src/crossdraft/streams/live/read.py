@@ -116,9 +116,9 @@ def _connected(address: LiveAddress) -> socket.socket | IO[Any]:
             return socket.create_connection((address.host, address.port), CONNECT_S)
         place = socket.socket(socket.AF_UNIX)
         place.connect(address.path)
-        return place
     except OSError as error:
         raise _lost(address, error.strerror or "no answer") from None
+    return place
 
 
 def _lost(address: LiveAddress, why: str) -> CrossdraftError:
