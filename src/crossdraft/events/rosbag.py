@@ -275,7 +275,7 @@ def _of_topic(connections: Sequence[Any], kinds: Sequence[str], topic: str | Non
     """Connections of the wanted topic; raise CrossdraftError if it is not told which of several."""
     found = [one for one in connections if one.msgtype in kinds and topic in (None, one.topic)]
     if len(names := sorted({one.topic for one in found})) > 1:
-        raise CrossdraftError(f"{path} has topics {', '.join(names)}; name one (format=rosbag:TOPIC, --topic).")
+        raise CrossdraftError(f"{path} has topics {', '.join(names)}; name one (format=rosbag:TOPIC).")
     return found
 
 
