@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -101,12 +100,14 @@ class RtspServer:
 
     def __init__(self, frames: list[tuple[int, np.ndarray]], pause_s: float = 0.0) -> None:
         self._frames, self._pause_s, self.asked = frames, pause_s, []
+        self._over = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
+        self._over.set()
         if self._listener.fileno() >= 0:
             self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
@@ -159,5 +160,6 @@ class RtspServer:
         sender = Sender(send, "rtp")
         for ms, pixels in self._frames:
             sender.frame(pixels, ms)
-            time.sleep(self._pause_s)
+            if self._over.wait(self._pause_s):
+                return
         sender.end()

@@ -171,10 +171,10 @@ def test_an_rtsp_camera_is_read_and_its_password_never_shown():
 @pytest.mark.parametrize("kind", ["udp", "tcp"])
 def test_ffmpeg_pushes_to_the_address(kind):
     with started(live_frames(kind, keep_s=60.0)) as found:
-        made = ["-f", "lavfi", "-i", "testsrc=size=96x64:rate=30:duration=1", "-c:v", "mpeg2video", "-g", "5"]
+        made = ["-re", "-f", "lavfi", "-i", "testsrc=size=96x64:rate=30:duration=1.5", "-c:v", "mpeg2video", "-g", "5"]
         where = f"{kind}://127.0.0.1:{found.port}"
         subprocess.run(["ffmpeg", "-v", "error", *made, "-f", "mpegts", where], check=True, timeout=WAIT_S)
-        _until(lambda: found.status().received >= 27)
+        _until(lambda: found.status().received >= 30)
         assert found.take(0).pixels.shape == (64, 96, 3)
         assert found.status().dropped == 0
 
