@@ -117,6 +117,15 @@ def test_no_old_events_are_given_when_the_signal_is_lost(camera):
     assert camera.events.between(4.0, 5.0) is None
 
 
+def test_another_sensor_that_comes_back_is_not_mixed_with_the_one_before(camera):
+    camera.start(chunk(5_000_000, 5_010_000), at=20.0)
+    camera.events.align(20.0)
+    camera.send(CrossdraftError("It was unplugged."), at=20.1)
+    camera.send(chunk(5_300_000, size=16), at=20.3)
+    found = camera.events.between(-1.0, 1.0)
+    assert (found.t.tolist(), found.width) == ([5_300_000], 16)
+
+
 @pytest.mark.parametrize("camera", [{"most": 8}], indirect=True)
 def test_beyond_the_most_the_oldest_are_dropped_and_counted(camera):
     camera.start(chunk(*range(5_000_000, 5_000_007)), at=20.0)

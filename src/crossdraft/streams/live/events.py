@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from crossdraft.events import Events
+from crossdraft.events import EventLimits, Events
 from crossdraft.streams.live.clock import JUMP_S, ArrivalClock
 from crossdraft.streams.live.source import SIGNAL_TIMEOUT_S, Items, LiveReader
 from crossdraft.streams.windows import EventBuffer
 
-MOST_EVENTS = 40_000_000  # 520 MB
+MOST_EVENTS = EventLimits().events  # 416 MB
 MARGIN_S = 1.0  # held beyond a window's length, for windows that are late
 
 
@@ -49,6 +49,7 @@ class LiveEvents:
         self._lock, self._clock, self._zero = threading.Lock(), ArrivalClock(), (0.0, 0.0)
         self._buffer = EventBuffer(self._keep_s, most=most)
         self._repairs: tuple[str, ...] = ()  # by the decoder
+        self._size = 0, 0
         self.reader = LiveReader(name, read, self._take, once=once, signal_timeout_s=signal_timeout_s, now=now)
 
     def align(self, zero_at: float, zero_s: float = 0.0) -> None:
@@ -96,12 +97,13 @@ class LiveEvents:
                 self._add(events.take(slice(start, end)), at)
 
     def _add(self, events: Events, at: float) -> None:
-        first_s, known = events.t0 / 1e6, self._clock.segments
+        first_s, known, size = events.t0 / 1e6, self._clock.segments, (events.width, events.height)
         with self._lock:
-            if self._clock.saw(first_s, int(events.t[-1]) / 1e6, at):
-                self._buffer = EventBuffer(self._keep_s, most=self._most)
-                if known:
-                    self.reader.note(f"The clock of {self._name} jumped to {first_s:.6f} s; a new segment began.")
+            jumped = self._clock.saw(first_s, int(events.t[-1]) / 1e6, at)
+            if jumped or size != self._size:
+                self._buffer, self._size = EventBuffer(self._keep_s, most=self._most), size
+            if jumped and known:
+                self.reader.note(f"The clock of {self._name} jumped to {first_s:.6f} s; a new segment began.")
             before = self._buffer.dropped
             self._buffer.add(events)
             self.reader.dropped += self._buffer.dropped - before

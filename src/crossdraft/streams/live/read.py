@@ -60,7 +60,7 @@ def _read_camera(address: LiveAddress) -> Items[Events]:
     command = [sys.executable, "-P", str(_WORKER), address.kind, *map(str, place)]
     with (
         tempfile.TemporaryFile() as complaints,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, pipesize=PIECE) as worker,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, pipesize=PIECE >> 2) as worker,
     ):
         try:
             held, size = b"", (0, 0)
