@@ -2,7 +2,13 @@
 
 import io
 import json
+import os
+import pty
 import re
+import signal
+import subprocess
+import sys
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -13,12 +19,13 @@ from crossdraft.cli.event_view import PRINTED, picture, show
 from crossdraft.cli.main import main
 from crossdraft.events import Events, write_events
 
+TERM = {"TERM": "xterm-256color"}
 RED, BLUE, WHITE = (255, 0, 0), (0, 0, 255), (255, 255, 255)
 
 
 def terminal(width: int = 20, height: int = 10, **more: object) -> Console:
     more = {"force_terminal": True, "color_system": "truecolor", "no_color": False} | more
-    return Console(file=io.StringIO(), width=width, height=height, **more)
+    return Console(file=io.StringIO(), width=width, height=height, _environ=TERM, **more)
 
 
 def drawn(frame: np.ndarray, console: Console) -> list[str]:
@@ -121,7 +128,31 @@ def test_ctrl_c_ends_it_with_the_cursor_back(monkeypatch):
     assert shown.endswith(("\n", "\x1b[?25h"))
 
 
-def test_elsewhere_a_few_frames_are_printed(tmp_path, capsys):
+@pytest.mark.slow
+def test_ctrl_c_ends_the_command_in_a_terminal(tmp_path):
+    times = np.arange(0, 10_000_000, 1000)
+    pixels = np.zeros(len(times), int)
+    write_events(tmp_path / "a.h5", Events.checked(pixels, pixels, times, pixels, 64, 48))
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "crossdraft", "events", "view", str(tmp_path / "a.h5")]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, **TERM}) as process:
+        os.close(theirs)
+        shown = b""
+        while len(re.findall(rb"\d\.\d{3} s", shown)) < 2:  # frames
+            shown += os.read(ours, 1 << 16)
+        process.send_signal(signal.SIGINT)
+        with suppress(OSError):  # the end of a terminal
+            while read := os.read(ours, 1 << 16):
+                shown += read
+        assert process.wait(60) == 0
+    os.close(ours)
+    assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")
+    assert b"Traceback" not in shown
+
+
+def test_elsewhere_a_few_frames_are_printed(tmp_path, monkeypatch, capsys):
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):  # by which rich takes a file for a terminal
+        monkeypatch.delenv(name, raising=False)
     count = 4000
     times = np.linspace(0, 400_000, count).astype(int)
     write_events(

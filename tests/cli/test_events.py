@@ -197,5 +197,6 @@ def test_what_was_repaired_is_said(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["notes"] == [note]
     assert main(["events", "info", str(tmp_path / "a.raw")]) == 0
     assert note in capsys.readouterr().out
-    assert main(["events", "convert", str(tmp_path / "a.raw"), str(tmp_path / "a.h5")]) == 0
-    assert note in capsys.readouterr().err
+    for command in (["convert", str(tmp_path / "a.raw"), str(tmp_path / "a.h5")], ["view", str(tmp_path / "a.raw")]):
+        assert main(["events", *command]) == 0
+        assert note in capsys.readouterr().err
