@@ -138,6 +138,7 @@ def test_the_windows_of_an_excerpt_are_in_one_unit(tmp_path):
     ("t", "words"),
     [
         (np.linspace(0, 2, 100), r"cannot be in µs; give their unit \(time_unit=…\)"),  # of seconds or ms
+        (np.arange(100) // 2 / 25, "cannot be in µs"),  # a simulator that stamps 25 frames a second
         ((US / 2e4 + 1e4).astype("f4"), "cannot be in µs"),  # float32 at 10,000 s: steps of 1 ms
         (US.astype("u8") + np.uint64(2**63), "cannot be in µs"),
     ],

@@ -297,8 +297,11 @@ def test_the_newest_window_and_any_span_are_those_of_the_whole_file(tmp_path, mo
         monkeypatch.setattr(evt, "BLOCK_BYTES", chance.choice([16, 64, 256, 1024]))
         edges = sorted(int(whole.t[chance.randrange(len(whole))]) + chance.randrange(-2, 3) for _ in range(2))
         start, end = (edge if chance.random() < 0.6 else None for edge in edges)
-        us, most = chance.choice([None, chance.randrange(1, 20_000)]), chance.choice([None, chance.randrange(50, 300)])
-        newest = chance.choice([None, Newest(us, chance.randrange(50), most)])
+        us, most = (
+            chance.choice([None, 1, chance.randrange(1, 20_000)]),
+            chance.choice([None, chance.randrange(50, 300)]),
+        )
+        newest = chance.choice([None, Newest(us, chance.randrange(50 if most else 300), most)])
         wanted = Window(start, end).clip(whole)
         given.clear()
         window = Window(start, end, newest)

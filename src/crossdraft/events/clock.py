@@ -118,8 +118,10 @@ def _replaced(times: StoredTimes, units: list[str], fine: str | None) -> str | N
     if fine is None:
         units = [unit for unit in units if _is_usual(times, unit, 100)]
         return units[0] if len(units) == 1 else None
-    # The grid tells, but whole µs may be ns that a simulator counts.
-    doubtful = fine == "us" and "ns" in units and _is_usual(times, "ns")
+    # The grid tells, but whole µs may be ns that a simulator counts, and steps of 10 µs seconds of a video's frames.
+    hundredths = (times.sample - times.sample[0]).astype(np.float64) * 100
+    other = {"us": "ns", "ms": "s" if (np.abs(hundredths - np.rint(hundredths)) < 0.01).all() else None}.get(fine)
+    doubtful = other in units and _is_usual(times, other, 100 if other == "s" else 1)
     return fine if _is_usual(times, fine, 10) and not doubtful else None
 
 
