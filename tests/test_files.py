@@ -8,16 +8,9 @@ from safetensors.torch import save_file
 from torch import zeros
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import (
-    atomic_folder,
-    atomic_path,
-    check_folder,
-    make_folder,
-    put_in_place,
-    read_json,
-    temporary_folder,
-)
+from crossdraft.files import atomic_folder, atomic_path, check_folder, put_in_place, read_json, temporary_folder
 from crossdraft.heads.folders import head_json
+from crossdraft_lab.folders import make_folder
 from tests.events.helpers import files_of_at_most
 
 

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.base import target_to_draft
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
-from crossdraft_lab.objective import Objective, score, teacher
+from crossdraft_lab.objective import Objective, score, target_to_draft, teacher
 
 # Two answers: positions 1..5 and 2..4. Tokens are ids of a vocabulary of 6, of which the draft vocabulary has 5, 4, 3.
 TOKENS = torch.tensor([[0, 5, 4, 3, 2, 5], [1, 0, 4, 4, 3, 0]])

@@ -10,7 +10,7 @@ from torch import Tensor
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.trees.builder import TopK, TreeBuilder
 from crossdraft.drafters.trees.dynamic import expand_and_rerank
-from crossdraft.drafters.trees.static import Shape, fill
+from crossdraft.drafters.trees.static import fill
 from crossdraft.engine.accept import Chance
 from crossdraft.engine.cache import KVCache
 from crossdraft.engine.cost_model import CostModel
@@ -25,12 +25,13 @@ from crossdraft.engine.sampling import Sampling, warp
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft_lab.drafters.iid.tree_model import TreeDrafter, branches_of
+from crossdraft_lab.train.heads.ranks import shape_of
 from tests.drafters.trees.languages import ByChance
 from tests.engine.rules.rounds import error
 from tests.engine.zoo import ZOO, as_target, noisy
 
 REQUESTS = [Request("x" * i, max_new_tokens=6 + 5 * i) for i in range(1, 6)]
-SHAPE = Shape.from_paths([[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 1, 0]])
+SHAPE = shape_of([[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 1, 0]])
 
 
 def two(probs):
@@ -181,7 +182,7 @@ def test_a_draft_is_what_full_passes_say(kin, name):
 
 def test_so_is_one_behind_a_word_that_was_drafted_but_not_sent(kin):
     """The target's own word may be one that the loop trimmed: then all that it accepted has been fed."""
-    request, shape = REQUESTS[4], Shape.from_paths([[0], [1], [0, 0], [0, 1], [0, 0, 0], [0, 1, 0]])
+    request, shape = REQUESTS[4], shape_of([[0], [1], [0, 0], [0, 1], [0, 0, 0], [0, 1, 0]])
     drafter = TreeDrafter(kin, partial(fill, shape))
     state = drafter.begin([request])[0]
     draft = drafter.propose([state], [Budget(6)])[0].tree
@@ -256,7 +257,7 @@ def test_a_chain_with_siblings_costs_one_token_a_pass(kin, passes):
 
 
 def test_the_accepted_branch_is_not_fed_again(kin, passes):
-    drafter = TreeDrafter(kin, partial(fill, Shape.from_paths([[0], [1], [1, 0], [0, 0], [1, 0, 0]])))
+    drafter = TreeDrafter(kin, partial(fill, shape_of([[0], [1], [1, 0], [0, 0], [1, 0, 0]])))
     state = drafter.begin([REQUESTS[4]])[0]
     draft = drafter.propose([state], [Budget(9)])[0].tree
     deepest = max(range(5), key=lambda node: draft.depths[node])

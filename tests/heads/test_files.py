@@ -10,9 +10,10 @@ from safetensors.torch import load_file, save_file
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.files import config_of, described, fits, load_head, read_config, save_head
 from crossdraft.heads.folders import head_json
-from crossdraft.heads.networks.base import SharedWeights, shifted, target_to_draft
+from crossdraft.heads.networks.base import SharedWeights, shifted
 from crossdraft.heads.registry import NETWORKS
 from crossdraft.load import load_target
+from crossdraft_lab.objective import target_to_draft
 from tests.heads.consistency import VALUES, shared, some_head
 
 ELSEWHERE = {"event_medusa"}  # heads that are no reader of the target's features

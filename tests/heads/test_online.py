@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from crossdraft.drafters.trees.static import Shape, fill
+from crossdraft.drafters.trees.static import fill
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.drafter import Budget, PromptFeatures, VerifyOutput
 from crossdraft.engine.fast.packed_linear import prepack
@@ -22,8 +22,9 @@ from crossdraft.heads.registry import HEADS
 from crossdraft.load import load_target
 from crossdraft_lab.drafters.online import training as online_training
 from crossdraft_lab.drafters.online.drafter import HeadOrigin, OnlineDrafter
+from crossdraft_lab.train.heads.ranks import shape_of
 
-CHAIN = partial(fill, Shape.from_paths([[0] * depth for depth in range(1, 4)]))
+CHAIN = partial(fill, shape_of([[0] * depth for depth in range(1, 4)]))
 QUESTIONS = ("What is ahead?", "Is it raining?", "How far is the car?", "Who turns?", "Where is the light?", "And now?")
 
 

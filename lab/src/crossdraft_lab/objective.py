@@ -271,7 +271,7 @@ def teacher(batch: TrainBatch, head: Tensor, layer: int, lookup: Tensor | None =
     Args:
         head: [D, H] the target's output rows of the draft vocabulary.
         layer: number of the layer whose features the head reads.
-        lookup: [V] of `heads.networks.base.target_to_draft`; `None` where the draft vocabulary is the whole one.
+        lookup: [V] of `target_to_draft`; `None` where the draft vocabulary is the whole one.
     """
     logits = batch.hidden[layer] @ head.to(batch.hidden[layer].dtype).T
     following = batch.tokens[:, 1:] if lookup is None else lookup.to(batch.tokens.device)[batch.tokens[:, 1:]]
@@ -331,3 +331,15 @@ def _upcast(values: Tensor) -> Tensor:
 
 def _log_probs(logits: Tensor) -> Tensor:
     return _upcast(logits).log_softmax(-1)
+
+
+def target_to_draft(draft_ids: Sequence[int] | Tensor, vocab_size: int) -> Tensor:
+    """Index [V] of each id among the draft ids [D], -1 for other ids.
+
+    >>> target_to_draft((3, 1), 4)
+    tensor([-1,  1, -1,  0])
+    """
+    ids = torch.as_tensor(draft_ids)
+    index = torch.full((vocab_size,), -1, device=ids.device)
+    index[ids] = torch.arange(len(ids), device=ids.device)
+    return index

@@ -3,6 +3,7 @@ import pytest
 from crossdraft.drafters.trees.static import PRIOR, RankCounts
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.train.heads.ranks import MeasuredRanks
 
 #  root ─┬─ 0 ─┬─ 2 ── 4
 #        └─ 1  └─ 3
@@ -10,7 +11,7 @@ TREE = DraftTree((5, 6, 7, 8, 9), (-1, -1, 0, 0, 2))
 
 
 def counted():
-    counts = RankCounts()
+    counts = MeasuredRanks()
     counts.observe(TREE, (0, 3))  # first guess, then the second; after it nothing was offered
     counts.observe(TREE, (1,))
     counts.observe(TREE, ())
@@ -24,7 +25,7 @@ def test_only_what_stood_after_an_accepted_node_was_verified():
 
 
 def test_given_ranks_count_instead_of_positions():
-    counts = RankCounts()
+    counts = MeasuredRanks()
     counts.observe(DraftTree((5, 6), (-1, -1)), (1,), ranks=(0, 3))
     assert counts.offered == [[1, 0, 0, 1]]
     assert counts.accepted == [[0, 0, 0, 1]]
@@ -49,7 +50,7 @@ def test_one_lucky_hit_is_no_proof():
 
 def test_saved_and_loaded(tmp_path):
     counted().save(tmp_path / "counts.json")
-    assert RankCounts.load(tmp_path / "counts.json") == counted()
+    assert MeasuredRanks.load(tmp_path / "counts.json") == counted()
 
 
 OTHERS = {

@@ -6,16 +6,17 @@ import pytest
 
 from crossdraft.drafters.trees.builder import BuiltTree, TreeBuilder
 from crossdraft.drafters.trees.dynamic import expand_and_rerank
-from crossdraft.drafters.trees.static import Shape, fill
+from crossdraft.drafters.trees.static import fill
 from crossdraft.engine.drafter import Budget
+from crossdraft_lab.train.heads.ranks import shape_of
 from tests.drafters.trees.languages import ByChance, says
 from tests.engine.drafting import Language
 from tests.engine.rules.rounds import error
 
 P, Q = Language(3, seed=1), Language(3, seed=2)
 SPARSE_P, SPARSE_Q = Language(4, seed=4, zeros=1), Language(4, seed=5, zeros=1)
-TWO_LEVELS = Shape.from_paths([[0], [1], [0, 0], [0, 1], [1, 0]])
-GAPS = Shape.from_paths([[0], [2], [2, 1]])
+TWO_LEVELS = shape_of([[0], [1], [0, 0], [0, 1], [1, 0]])
+GAPS = shape_of([[0], [2], [2, 1]])
 
 
 def two(probs):

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.drafters.trees.static import Shape, greedy_shape
+from crossdraft_lab.train.heads.ranks import shape_of
 
 ACCURACIES = [[0.6, 0.3], [0.5, 0.2], [0.4, 0.1]]
 
@@ -43,7 +44,7 @@ def every(accuracies: list[list[float]], count: int) -> list[Shape]:
             for rank in range(len(accuracies[len(path)]))
             if (*path, rank) not in tree
         }
-    return [Shape.from_paths(list(tree)) for tree in grown]
+    return [shape_of(list(tree)) for tree in grown]
 
 
 chances = st.floats(0.01, 1)

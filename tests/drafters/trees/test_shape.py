@@ -2,6 +2,7 @@ import pytest
 
 from crossdraft.drafters.trees.static import Shape
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.train.heads.ranks import shape_of
 
 
 def test_paths_parents_and_families_by_hand():
@@ -12,7 +13,7 @@ def test_paths_parents_and_families_by_hand():
     assert shape.depth == 3
     assert shape.families == ({-1: (0, 1)}, {0: (2, 3)}, {3: (4,)})
     assert shape.first(2) == Shape((-1, -1), (0, 1))
-    assert Shape.from_paths(shape.paths[::-1]) == shape
+    assert shape_of(shape.paths[::-1]) == shape
 
 
 def test_a_family_stands_in_the_order_of_its_ranks():
@@ -21,7 +22,7 @@ def test_a_family_stands_in_the_order_of_its_ranks():
 
 def test_no_shape_at_all():
     assert len(Shape((), ())) == Shape((), ()).depth == 0
-    assert Shape.from_paths([]) == Shape((), ())
+    assert shape_of([]) == Shape((), ())
 
 
 @pytest.mark.parametrize(
@@ -34,4 +35,4 @@ def test_malformed_shapes_are_refused(parents, ranks):
 
 def test_a_path_without_its_parent_is_refused():
     with pytest.raises(CrossdraftError, match=r"\[0, 1\] without its parent"):
-        Shape.from_paths([[0, 1]])
+        shape_of([[0, 1]])

@@ -1,14 +1,15 @@
 import pytest
 
 from crossdraft.drafters.trees.builder import TopK
-from crossdraft.drafters.trees.static import Shape, fill
+from crossdraft.drafters.trees.static import fill
 from crossdraft.engine.drafter import Budget
+from crossdraft_lab.train.heads.ranks import shape_of
 from tests.drafters.trees.languages import says, table
 from tests.engine.drafting import Language
 
 #  root ─┬─ 0 ─┬─ 00
 #        └─ 1  └─ 01 ── 010
-SHAPE = Shape.from_paths([[0], [1], [0, 0], [0, 1], [0, 1, 0]])
+SHAPE = shape_of([[0], [1], [0, 0], [0, 1], [0, 1, 0]])
 ROWS = {(): [0.2, 0.5, 0.3], (1,): [0.1, 0.3, 0.6], (1, 1): [1.0, 0.0, 0.0], (2,): [0.9, 0.1, 0.0]}
 
 
@@ -54,7 +55,7 @@ def test_the_main_chain_is_reported_as_it_appears():
 
 
 def test_ranks_may_leave_gaps_where_tokens_are_chosen():
-    found = fill(Shape.from_paths([[2], [2, 1]]), says(Language(4, seed=3)), TopK(), Budget(9))
+    found = fill(shape_of([[2], [2, 1]]), says(Language(4, seed=3)), TopK(), Budget(9))
     expected = Language(4, seed=3)(()).topk(3).indices[2].item()
     assert found.tree.tokens[0] == expected
     assert found.ranks == (2, 1)

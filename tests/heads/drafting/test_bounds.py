@@ -5,17 +5,18 @@ from functools import partial
 import pytest
 import torch
 
-from crossdraft.drafters.trees.static import Shape, fill
+from crossdraft.drafters.trees.static import fill
 from crossdraft.engine.drafter import Budget
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.tree import ROOT
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.drafting.head_drafter import TREES
 from crossdraft.heads.registry import HEADS
+from crossdraft_lab.train.heads.ranks import shape_of
 from tests.heads.consistency import IDS, LONG, START, some_batch, some_head, state_at
 
 BANNED = IDS[::2]
-GROW = {**TREES, "static": partial(fill, Shape.from_paths([[0], [1], [2], [0, 0], [1, 0], [0, 1], [0, 0, 0]]))}
+GROW = {**TREES, "static": partial(fill, shape_of([[0], [1], [2], [0, 0], [1, 0], [0, 1], [0, 0, 0]]))}
 SMALL = {"pool": 2, "prune": 2, "conv": 3, "width": 24, "token_size": 8}
 
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from crossdraft.drafters.trees.static import Shape, fill
+from crossdraft.drafters.trees.static import fill
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.drafter import Budget, VerifyOutput
 from crossdraft.engine.loop import DecodeLoop
@@ -14,11 +14,12 @@ from crossdraft.engine.sampling import Sampling
 from crossdraft.heads.drafting.head_drafter import TREES
 from crossdraft.heads.drafting.recurrent import RecurrentDrafter
 from crossdraft.heads.registry import HEADS
+from crossdraft_lab.train.heads.ranks import shape_of
 from tests.heads.consistency import check_branches, check_consistency, some_batch, some_head, state_at
 from tests.heads.drafting.conftest import REQUESTS
 
 METHODS = tuple({record.network: name for name, record in HEADS.items()}.values())  # one of each network
-STATIC = partial(fill, Shape.from_paths([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 0, 0]]))
+STATIC = partial(fill, shape_of([[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0], [0, 0, 0, 0]]))
 BUILDERS = {**TREES, "static": STATIC}
 SMALL = {"pool": 2, "prune": 2, "conv": 3, "width": 24, "token_size": 6, "layers": 2}
 

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.base import target_to_draft
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
-from crossdraft_lab.objective import Objective, score, teacher
+from crossdraft_lab.objective import Objective, score, target_to_draft, teacher
 from crossdraft_lab.train.core.dist import SINGLE, Distributed, MicroBatch
 from crossdraft_lab.train.core.recipe import Optim
 from crossdraft_lab.train.core.trainer import Stage, Trainer

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from crossdraft.drafters.trees.static import RankCounts
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.load import load_target
@@ -12,6 +11,7 @@ from crossdraft_lab.train.capture.sources import SceneSource
 from crossdraft_lab.train.heads.joint import JointModel, low_rank_of
 from crossdraft_lab.train.heads.measure import DraftFigures
 from crossdraft_lab.train.heads.medusa2 import OnPolicyData, PairFigures, compare_pairs, joint_card
+from crossdraft_lab.train.heads.ranks import MeasuredRanks
 from crossdraft_lab.train.heads.recipe import Measure
 from tests.support import PairPaths
 from tests.train.heads.small import medusa_for
@@ -19,7 +19,7 @@ from tests.train.heads.small import medusa_for
 
 def side(answers, tau):
     return PairFigures(
-        answers, {"chain": DraftFigures(tau, (0.5,)), "medusa, T=0": DraftFigures(tau + 1, ())}, RankCounts()
+        answers, {"chain": DraftFigures(tau, (0.5,)), "medusa, T=0": DraftFigures(tau + 1, ())}, MeasuredRanks()
     )
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import make_folder
 from crossdraft_lab.datasets.recorded import relative
 from crossdraft_lab.datasets.sample import DatasetReader, DatasetSample, fault_of, wording
+from crossdraft_lab.folders import make_folder
 
 FILE = "pairs.sqlite"
 ROWS_AT_ONCE = 5000

@@ -5,7 +5,6 @@ unsure of the first, so its second children look better than they are.
 """
 
 import heapq
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,9 +12,9 @@ from pathlib import Path
 
 from crossdraft.drafters.trees.builder import BuiltTree, ProbsFn, SelectFn, TreeBuilder
 from crossdraft.engine.drafter import Budget
-from crossdraft.engine.tree import ROOT, DraftTree
+from crossdraft.engine.tree import ROOT
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import atomic_path, parse_json
+from crossdraft.files import parse_json
 
 PRIOR = 4  # imagined rejections of each rank: one lucky acceptance must not shape a tree
 
@@ -48,23 +47,6 @@ class Shape:
 
     def __len__(self) -> int:
         return len(self.parents)
-
-    @classmethod
-    def from_paths(cls, paths: Sequence[Sequence[int]]) -> "Shape":
-        """Build it from one path of ranks per node, as Medusa's published trees are written; any order.
-
-        >>> Shape.from_paths([[0], [0, 0], [1], [0, 1]])
-        Shape(parents=(-1, -1, 0, 0), ranks=(0, 1, 0, 1))
-        """
-        nodes: dict[tuple[int, ...], int] = {(): ROOT}
-        parents, ranks = [], []
-        for path in sorted(map(tuple, paths), key=lambda path: (len(path), path)):
-            if not path or path[:-1] not in nodes:
-                raise CrossdraftError(f"A draft tree holds the node {list(path)} without its parent; add it.")
-            nodes[path] = len(parents)
-            parents.append(nodes[path[:-1]])
-            ranks.append(path[-1])
-        return cls(tuple(parents), tuple(ranks))
 
     @cached_property
     def paths(self) -> tuple[tuple[int, ...], ...]:
@@ -100,15 +82,6 @@ class RankCounts:
     offered: list[list[int]] = field(default_factory=list)
     accepted: list[list[int]] = field(default_factory=list)
 
-    def observe(self, tree: DraftTree, path: Sequence[int], ranks: Sequence[int] = ()) -> None:
-        """Count a verified tree whose `path` was accepted; `ranks` [n] if they are not the order of siblings."""
-        for depth, (parent, taken) in enumerate(zip((ROOT, *path), (*path, None), strict=True)):
-            for at, child in enumerate(tree.children(parent)):
-                rank = ranks[child] if ranks else at
-                self._make_room(depth, rank)
-                self.offered[depth][rank] += 1
-                self.accepted[depth][rank] += child == taken
-
     def by_rank(self) -> tuple[float, ...]:
         """[rank] share accepted, over all depths."""
         widest = max(map(len, self.offered), default=0)
@@ -129,15 +102,9 @@ class RankCounts:
             for accepted, offered in zip(self.accepted, self.offered, strict=True)
         ]
 
-    def save(self, path: Path) -> None:
-        """Write the counts as JSON."""
-        with atomic_path(path) as temporary:
-            counts = {"offered": self.offered, "accepted": self.accepted}
-            temporary.write_text(json.dumps(counts) + "\n", encoding="utf-8")
-
     @classmethod
     def load(cls, path: Path) -> "RankCounts":
-        """Read what `save` wrote.
+        """Read measured counts: JSON.
 
         Raises:
             CrossdraftError: the file is missing, or holds something else.
@@ -153,11 +120,6 @@ class RankCounts:
                 "depth and rank, no more accepted than offered; measure it again."
             )
         return cls(offered, accepted)
-
-    def _make_room(self, depth: int, rank: int) -> None:
-        for counts in (self.offered, self.accepted):
-            counts += [[] for _ in range(depth + 1 - len(counts))]
-            counts[depth] += [0] * (rank + 1 - len(counts[depth]))
 
 
 def _table(found: object, name: str) -> list[list[int]] | None:

@@ -1,6 +1,6 @@
 """The interface of all heads, their configuration, and the weights that they share with the target."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, cast, get_type_hints
@@ -176,15 +176,3 @@ def shifted(values: Tensor, count: int) -> Tensor:
     """
     gap = values.new_zeros(values.shape[0], min(count, values.shape[1]), *values.shape[2:])
     return torch.cat((values[:, count:], gap), 1)
-
-
-def target_to_draft(draft_ids: Sequence[int] | Tensor, vocab_size: int) -> Tensor:
-    """Index [V] of each id among the draft ids [D], -1 for other ids.
-
-    >>> target_to_draft((3, 1), 4)
-    tensor([-1,  1, -1,  0])
-    """
-    ids = torch.as_tensor(draft_ids)
-    index = torch.full((vocab_size,), -1, device=ids.device)
-    index[ids] = torch.arange(len(ids), device=ids.device)
-    return index

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.base import SharedWeights, target_to_draft
+from crossdraft.heads.networks.base import SharedWeights
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.specs import Count
 from crossdraft_lab.align.networks.base import Adapter, AdapterConfig
+from crossdraft_lab.objective import target_to_draft
 
 FLOOR = -30.0  # least log-probability that is read
 RESIDUAL = 0.1  # initial weight of the drafter's own logits

@@ -13,7 +13,7 @@ from typing import Any, cast
 from crossdraft.cli.cores import Cores
 from crossdraft.drawing.save import check_picture, save_drawing
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import atomic_path, make_folder, only_process, parse_json
+from crossdraft.files import atomic_path, only_process, parse_json
 from crossdraft_lab.bench.environment import environment
 from crossdraft_lab.bench.experiments.markdown import outcome_page
 from crossdraft_lab.bench.experiments.record import (
@@ -26,6 +26,7 @@ from crossdraft_lab.bench.experiments.record import (
     Tick,
 )
 from crossdraft_lab.bench.experiments.runs import RUNS, RunLine, RunsFile, read_lines, read_whole, typed
+from crossdraft_lab.folders import make_folder
 from crossdraft_lab.outputs import write_json
 
 WORK, TABLE = "work", "table.md"

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from crossdraft.engine.fast.packed_linear import PrepackedLinear
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.base import Head, target_to_draft
+from crossdraft.heads.networks.base import Head
 from crossdraft.heads.networks.train_batch import TrainBatch
-from crossdraft_lab.objective import Objective, acceptance, pad_batch, score, teacher
+from crossdraft_lab.objective import Objective, acceptance, pad_batch, score, target_to_draft, teacher
 
 log = logging.getLogger(__name__)
 

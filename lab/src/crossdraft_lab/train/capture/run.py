@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from crossdraft.files import atomic_path, make_folder
+from crossdraft.files import atomic_path
+from crossdraft_lab.folders import make_folder
 from crossdraft_lab.train.capture.plan import CaptureIndex, CapturePlan, ShardInfo
 from crossdraft_lab.train.capture.recorder import FeatureRecorder
 from crossdraft_lab.train.capture.shard import CapturedAnswer, CaptureSpec, write_shard

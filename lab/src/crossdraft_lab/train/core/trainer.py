@@ -23,7 +23,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from crossdraft.checks import suggestion
 from crossdraft.engine.fast.packed_linear import has_bf16
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import make_folder
+from crossdraft_lab.folders import make_folder
 from crossdraft_lab.outputs import progress_bar
 from crossdraft_lab.train.core.checkpoint import (
     config_fingerprint,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.heads.glance.frame_encoder import frame_features
-from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
+from crossdraft.heads.networks.base import Head, HeadConfig
 from crossdraft.heads.networks.train_batch import DraftLogits, TrainBatch
 from crossdraft.load import event_fingerprint
 from crossdraft_lab.align.drafter import AlignedOptions
@@ -24,7 +24,7 @@ from crossdraft_lab.align.networks.own_answer import OwnAnswerAdapter
 from crossdraft_lab.align.networks.token import TokenConfig
 from crossdraft_lab.align.networks.visual import VisualConfig
 from crossdraft_lab.networks import ALIGNED
-from crossdraft_lab.objective import OUTSIDE, PREFIX, PREFIXES, Objective, score, teacher
+from crossdraft_lab.objective import OUTSIDE, PREFIX, PREFIXES, Objective, score, target_to_draft, teacher
 from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.dist import LossFn, full_batch
 from crossdraft_lab.train.heads.clip_answers import (

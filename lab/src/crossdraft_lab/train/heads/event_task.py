@@ -23,10 +23,10 @@ from crossdraft.heads.event_medusa.drafter import DrafterMedusaDrafter, shared_w
 from crossdraft.heads.event_medusa.network import DrafterMedusa
 from crossdraft.heads.glance.frame_encoder import FrameEncoder
 from crossdraft.heads.glance.network import Glance, GlanceConfig
-from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights, target_to_draft
+from crossdraft.heads.networks.base import Head, HeadConfig, SharedWeights
 from crossdraft.heads.networks.train_batch import TrainBatch
 from crossdraft.load import event_fingerprint
-from crossdraft_lab.objective import Objective, score, teacher
+from crossdraft_lab.objective import Objective, score, target_to_draft, teacher
 from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.dist import LossFn, full_batch
 from crossdraft_lab.train.heads.clip_answers import PairedAnswers, drafter_states, paired_answers, train_batch

@@ -11,8 +11,9 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.heads.convert.convert import READERS, ConversionReport, new_folder, parameters, read_foreign
 from crossdraft.heads.convert.converter import ForeignHead, NativeHead, TargetInfo
 from crossdraft.heads.files import CONFIG, load_head, read_config, revived, stored_weights
-from crossdraft.heads.networks.base import Head, target_to_draft
+from crossdraft.heads.networks.base import Head
 from crossdraft.heads.networks.train_batch import TrainBatch
+from crossdraft_lab.objective import target_to_draft
 from crossdraft_lab.train.heads.foreign import foreign_layout
 
 TOLERANCE = 1e-5  # for float32 logits of this size: a wider output layer sums in another order

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from crossdraft.heads.drafting.head_drafter import ACCEPTANCE
-from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
+from crossdraft.heads.networks.base import Head, HeadConfig
 from crossdraft.heads.networks.train_batch import TrainBatch
-from crossdraft_lab.objective import Objective, acceptance_counts, score, teacher
+from crossdraft_lab.objective import Objective, acceptance_counts, score, target_to_draft, teacher
 from crossdraft_lab.train.capture.sources import SceneSource
 from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.dist import LossFn, MicroBatch

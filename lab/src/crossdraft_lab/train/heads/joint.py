@@ -29,9 +29,9 @@ from crossdraft.engine.prompt import Prompt
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import fingerprint
 from crossdraft.heads.files import save_head
-from crossdraft.heads.networks.base import Head, target_to_draft
+from crossdraft.heads.networks.base import Head
 from crossdraft.heads.networks.train_batch import TrainBatch
-from crossdraft_lab.objective import LOSS_POSITIONS, Objective, score, teacher
+from crossdraft_lab.objective import LOSS_POSITIONS, Objective, score, target_to_draft, teacher
 from crossdraft_lab.train.capture.check import full_pass
 from crossdraft_lab.train.core.dist import LossFn, MicroBatch, MicroLoss, merge_losses
 

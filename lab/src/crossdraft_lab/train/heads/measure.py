@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from crossdraft.drafters.trees.static import RankCounts, Shape, fill, greedy_shape
+from crossdraft.drafters.trees.static import fill, greedy_shape
 from crossdraft.engine.drafter import Budget, Draft, Drafter, VerifyOutput
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
@@ -21,6 +21,7 @@ from crossdraft.methods import METHODS
 from crossdraft_lab.drafters.evaluate import AcceptanceStats, decode_all, total
 from crossdraft_lab.outputs import progress_bar
 from crossdraft_lab.train.core.log import say
+from crossdraft_lab.train.heads.ranks import MeasuredRanks, shape_of
 from crossdraft_lab.train.heads.recipe import Measure
 
 ASKING = "{network}: drafting for questions: {count} (measure.pairs=0 leaves that out)"
@@ -53,7 +54,7 @@ class _RankCounter:
     def __init__(self, drafter: HeadDrafter[Any]) -> None:
         self.drafter = drafter
         self.needs = drafter.needs
-        self.counts = RankCounts()
+        self.counts = MeasuredRanks()
         self._last: dict[int, Draft] = {}
 
     def begin(self, requests: Sequence[Request]) -> list[Any]:
@@ -82,10 +83,10 @@ class _RankCounter:
 
 def count_ranks(
     target: Target, drafter: HeadDrafter[Any], requests: Sequence[Request], settings: Measure
-) -> RankCounts:
+) -> MeasuredRanks:
     """Count how often the token of each rank is accepted at each depth, as a sibling of the head's own best chain."""
     ranks = range(settings.ranks)
-    shape = Shape.from_paths([(*(0,) * level, rank) for level in range(settings.depth) for rank in ranks])
+    shape = shape_of([(*(0,) * level, rank) for level in range(settings.depth) for rank in ranks])
     counted = _RankCounter(with_tree(drafter, partial(fill, shape)))
     decode_all(target, counted, requests, len(shape))
     return counted.counts
@@ -129,7 +130,7 @@ def methods_of(network: str) -> dict[str, HeadRecord]:
 
 def measure_methods(
     target: Target, head: Head, network: str, requests: Sequence[Request], settings: Measure
-) -> tuple[dict[str, DraftFigures], RankCounts]:
+) -> tuple[dict[str, DraftFigures], MeasuredRanks]:
     """Measure τ of each way of drafting, and acceptance by rank, from which static trees are made.
 
     Raises:

@@ -15,7 +15,6 @@ import torch
 from pydantic import Field
 
 from crossdraft.checkpoints.locate import REFERENCE, shipped_at
-from crossdraft.drafters.trees.static import RankCounts
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
@@ -37,6 +36,7 @@ from crossdraft_lab.train.core.trainer import Stage, Trainer
 from crossdraft_lab.train.heads.batches import CLIPS, cycled, describe_cycled
 from crossdraft_lab.train.heads.joint import HEADS_WEIGHT, RANK, JointModel, PromptAnswer, save_joint
 from crossdraft_lab.train.heads.measure import DraftFigures, figures_json, measure_methods, methods_of
+from crossdraft_lab.train.heads.ranks import MeasuredRanks
 from crossdraft_lab.train.heads.recipe import MAY_CHANGE, Measure, TrainingRecipe
 from crossdraft_lab.train.heads.task import CHECKED, LONGEST, Check, check_of
 
@@ -125,7 +125,7 @@ class PairFigures:
 
     answers: list[tuple[int, ...]]
     found: dict[str, DraftFigures]
-    counts: RankCounts
+    counts: MeasuredRanks
 
 
 def evaluate_pair(

@@ -27,9 +27,10 @@ from crossdraft.checks import whole
 from crossdraft.drafters.event.load import load_drafter
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import eventgpt_frames
-from crossdraft.files import atomic_path, make_folder
+from crossdraft.files import atomic_path
 from crossdraft.load import event_fingerprint, load_target, target_fingerprint, tokenizer_of
 from crossdraft_lab import scenes
+from crossdraft_lab.folders import make_folder
 from crossdraft_lab.outputs import progress_bar
 from crossdraft_lab.rules.classifier import BIAS, FILE, ROW, TARGET
 from crossdraft_lab.scenes import QA

@@ -22,7 +22,7 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.arrivals import evenly
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
-from crossdraft.heads.networks.base import Head, HeadConfig, target_to_draft
+from crossdraft.heads.networks.base import Head, HeadConfig
 from crossdraft.heads.networks.train_batch import DraftLogits
 from crossdraft.load import event_fingerprint, tokenizer_of
 from crossdraft_lab.align.gate import PrefillGate
@@ -31,7 +31,7 @@ from crossdraft_lab.align.predicted import check_readable, encoder_features, pre
 from crossdraft_lab.compression.packer import default_heads, default_levels, encoder_levels
 from crossdraft_lab.compression.packer_network import TokenPacker
 from crossdraft_lab.compression.visionzip import check_tower
-from crossdraft_lab.objective import LOSS_POSITIONS, LOSSES, OUTSIDE, Objective, score, teacher
+from crossdraft_lab.objective import LOSS_POSITIONS, LOSSES, OUTSIDE, Objective, score, target_to_draft, teacher
 from crossdraft_lab.train.capture.sources import ClipSource
 from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.dist import LossFn, full_batch

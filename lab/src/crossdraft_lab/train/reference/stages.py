@@ -6,7 +6,8 @@ import numpy as np
 from transformers.utils import logging as hf_logging
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.files import atomic_folder, make_folder
+from crossdraft.files import atomic_folder
+from crossdraft_lab.folders import make_folder
 from crossdraft_lab.train.core.dist import use_threads
 from crossdraft_lab.train.core.log import say
 from crossdraft_lab.train.core.provenance import sha256, write_provenance
