@@ -254,7 +254,7 @@ def test_a_memory_works_in_a_process_of_its_own(pair, requests, alone, tmp_path)
         ("union:event=3,memory,ngram", "'union' has no settings"),
         ("griffin:tree=chain", "'griffin' was taken out in 0.2.*; write eagle2"),
         ("specvlm", "'specvlm' was taken out in 0.2.*; write eagle2"),
-        ("specllava", "'specllava' was taken out in 0.2.*; write massv:tree=dynamic"),
+        ("massv:tree=dynamic", "'massv' was taken out in 0.2.*; write eagle2"),
         ("event:words=9", "'event' got words=9; words must be a whole number from 1 to 3"),
         ("event_medusa:words=4", "words must be a whole number from 1 to 3"),
         ("glance:words=0", "words must be a whole number from 1 to 3"),

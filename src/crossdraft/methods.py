@@ -47,8 +47,7 @@ TAKEN_OUT = {
     "lookahead": "write ngram",
     "choose": "write union:A,B",
     "chimera": "write eagle1",
-    **dict.fromkeys(("pass", "partial", "griffin", "dream", "glide", "specvlm"), "write eagle2"),
-    "specllava": "write massv:tree=dynamic",
+    **dict.fromkeys(("pass", "partial", "griffin", "dream", "glide", "specvlm", "specllava", "massv"), "write eagle2"),
     **dict.fromkeys(("cascade", "pyramid", "adaedl"), "name its part"),
 }
 """Drafters of version 0.1 that were no faster than simpler ones, and what to write in their place."""

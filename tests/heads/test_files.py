@@ -130,7 +130,7 @@ def test_an_unknown_network_is_named_with_the_nearest():
         ("eagle", {"heads": 2.0}, "'heads' of the network 'eagle' must be a whole number, not 2.0"),
         ("eagle", {"draft_ids": 3}, "'draft_ids' of the network 'eagle' must be a list, each a whole number, not 3"),
         ("eagle3", {"levels": [1, "x", 3]}, "must be a list, each a whole number, or null"),
-        ("massv", {"sees": "no"}, "must be true or false, not 'no'"),
+        ("hivis", {"first_norm": "no"}, "must be true or false, not 'no'"),
         ("eagle", {"heads": 3}, "heads=3 must be a multiple of its kv_heads=2"),
         ("eagle", {"head_dim": 7}, "head_dim must be even"),
         ("eagle", {"kv_heads": 0}, "kv_heads is 0; it must be at least 1"),

@@ -126,8 +126,5 @@ def report_conversion(done: "ConversionReport", out: Path, what: str, *more: str
     """Report a conversion; `facts` stand in the JSON alone."""
     from crossdraft.cli.reporting import report
 
-    lines = [f"{out}: {what}, {done.tensors} tensors, {done.parameters:,} parameters"]
-    if done.difference is not None:
-        lines.append(f"- Read back: the maximum absolute difference of the logits is {done.difference:.1e}.")
-    lines += [*(f"- {note}" for note in done.notes), *more]
-    report(asdict(done) | {"out": str(out), **facts}, *lines, as_json=as_json)
+    first = f"{out}: {what}, {done.tensors} tensors, {done.parameters:,} parameters"
+    report(asdict(done) | {"out": str(out), **facts}, first, *more, as_json=as_json)

@@ -100,11 +100,6 @@ HEADS: Mapping[str, HeadRecord] = {
         "eaglevlm", "networks.eaglevlm.EagleVLM", AUTOREGRESSIVE,
         "EAGLE-2 that reads every visual token", "SpecVLM: Huang 2025", "dynamic", sees=True,
     ),
-    "massv": HeadRecord(
-        "massv", "networks.massv.MASSV", AUTOREGRESSIVE,
-        "a small language model that sees through the target's vision encoder", "MASSV: Ganesan 2025", "chain",
-        sees=True,
-    ),
     "medusa": HeadRecord(
         "medusa", "networks.medusa.Medusa", RECURRENT,
         "one small head per future token, independent of the others", "Medusa-1: Cai 2024", STATIC,

@@ -160,7 +160,7 @@ def test_a_quantised_pair_answers_as_its_quantised_target_alone(name: str, clip:
 def test_heads_draft_for_a_quantised_target(name: str, clip: ClipPaths) -> None:
     request = cd.Request(video=clip.video, prompt="What is ahead?", max_new_tokens=24)
     options = cd.Options(device="cpu", quantize=name, placement="inline")
-    with cd.Engine.load("reference", "union:eagle2,massv", options) as engine:
+    with cd.Engine.load("reference", "union:eagle2,vispec", options) as engine:
         answer = engine.generate(request)
         assert answer.drafter_error is None
         assert answer.tokens == engine.alone(request).tokens

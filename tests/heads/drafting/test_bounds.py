@@ -66,7 +66,7 @@ def test_a_head_whose_ids_are_all_banned_is_refused():
         some("eagle3", banned=IDS)
 
 
-READING = ("eagle1", "eagle3", "hydra++", "dflash", "hivis", "vispec", "eaglevlm", "massv")
+READING = ("eagle1", "eagle3", "hydra++", "dflash", "hivis", "vispec", "eaglevlm")
 
 
 @pytest.mark.parametrize("method", READING)

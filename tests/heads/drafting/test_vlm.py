@@ -1,4 +1,4 @@
-"""Drafting with heads for VLMs: HiViS, ViSpec, EagleVLM, MASSV."""
+"""Drafting with heads for VLMs: HiViS, ViSpec, EagleVLM."""
 
 from dataclasses import replace
 from functools import partial
@@ -8,10 +8,9 @@ import torch
 
 from crossdraft.heads.drafting.autoregressive import AutoregressiveDrafter
 from crossdraft.heads.drafting.head_drafter import TREES
-from tests.engine.zoo import EOS
 from tests.heads.consistency import check_consistency, some_batch, some_head
 
-SEEING = ("vispec", "eaglevlm", "massv")
+SEEING = ("vispec", "eaglevlm")
 ALL = ("hivis", *SEEING)
 SMALL = {"pool": 2, "width": 24}  # of five visual positions
 drafter_of = partial(AutoregressiveDrafter, grow=TREES["dynamic"])
@@ -35,8 +34,6 @@ def test_a_prefix_missing_in_drafting_would_be_noticed(network):
         ("eaglevlm", {"key": lambda key: key.roll(1, 2)}),
         ("vispec", {"global_feature": torch.zeros_like}),
         ("vispec", {"value": torch.zeros_like}),
-        ("massv", {"start": lambda start: start + 1}),
-        ("massv", {"deeper": lambda deeper: tuple((key.roll(1, 2), value) for key, value in deeper)}),
     ],
 )
 def test_a_prefix_that_differs_in_drafting_would_be_noticed(network, bug):
@@ -73,20 +70,3 @@ def test_without_a_clip_there_is_only_text(network):
     head = head_of(network)
     batch = replace(some_batch(head), visual={}, visual_ids=None)
     assert check_consistency(drafter_of(head), batch) > 20
-
-
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("sees", [True, False])
-def test_massv_drafts_without_features(target, expected, small_head, answers_with, sees, batch):
-    """Its text-only control gets the prompt too, and the drafts of either are verified in full."""
-    head = small_head("massv", steps=2, sees=sees)
-    drafter = AutoregressiveDrafter(head, TREES["chain"], ends=[EOS], banned=sorted(target.reserved))
-    answers = answers_with(drafter, batch)
-    assert [answer.tokens for answer in answers] == expected
-    assert all(answer.stats.drafted for answer in answers)
-
-
-@pytest.mark.parametrize("pieces", [1, 3])
-def test_text_only_massv_drafts_as_it_is_trained(pieces):
-    head = some_head("massv", SMALL, sees=False)
-    assert check_consistency(drafter_of(head), some_batch(head), pieces) > 20

@@ -54,7 +54,9 @@ def export(
     from crossdraft_lab.train.heads.export import export_head
 
     done = export_head(folder_of(head), out, layout, target_and_host(target, name)[1])
-    report_conversion(done, out, f"{done.network} in the layout of {done.layout}", as_json=as_json)
+    read_back = f"- Read back: the maximum absolute difference of the logits is {done.difference:.1e}."
+    notes = (f"- {note}" for note in done.notes)
+    report_conversion(done, out, f"{done.network} in the layout of {done.layout}", read_back, *notes, as_json=as_json)
 
 
 @app.command(cls=recipe_command("heads.medusa2", "JointRecipe"))

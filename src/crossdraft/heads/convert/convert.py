@@ -26,22 +26,18 @@ READERS: Mapping[str, Callable[[ForeignHead, TargetInfo], NativeHead]] = {
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """The result of an export or import.
+    """The result of a conversion.
 
     Args:
         network: network of the head.
         layout: layout of the foreign folder.
         tensors, parameters: numbers of tensors and of parameters that were written.
-        difference: largest difference between the logits before and after; `None` = no comparison was possible.
-        notes: settings that other programs do not take from the files.
     """
 
     network: str
     layout: str
     tensors: int
     parameters: int
-    difference: float | None = None
-    notes: tuple[str, ...] = ()
 
 
 def import_head(

@@ -77,8 +77,8 @@ class AutoregressiveDrafter(HeadDrafter[AutoregressiveState]):
             return AutoregressiveState(cache)
         if length:
             cache.open_window(SLOT, length)
-            for layer, (key, value) in enumerate(prefix.layers):
-                cache.update(self.head.rotary(upcast_on_cpu(key), prefix.positions), upcast_on_cpu(value), layer)
+            key = self.head.rotary(upcast_on_cpu(prefix.key), prefix.positions)
+            cache.update(key, upcast_on_cpu(prefix.value), 0)
             cache.advance(0, length)
         shift = prefix.start - length
         return AutoregressiveState(cache, length=length, shift=shift, global_feature=prefix.global_feature)

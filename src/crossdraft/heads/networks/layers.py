@@ -70,14 +70,13 @@ class Attend(Protocol):
 class PrefixKV:
     """Visual prefix: keys and values before the text, which all of the text attends to.
 
-    They do not depend on the text, so they are computed once, layer by layer.
+    They do not depend on the text, so they are computed once. Heads that have one have one layer.
 
     Args:
-        key, value: [B, kv_heads, P, d], not rotated, of the first layer; P may be 0.
+        key, value: [B, kv_heads, P, d], not rotated; P may be 0.
         positions: [P] positions of its rows.
         start: position of the text's first row, which is its position after the uncompressed prefix.
         global_feature: [B, 1, H] global visual vector, added to every row of the text (`Autoregressive.add_global`).
-        deeper: keys and values of each further layer.
     """
 
     key: Tensor
@@ -85,15 +84,9 @@ class PrefixKV:
     positions: Tensor
     start: int
     global_feature: Tensor | None = None
-    deeper: tuple[KeyValue, ...] = ()
 
     def __len__(self) -> int:
         return len(self.positions)
-
-    @property
-    def layers(self) -> tuple[KeyValue, ...]:
-        """Keys and values of each layer."""
-        return ((self.key, self.value), *self.deeper)
 
 
 class RMSNorm(nn.RMSNorm):
@@ -247,9 +240,8 @@ class TTTAttention:
         groups = query.shape[1] // key.shape[1]
         query, key = self.rotary(query, positions), self.rotary(key, positions)
         if self.step == 0 and prefix is not None:
-            before = prefix.layers[layer]
-            key = torch.cat((self.rotary(before[0], prefix.positions), key), 2)
-            value = torch.cat((before[1], value), 2)
+            key = torch.cat((self.rotary(prefix.key, prefix.positions), key), 2)
+            value = torch.cat((prefix.value, value), 2)
         steps.append((key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)))
         if len(steps) == 1 and prefix is None:
             return F.scaled_dot_product_attention(query, steps[0][0], steps[0][1], is_causal=True)

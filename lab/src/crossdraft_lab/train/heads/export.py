@@ -1,7 +1,7 @@
 """Export of heads: a head is read, converted, written, and read again before it is there."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -21,7 +21,20 @@ TRAINING_SETTINGS = ("steps", "anchors")  # settings that foreign files leave ou
 ROWS, LONG, START, VISUAL = 2, 24, 8, 6
 
 
-def export_head(source: Path, out: Path, layout: str, host: TargetInfo) -> ConversionReport:
+@dataclass(frozen=True)
+class ExportReport(ConversionReport):
+    """The result of an export.
+
+    Args:
+        difference: largest difference between the logits before and after.
+        notes: settings that other programs do not take from the files.
+    """
+
+    difference: float
+    notes: tuple[str, ...]
+
+
+def export_head(source: Path, out: Path, layout: str, host: TargetInfo) -> ExportReport:
     """Write one of our heads to `out` in another project's layout, in the head's dtype. `out` is whole or absent.
 
     Raises:
@@ -41,9 +54,7 @@ def export_head(source: Path, out: Path, layout: str, host: TargetInfo) -> Conve
                 f"The head that was written to {out} has other logits when it is read again (they differ by "
                 f"{error:.1e}, {TOLERANCE:.0e} are allowed), so it was removed; this is a fault of ours, report it."
             )
-    return ConversionReport(
-        ours.network, layout, len(foreign.tensors), parameters(foreign.tensors), error, foreign.notes
-    )
+    return ExportReport(ours.network, layout, len(foreign.tensors), parameters(foreign.tensors), error, foreign.notes)
 
 
 def reloaded(folder: Path, layout: str, ours: NativeHead, host: TargetInfo) -> Head:

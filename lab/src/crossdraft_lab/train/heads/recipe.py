@@ -20,7 +20,6 @@ from crossdraft.heads.networks.base import HeadConfig
 from crossdraft.heads.networks.dflash import DFlashConfig
 from crossdraft.heads.networks.eagle3 import Eagle3Config, levels_of
 from crossdraft.heads.networks.layers import DecoderConfig
-from crossdraft.heads.networks.massv import MASSVConfig
 from crossdraft.heads.networks.medusa import HydraConfig
 from crossdraft_lab.train.capture.plan import default_layers
 from crossdraft_lab.train.core.recipe import Optim, Section, read_section
@@ -94,7 +93,6 @@ def load_head_recipe(source: str | Path, overrides: Sequence[str] = (), *, refer
 
 
 SHALLOW = 8  # with fewer layers, L - 3 is no high level
-MASSV_SHARE = 2  # MASSV's own language model is this many times narrower than its target
 
 
 def sizes_of(kind: type[HeadConfig], host: Target) -> dict[str, Any]:
@@ -110,8 +108,6 @@ def sizes_of(kind: type[HeadConfig], host: Target) -> dict[str, Any]:
         sizes |= _decoder_sizes(text)
         # A draft may reach beyond the end of a short context; too many positions only add rows to a table.
         sizes["max_positions"] = max(host.context, kind.max_positions)
-    if issubclass(kind, MASSVConfig):
-        sizes |= _own_model_sizes(text, sizes["head_dim"])
     if issubclass(kind, HydraConfig):  # both H in the paper
         sizes |= {"token_size": text.hidden_size, "width": text.hidden_size}
     if issubclass(kind, DrafterMedusaConfig):
@@ -183,15 +179,4 @@ def _decoder_sizes(text: Any) -> dict[str, Any]:
         "intermediate_size": text.intermediate_size,
         "rope_theta": float(rope.get("rope_theta", DecoderConfig.rope_theta)),
         "eps": float(getattr(text, "rms_norm_eps", DecoderConfig.eps)),
-    }
-
-
-def _own_model_sizes(text: Any, head_dim: int) -> dict[str, Any]:
-    """Sizes of a language model of half the target's width, with heads as wide as the target's."""
-    heads = max(1, text.hidden_size // MASSV_SHARE // head_dim)
-    return {
-        "width": heads * head_dim,
-        "heads": heads,
-        "kv_heads": heads,
-        "intermediate_size": max(1, text.intermediate_size // MASSV_SHARE),
     }
