@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import EventLimits, Events, Newest, concatenate, iter_events, read_events, rosbag
 from crossdraft.events.read import detect_format
+from crossdraft.video.image import read_pixels
 from tests.events.helpers import made_up, same
 
 rosbags = pytest.importorskip("rosbags")
@@ -377,6 +378,18 @@ def test_images_become_rgb(ros1, tmp_path):
     assert [time_us for time_us, _ in found] == list(range(0, 10_000, 1000))
     for (_, pixels), wanted in zip(found, [*(one for _, _, one in given), grey.repeat(3, 2), rgb], strict=True):
         assert np.array_equal(pixels, wanted)
+
+
+@pytest.mark.parametrize("ros1", [True, False])
+def test_compressed_images_are_read_from_their_bytes(ros1, tmp_path):
+    cv2, bag = pytest.importorskip("cv2"), Bag(ros1)
+    rgb = np.random.default_rng(0).integers(0, 256, (6, 8, 3), np.uint8)
+    png = cv2.imencode(".png", rgb[..., ::-1])[1]
+    bag.add("/image/compressed", IMAGES[1], 5_000_000, format="rgb8; png compressed bgr8", data=png.ravel())
+    path = bag.write(tmp_path / "a.bag", "bag" if ros1 else "mcap")
+    ((time_us, pixels),) = rosbag.read_images(path, lambda data: read_pixels(data)[0][0])
+    assert time_us == 5000
+    assert np.array_equal(pixels, rgb)
 
 
 @pytest.mark.parametrize("order", ["rggb", "bggr", "gbrg", "grbg"])
