@@ -35,6 +35,38 @@ def test_a_fall_or_a_leap_begins_a_new_segment(first_s, at, jumps):
         assert clock.source_s(at) == pytest.approx(first_s + 0.01)
 
 
+@pytest.mark.parametrize(("behind_s", "segments"), [(1.9, 1), (16.8, 2)])
+def test_a_clock_that_stays_behind_is_measured_anew(behind_s, segments):
+    """A camera that was away, whose decoder counts wraps of its clock anew; a backlog is gone within `LATE_S`."""
+    clock = ArrivalClock()
+    clock.saw(10.0, 10.0, at=0.0)
+    for step in range(60):
+        clock.saw(40.0 + step / 10, 40.0 + step / 10, at=30.0 + behind_s + step / 10)
+        assert step > 50 or clock.segments == 1
+    assert clock.segments == segments
+    assert clock.source_s(36.0) == pytest.approx(46.0 - (behind_s if segments > 1 else 0.0))
+
+
+def test_catching_up_is_no_jump():
+    clock = ArrivalClock()
+    for second in range(10):
+        clock.saw(second, second, at=float(second))
+    clock.saw(10.0, 10.0, at=14.0)  # stood somewhere, and the rest was lost
+    assert not clock.saw(14.1, 14.1, at=14.1)
+    clock.saw(15.0, 15.0, at=19.0)
+    assert not clock.saw(20.0, 20.0, at=20.0)
+    assert not clock.saw(21.0, 21.0, at=25.0)  # late again, but not since 14 s
+
+
+@pytest.mark.parametrize("rate", [0.999, 1.001])
+def test_drift_is_never_beyond_the_jump(rate):
+    clock = ArrivalClock()
+    for second in range(6000):
+        clock.saw(second * rate, second * rate, at=float(second))
+        assert abs(clock.source_s(second) - second * rate) <= 2.01
+    assert clock.segments in (3, 4)
+
+
 def test_of_what_waited_somewhere_the_newest_counts():
     """Five seconds that a socket held arrive at once, then the rest in time."""
     clock = ArrivalClock()

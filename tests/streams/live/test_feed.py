@@ -85,6 +85,13 @@ def test_it_ends_after_so_many_windows_or_seconds(options, ends):
     assert said == ends
 
 
+@pytest.mark.parametrize(("until_s", "options"), [(2.1, {"most": 2}), (0.1, {"seconds": 0.02})])
+def test_it_ends_also_if_the_signal_is_lost_for_good(until_s, options):
+    camera = Camera(*steps(0, until_s), *["no signal"] * 1_000_000)
+    fed(camera, **options)
+    assert camera.state != "ended"
+
+
 def test_an_error_of_the_source_is_raised_where_answers_are_waited_for():
     camera = Camera(0.0)
     camera.status = lambda: (_ for _ in ()).throw(CrossdraftError("The camera burns."))

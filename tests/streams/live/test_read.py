@@ -77,12 +77,12 @@ def times(events) -> list[int]:
 
 
 @pytest.mark.parametrize("unix", [False, True])
-def test_words_come_over_a_socket_in_pieces_of_any_size(tmp_path, unix):
+def test_words_come_over_a_socket_in_pieces_of_any_size(tmp_path, monkeypatch, unix):
     data = HEADER + words(5000, 300)
-    pieces = [data[:7], data[7:60], data[60:61], data[61:1001], data[1001:]]
-    with sender(pieces, path=tmp_path / "s" if unix else None) as (place, go):
+    monkeypatch.setattr("crossdraft.streams.live.read.PIECE", 1)  # byte by byte
+    with sender([data], path=tmp_path / "s" if unix else None) as (place, go):
         events = open_events(f"live:evt:{place}", 1.0)
-        go(len(pieces))
+        go()
         events.reader.start()
         until(lambda: len(times(events)) == 199)  # the newest 10 ms are held back: others may come in front of them
         assert times(events) == list(range(5000, 24_900, 100))
@@ -118,6 +118,14 @@ def test_garbage_ends_the_connection_with_a_sentence_and_it_is_connected_to_agai
     assert found["segments"] == 1  # its clock went on
     assert any("EVT9, which is not read" in note for note in found["notes"])
     assert any("outside the 8x8 sensor" in note for note in found["notes"])
+
+
+def test_a_sensor_too_large_to_be_drawn_is_refused():
+    with sender([HEADER.replace(b"8;width=8", b"65535;width=65535") + words(5000, 300)]) as (place, go):
+        events = open_events(f"live:evt:{place}", 1.0)
+        go()
+        with pytest.raises(CrossdraftError, match="a sensor of 65535x65535 has more than"):
+            events.reader.start()
 
 
 @pytest.mark.parametrize("kind", ["evt:tcp", "evt:unix", "tcp"])

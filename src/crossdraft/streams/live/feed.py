@@ -1,8 +1,10 @@
 """A live source of frames as the feed of a watch."""
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from time import perf_counter
 
 from crossdraft.streams.live.frames import LiveFrame, LiveFrames
 from crossdraft.streams.live.source import POLL_S
@@ -17,15 +19,15 @@ def watching(
     """Feed a watch from a live source, in a thread that ends with the context; its errors the watch raises.
 
     Windows begin anew with each segment, so that none shows frames of two. The watch ends after `seconds` from its
-    first frame on, after `most` windows, dropped ones included, or once the source has ended for good.
+    first frame on, also without a signal, after `most` windows, dropped ones included, or once the source has ended.
     """
-    stopped = threading.Event()
+    stopped, length_s = threading.Event(), math.inf if seconds is None else seconds
 
     def feed() -> None:
         passed, segment, until_s = 0, None, None
-        for frame in _frames(source, watch, stopped):
-            until_s = frame.time_s + (seconds or 0.0) if until_s is None else until_s
-            if (seconds is not None and frame.time_s > until_s) or (most is not None and watch.summary.due >= most):
+        for frame in _frames(source, watch, stopped, length_s):
+            until_s = frame.time_s + length_s if until_s is None else until_s
+            if frame.time_s > until_s:
                 return
             if segment != (segment := frame.segment):
                 windows.restart(frame.time_s)
@@ -34,13 +36,15 @@ def watching(
             passed = windows.passed
             for window in found:
                 watch.offer(window)
+            if most is not None and watch.summary.due >= most:
+                return
 
     return feeding(feed, watch.close, stopped.set)
 
 
-def _frames(source: LiveFrames, watch: Watch, stopped: threading.Event) -> Iterator[LiveFrame]:
+def _frames(source: LiveFrames, watch: Watch, stopped: threading.Event, length_s: float) -> Iterator[LiveFrame]:
     """Yield frames until the source has ended; say to the watch when the signal is lost, and when it is back."""
-    signal = True
+    signal, ends_at = True, math.inf
     while not stopped.is_set():
         frame, state = source.take(POLL_S), source.status().state
         if frame is None and state in ("live", "waiting"):
@@ -48,6 +52,7 @@ def _frames(source: LiveFrames, watch: Watch, stopped: threading.Event) -> Itera
         if signal != (signal := frame is not None):
             watch.signal(there=signal)
         if frame is not None:
+            ends_at = min(ends_at, perf_counter() + length_s)
             yield frame
-        elif state == "ended":
+        elif state == "ended" or perf_counter() > ends_at:
             return

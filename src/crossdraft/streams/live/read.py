@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import select
 import socket
 import struct
@@ -27,6 +28,7 @@ from crossdraft.streams.live.source import POLL_S, SIGNAL_TIMEOUT_S, Items
 CONNECT_S = 2.0
 PIECE = 1 << 20  # bytes that are read at once
 ROW = np.dtype({"names": ["t", "x", "y", "p"], "formats": ["<i8", "<i2", "<i2", "i1"], "itemsize": 16})
+_END = re.compile(rb"^% *end *\r?\n", re.MULTILINE)
 _WORKER = Path(__file__).with_name("dv_worker.py")
 
 
@@ -79,10 +81,8 @@ def _read_camera(address: LiveAddress) -> Items[Events]:
             if worker.wait() != 0:
                 complaints.seek(0)
                 lines = complaints.read(1 << 16).decode(errors="replace").strip().splitlines()
-                reason = (
-                    lines[-1] if lines and worker.returncode == 1 else f"dv-processing crashed ({worker.returncode})"
-                )
-                raise _lost(address, reason)
+                crashed = f"dv-processing crashed ({worker.returncode})"
+                raise _lost(address, lines[-1] if lines and worker.returncode == 1 else crashed)
         finally:
             worker.kill()
 
@@ -97,10 +97,11 @@ def _read_words(address: LiveAddress, sensor: Sensor | None) -> Items[Events]:
                 continue
             held += piece
             if decoder is None:
-                if held.startswith(b"%") and b"% end" not in held and len(held) < HEADER_BYTES:
+                if held[:2] == b"% "[: len(held)] and not _END.search(held) and len(held) < HEADER_BYTES:
                     continue
-                header = evt_header(held, address) if held.startswith(b"%") else EvtHeader("3")
+                header = evt_header(held, address) if held.startswith(b"% ") else EvtHeader("3")
                 decoder, held = EvtDecoder(header, sensor, address), held[header.size :]
+                DEFAULT_LIMITS.check_sensor(address, decoder.width, decoder.height)
             yield decoder.decode(held).noting(decoder.notes)
             held = b""
         if decoder is not None:
