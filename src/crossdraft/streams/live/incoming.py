@@ -27,7 +27,7 @@ class IncomingBytes:
     def __init__(self, address: LiveAddress, silent_s: float, stopped: threading.Event) -> None:
         where, family = (address.host, address.port), socket.AF_INET6 if ":" in address.host else socket.AF_INET
         self._silent_s, self._stopped = silent_s, stopped
-        self._held, self._origin = b"", None
+        self._held, self._origin, self._lost = b"", None, False
         self._sender: socket.socket | None = None  # of TCP
         if address.kind == "tcp":
             self._socket = socket.create_server(where, family=family, backlog=1)
@@ -61,24 +61,25 @@ class IncomingBytes:
         """Return what is there, at most `size` bytes; none once the sender has hung up, or this is stopped.
 
         Raises:
-            OSError: the sender is lost, or silent for too long.
+            TimeoutError: the sender is lost, or silent for too long.
         """
         until = time.monotonic() + self._silent_s
-        while not (self._held or self._stopped.is_set()):
+        while not (self._held or self._lost or self._stopped.is_set()):
             try:
                 if self._sender is not None:
                     return self._sender.recv(size)
                 data, origin = self._socket.recvfrom(DATAGRAM)
                 self._held = data if origin == self._origin else b""
-            except TimeoutError:
-                pass
-            if not self._held and time.monotonic() > until:
-                raise TimeoutError
+            except OSError as error:
+                self._lost = not isinstance(error, TimeoutError)
+            if self._lost or (not self._held and time.monotonic() > until):
+                self._lost = True
+                raise TimeoutError  # once: FFmpeg may read on, and finds the end
         data, self._held = self._held[:size], self._held[size:]
         return data
 
     def _hang_up(self) -> None:
-        self._held = b""
+        self._held, self._lost = b"", False
         if self._sender is not None:
             self._sender.close()
             self._sender = None
