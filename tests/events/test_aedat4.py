@@ -132,7 +132,7 @@ def test_packets_and_events_out_of_order_are_refused(tmp_path, order):
     backward = Events(events.x, events.y, events.t[::-1].copy(), events.p, 64, 48)
     written(tmp_path / "b.aedat4", [(2, event_packet(backward))])
     for name in ("a.aedat4", "b.aedat4"):
-        with pytest.raises(CrossdraftError, match="out of order"):
+        with pytest.raises(CrossdraftError, match=f"{name}: events out of order"):
             read_events(tmp_path / name)
 
 

@@ -11,7 +11,7 @@ import pytest
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Newest, evt, evt_words, iter_events, read_events
 from crossdraft.events.evt import EvtDecoder, EvtHeader, evt_header, read_evt
-from crossdraft.events.limits import DEFAULT_LIMITS
+from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.read import gathered
 from crossdraft.events.stream import Events, Window
 from tests.events.evt_reference import Reference, in_order, random_words, swapped
@@ -317,6 +317,28 @@ def test_a_whole_file_is_gone_through_once(tmp_path, monkeypatch):
     assert len(read_events(path)) == 60
     with pytest.raises(TypeError):
         read_events(path, newest=Newest(most=1))
+
+
+def test_a_span_of_a_recording_that_does_not_begin_at_0(tmp_path, monkeypatch):
+    monkeypatch.setattr(evt, "BLOCK_BYTES", 64)
+    words = [word for i in range(200) for word in (high3(i), i, event3(i))]
+    (tmp_path / "a.raw").write_bytes(b"% T0 500000\n" + LINES["3"] + data_of("3", words))
+    whole = read_events(tmp_path / "a.raw")
+    assert whole.t0 == 500_000
+    span = 500_000 + 100 * 4096, 500_000 + 150 * 4096
+    assert same(read_events(tmp_path / "a.raw", start_us=span[0], end_us=span[1]), whole.slice(*span))
+
+
+def test_a_clock_that_steps_back_is_seen_though_it_is_passed_over_and_so_is_the_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(evt, "BLOCK_BYTES", 64)
+    words = [word for i in range(200) for word in (high3(i), i, event3(i))]
+    path = raw(tmp_path / "a.raw", "3", words)
+    assert len(read_events(path, newest=Newest(most=3))) == 3
+    with pytest.raises(CrossdraftError, match="more than 150 events to read through"):
+        read_events(path, newest=Newest(most=3), limits=EventLimits(scanned=150))
+    raw(path, "3", [*words[:60], high3(3), event3(1), *words[60:]])
+    with pytest.raises(CrossdraftError, match="out of order"):
+        read_events(path, newest=Newest(most=3))
 
 
 def test_a_file_comes_in_pieces_and_a_flushed_stream_goes_on(tmp_path, monkeypatch):

@@ -50,7 +50,7 @@ def read_aedat4(
                 if window.ends_before(rows["t"]):
                     return
 
-        yield from map(window.clip, batches(parts(), FIRST_EVENTS))
+        yield from map(window.clip, batches(parts(), FIRST_EVENTS, path))
 
 
 class EventPackets:

@@ -131,7 +131,7 @@ def read_rosbag(
         rest = packets.rest()
         yield (part.take(slice(0, 0)) if rest is None else rest).noting(packets.notes)
 
-    yield from map(window.clip, batches(parts(), FIRST_EVENTS))
+    yield from map(window.clip, batches(parts(), FIRST_EVENTS, path))
 
 
 class _Packets:

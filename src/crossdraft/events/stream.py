@@ -195,7 +195,7 @@ class Window:
         return self.end_us is not None and len(t) > 0 and bool(t[-1] >= self.end_us)
 
 
-def concatenate(chunks: Sequence[Events]) -> Events:
+def concatenate(chunks: Sequence[Events], source: object = "the joined chunks") -> Events:
     """Join consecutive chunks of one recording.
 
     Raises:
@@ -209,7 +209,7 @@ def concatenate(chunks: Sequence[Events]) -> Events:
     if any((c.width, c.height) != (first.width, first.height) for c in chunks):
         raise CrossdraftError("Event chunks of different sensor sizes cannot be joined; bring them to one size first.")
     t = np.concatenate([c.t for c in chunks])
-    check_sorted(t, "the joined chunks")
+    check_sorted(t, source)
     return Events(
         np.concatenate([c.x for c in chunks]),
         np.concatenate([c.y for c in chunks]),
@@ -220,7 +220,7 @@ def concatenate(chunks: Sequence[Events]) -> Events:
     ).noting(note for chunk in chunks for note in chunk.notes)
 
 
-def batches(chunks: Iterable[Events], size: int) -> Iterator[Events]:
+def batches(chunks: Iterable[Events], size: int, source: object = "the joined chunks") -> Iterator[Events]:
     """Join small consecutive chunks into ones of at least `size` events; yields at least one; the last may be smaller.
 
     Raises:
@@ -232,10 +232,10 @@ def batches(chunks: Iterable[Events], size: int) -> Iterator[Events]:
         held.append(chunk)
         count += len(chunk)
         if count >= size:
-            yield concatenate(held)
+            yield concatenate(held, source)
             held, count, given = [], 0, given + 1
     if held or not given:
-        yield concatenate(held)
+        yield concatenate(held, source)
 
 
 def check_sorted(t: NDArray[np.int64], source: object, first: int = 0) -> None:
