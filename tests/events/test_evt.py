@@ -319,6 +319,15 @@ def test_a_whole_file_is_gone_through_once(tmp_path, monkeypatch):
         read_events(path, newest=Newest(most=1))
 
 
+def test_words_that_are_passed_over_leave_the_state_of_decoded_ones():
+    words = evt_words.Evt3Words()
+    words.decode(memoryview(data_of("3", [high3(10), 6 << 12 | 900])))
+    assert words.skip(memoryview(data_of("3", [event3(1), event3(2)]))) == 0  # in no row
+    assert words.skip(memoryview(data_of("3", [5, event3(1), high3(11)]))) == 1
+    (time,) = words.decode(memoryview(data_of("3", [event3(2)])))[0]
+    assert time == 11 << 12
+
+
 def test_a_span_of_a_recording_that_does_not_begin_at_0(tmp_path, monkeypatch):
     monkeypatch.setattr(evt, "BLOCK_BYTES", 64)
     words = [word for i in range(200) for word in (high3(i), i, event3(i))]
