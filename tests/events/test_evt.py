@@ -323,7 +323,8 @@ def test_words_that_are_passed_over_leave_the_state_of_decoded_ones():
     words = evt_words.Evt3Words()
     words.decode(memoryview(data_of("3", [high3(10), 6 << 12 | 900])))
     assert words.skip(memoryview(data_of("3", [event3(1), event3(2)]))) == 0  # in no row
-    assert words.skip(memoryview(data_of("3", [5, event3(1), high3(11)]))) == 1
+    assert words.skip(memoryview(data_of("3", [5, event3(1)]))) == 1
+    assert words.skip(memoryview(data_of("3", [event3(1), high3(11), 6]))) == 1
     (time,) = words.decode(memoryview(data_of("3", [event3(2)])))[0]
     assert time == 11 << 12
 
