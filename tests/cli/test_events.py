@@ -147,6 +147,7 @@ def test_view_writes_images_and_a_film(recording, tmp_path, capsys):
         (["view", "a.h5", "--out", "a.gif"], "Cannot draw events as .gif"),
         (["view", "a.h5", "--out", "clip.mp4/frames"], "Cannot write"),
         (["view", "a.h5", "--out", "gap.txt"], "gap.txt is a file"),
+        (["render", "a.h5", "frames"], "crossdraft events view RECORDING --out FOLDER."),
         (["simulate", "clip.mp4", "b.h5", "--seed", "3"], "crossdraft data simulate, in crossdraft-lab."),
     ],
 )

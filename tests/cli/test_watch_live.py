@@ -168,3 +168,21 @@ def test_an_event_camera_that_is_not_there_is_one_sentence(watch):
     assert (status, shown) == (2, [])
     assert errors.count("\n") == 1
     assert "start what sends the events first" in errors
+
+
+@pytest.mark.parametrize(
+    ("events", "options", "said"),
+    [
+        ("live:evt:-", ("--format", "evt"), "--format is about a file with events"),
+        ("live:evt:-", ("--time-unit", "s"), "--time-unit is about a file with events"),
+        ("live:evt:-", ("--clock", "own"), "--clock is about a file with events"),
+        ("clip.h5", ("--clock-offset", "0.2"), "--clock-offset is about live events"),
+        ("live:rtsp://me:secret@127.0.0.1/a", (), "'live:rtsp://127.0.0.1/a' is no address of live events"),
+    ],
+)
+def test_options_that_do_not_fit_the_source_of_events_are_refused(events, options, said, capsys):
+    """What is not used is not dropped in silence, and no password is shown."""
+    video = "live:udp://127.0.0.1:5000" if events.startswith("live:") else "clip.mp4"
+    command = ["watch", "--video", video, "--events", events, "--ask", "Why?", *options]
+    assert main(command) == 2
+    assert said in capsys.readouterr().err

@@ -109,7 +109,7 @@ def edge(
     whole("--draft-top-k", cloud.draft_top_k, 0)
     if not 0 <= cloud.patience <= MAX_SECONDS:  # also refuses NaN
         raise CrossdraftError(f"--patience is {cloud.patience:g} s; give seconds, 0 to {MAX_SECONDS:g}.")
-    _check_video(video)
+    _check_sources(video, camera, live)
     length_s = duration("--window", window)
     excerpt = None if is_live(camera.events) else _excerpt(camera, video)
     check_tokenizer(shipped_or_found(target, TARGETS))
@@ -172,8 +172,9 @@ def edge(
                         say(console, line)
 
 
-def _check_video(video: str | None) -> None:
-    """Refuse a clip that is neither a local file nor an address that the server knows."""
+def _check_sources(video: str | None, camera: RecordingFile, live: LiveOptions) -> None:
+    """Refuse options that the source of events does not use, and a clip that is neither here nor known to the server."""
+    live.check(camera)
     if video is None or is_live(video) or Path(video).is_file() or KNOWN_THERE.match(video):
         return
     raise CrossdraftError(

@@ -229,6 +229,12 @@ def simulate() -> None:
     raise CrossdraftError("The simulator is the laboratory's: crossdraft data simulate, in crossdraft-lab.")
 
 
+@app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def render() -> None:
+    """Say what draws recordings."""
+    raise CrossdraftError("It is now: crossdraft events view RECORDING --out FOLDER.")
+
+
 class EventCounter:
     """Counts the events of chunks that pass through, and keeps the size of their sensor and their notes."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crossdraft.checks import is_live, positive
-from crossdraft.cli.options import RecordingFile, size_of
+from crossdraft.cli.options import RecordingClock, RecordingFile, size_of
 from crossdraft.errors import CrossdraftError
 
 if TYPE_CHECKING:
@@ -35,6 +35,15 @@ class LiveOptions:
     signal_timeout: Annotated[
         float, typer.Option(metavar="S", help="Seconds without data after which a camera has no signal.")
     ] = 2.0
+
+    def check(self, camera: RecordingFile) -> None:
+        """Raise CrossdraftError if an option is given that live events, or events of a file, do not use."""
+        live, clock = is_live(camera.events), camera.clock is not RecordingClock.AUTO
+        for option, given in (("--clock", clock), ("--format", camera.kind), ("--time-unit", camera.time_unit)):
+            if live and given:
+                raise CrossdraftError(f"{option} is about a file with events; --events names a live source.")
+        if self.clock_offset is not None and not live:
+            raise CrossdraftError("--clock-offset is about live events; name their source with --events live:….")
 
 
 class LiveCameras:

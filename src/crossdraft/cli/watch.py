@@ -54,6 +54,7 @@ def watch(
     every_s, length_s = stream.check()
     pair.check(events=camera.events is not None)
     remote.check(pair)
+    live.check(camera)
     are_live = [is_live(source) for source in (video, camera.events) if source is not None]
     if all(are_live) and remote.server is None:
         source = LiveCameras(video, camera, live, length_s)

@@ -93,7 +93,7 @@ def time_unit(
         if found is None:
             ask = "give their unit (time_unit=…): s, ms, us or ns."
             raise CrossdraftError(f"{source}: its times ({said}) cannot be in {SPELLED[usual]}; {ask}")
-        notes = [f"{said} cannot be in {SPELLED[usual]}; if not, say so (time_unit=…)."]
+        notes = [f"{said} cannot be in {SPELLED[usual]}; if they can be, say so (time_unit=…)."]
     step = float(np.spacing(sample[-1])) * 10.0 ** EXPONENTS[found] if sample.dtype.kind == "f" else 0
     coarse = [f"Times are stored as {sample.dtype.name}, in steps of {step:g} µs."] if step > COARSE_US else []
     return found, (*(f"Times are read as {SPELLED[found]}: {note}" for note in notes), *coarse)

@@ -46,7 +46,8 @@ def live_address(text: str, of: Literal["events", "video"], hosts: Collection[st
     Raises:
         CrossdraftError: it is no address of such a source, or of a host that is not allowed.
     """
-    shown, forms = re.sub(r"//[^/]*@", "//", text)[:60], f"{LIVE}{f', {LIVE}'.join(KINDS[of])}"
+    shown = re.sub(r"/+[^/]*@", "//", re.sub(r"(?<=tcp|udp|tsp):/+", "://", text))[:60]  # a `Path` has one slash
+    forms = f"{LIVE}{f', {LIVE}'.join(KINDS[of])}"
     found = _PARTS.fullmatch(text.removeprefix(LIVE)) if is_live(text) and text.isprintable() else None
     network, place, kind, path, alone = found.groups() if found else (None,) * 5
     known = {re.sub(r":?/.*|:PATH", "", one) for one in KINDS[of]}
