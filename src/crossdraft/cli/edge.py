@@ -173,7 +173,7 @@ def edge(
 
 
 def _check_sources(video: str | None, camera: RecordingFile, live: LiveOptions) -> None:
-    """Refuse options that the source of events does not use, and a clip that is neither here nor known to the server."""
+    """Refuse options that the source does not use, and a clip that is neither here nor known to the server."""
     live.check(camera)
     if video is None or is_live(video) or Path(video).is_file() or KNOWN_THERE.match(video):
         return
