@@ -1,6 +1,7 @@
 """`/v1/watch` with sources that the server reads: allowed hosts alone, and "no signal" rather than old answers."""
 
 import json
+import threading
 from contextlib import closing
 from functools import partial
 
@@ -44,6 +45,7 @@ def test_a_cameras_answers_are_the_engines_own_and_without_it_there_is_no_signal
         alone = running.engine.generate(Request(QUESTION, request.video, max_new_tokens=TOKENS))
         assert tokens == list(alone.tokens)
     assert idle(running)
+    assert not [one.name for one in threading.enumerate() if f":{camera.port}" in one.name]  # nobody reads it any more
 
 
 def test_a_camera_that_is_not_there_may_be_asked_for_again_later(start):

@@ -162,6 +162,13 @@ def test_times_are_of_arrival_and_windows_show_one_segment():
     assert any(min(one) >= 11 for one in numbers)
 
 
+def test_the_newest_frames_are_of_one_segment():
+    with closing(live_frames("tcp", keep_s=60.0)) as found:
+        for index, (stamp_s, at) in enumerate([(0.0, 0.0), (0.1, 0.1), (50.0, 0.2), (50.1, 0.3)]):
+            found._take((stamp_s, picture(index), index == 0), 1000.0 + at)
+        assert [number(one.pixels) for one in found.newest(9.0)] == [2, 3]
+
+
 def test_an_rtsp_camera_is_read_and_its_password_never_shown():
     camera = RtspServer(frames(20))
     with closing(camera):
