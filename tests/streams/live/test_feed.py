@@ -8,7 +8,7 @@ import pytest
 
 from crossdraft.api import Request
 from crossdraft.errors import CrossdraftError
-from crossdraft.streams import SlidingWindows, Watch, Windowing
+from crossdraft.streams import SlidingWindows, StreamWindow, Watch, Windowing
 from crossdraft.streams.live.feed import watching
 from crossdraft.streams.live.frames import LiveFrame
 from crossdraft.streams.live.source import LiveStatus
@@ -107,3 +107,12 @@ def test_the_signal_is_said_between_windows():
     watch.close()
     assert list(watch.answers(on_signal=said.append)) == []
     assert said == [False, True]
+
+
+def test_a_window_that_waits_when_the_signal_is_lost_is_never_answered():
+    watch = Watch(lambda request, on_piece: pytest.fail("an old window was asked about"), [Request("What?")])
+    watch.offer(StreamWindow(0, 0.0, 1.0, np.zeros((1, 2, 2, 3), np.uint8), (1.0,), None, 0.0))
+    watch.signal(there=False)
+    watch.close()
+    assert list(watch.answers()) == []
+    assert watch.summary.dropped == 1
