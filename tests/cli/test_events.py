@@ -130,7 +130,7 @@ def test_view_writes_images_and_a_film(recording, tmp_path, capsys):
         (["view", "a.h5", "--out", "frames", "--frames", "5000"], "cannot fill"),
         (["convert", "a.h5", "b.h5", "--video-out", "b.mp4"], "a.h5 is dsec and has none"),
         (["convert", "a.h5", "b.h5", "--video-out", "clip.mp4"], "clip.mp4 exists"),
-        (["convert", "a.h5", "b.h5", "--topic", "/a"], "cannot be read as a bag"),
+        (["convert", "a.h5", "b.h5", "--topic", "/a"], "a.h5 is no bag of ROS 1 or 2"),
         (["convert", "a.h5", "a.h5"], "a.h5 is the file that is read"),
         (["convert", "a.h5", "../{folder}/a.h5", "--force"], "is the file that is read"),
         (["convert", "a.h5", "gap.txt"], "gap.txt exists; add --force"),

@@ -1,7 +1,8 @@
-"""`crossdraft watch` with a camera and an event camera on loopback, on the tiny pair."""
+"""`crossdraft watch` and `events view` with cameras on loopback, on the tiny pair."""
 
 import _thread
 import json
+import re
 import socket
 import threading
 import time
@@ -10,6 +11,7 @@ import pytest
 
 from crossdraft.cli.main import main
 from crossdraft.cli.watch_view import WatchView
+from crossdraft.video import iter_frames
 from tests.streams.live.sending import Sender, connected, picture
 from tests.streams.live.test_read import HEADER, words
 from tests.support import encodes_clips
@@ -145,9 +147,9 @@ def test_a_camera_that_stops_has_no_signal_and_comes_back_by_itself(watch, event
     [
         (("--video", "live:udp://10.0.0.9:5000"), "which is not allowed; say --live-host 10.0.0.9."),
         (("--video", "live:ftp://127.0.0.1:5000"), "is no address of live video; write live:udp://HOST:PORT"),
-        (("--video", "clip.mp4", "--events", "live:tcp://127.0.0.1:7"), "are both files or both live"),
-        (("--video", "live:tcp://127.0.0.1:7", "--events", "clip.h5"), "are both files or both live"),
-        (("--video", "live:tcp://127.0.0.1:7", "--server", "ws://127.0.0.1:9"), "only without --server"),
+        (("--video", "clip.mp4", "--events", "live:tcp://127.0.0.1:7"), "must both be files or both be live"),
+        (("--video", "live:tcp://127.0.0.1:7", "--events", "clip.h5"), "must both be files or both be live"),
+        (("--video", "live:tcp://127.0.0.1:7", "--server", "ws://127.0.0.1:9"), "with --server they must be files"),
         (("--video", "live:tcp://127.0.0.1:7", "--signal-timeout", "0"), "--signal-timeout is 0"),
     ],
 )  # fmt: skip
@@ -186,3 +188,37 @@ def test_options_that_do_not_fit_the_source_of_events_are_refused(events, option
     command = ["watch", "--video", video, "--events", events, "--ask", "Why?", *options]
     assert main(command) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_live_source_is_shown_and_filmed(events_port, tmp_path, capsys):
+    out = tmp_path / "film.mp4"
+    arguments = ["events", "view", f"live:evt:tcp://127.0.0.1:{events_port}", "--end", "0.5", "--fps", "10"]
+    assert main([*arguments, "--out", str(out), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["events"] >= 100
+    assert 1 <= sum(1 for _ in iter_frames(out)) <= 5
+
+
+def test_a_live_source_is_drawn_where_there_is_no_terminal(events_port, capsys):
+    assert main(["events", "view", f"live:evt:tcp://127.0.0.1:{events_port}", "--end", "0.3", "--fps", "10"]) == 0
+    assert "0.000 s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--speed", "2"], "are about files"),
+        (["--start", "1"], "are about files"),
+        (["--time-unit", "s"], "are about files"),
+        (["--fps", "1000"], "0.1 to 100"),
+        (["--out", "film.mp4"], "of so many seconds"),
+        (["--out", "folder", "--end", "1"], "of so many seconds"),
+        ([], "Nothing listens|refused"),
+    ],
+)
+def test_what_a_live_view_refuses(options, said, capsys):
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # so that nobody else listens there
+        address = f"live:evt:tcp://127.0.0.1:{held.getsockname()[1]}"
+        assert main(["events", "view", address, *options]) == 2
+    assert re.search(said, capsys.readouterr().err.replace("\n", " "))

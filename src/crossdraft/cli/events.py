@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from crossdraft.checks import is_live
+from crossdraft.cli.live import LiveHost, live_parts
 from crossdraft.cli.main import with_flags
 from crossdraft.cli.options import AsJson, Force, Format, NoColour, SensorSize, TimeUnit, option_groups, size_of
 from crossdraft.cli.outputs import check_outputs
@@ -64,6 +66,18 @@ class SpanOptions(ReadOptions):
     def chunks(self, source: Path) -> Iterator["Events"]:
         """Yield consecutive chunks of the span."""
         return self.excerpt(source).chunks()
+
+    def check_live(self, out: Path | None, fps: float, speed: float) -> None:
+        """Raise CrossdraftError if an option is given that a live source does not use, or a film of it has no end."""
+        files = self.kind, self.time_unit, self.max_events, self.start
+        if speed != 1 or any(one is not None for one in files):
+            raise CrossdraftError(
+                "--speed, --start, --format, --time-unit and --max-events are about files, and the source is live."
+            )
+        if not 0.1 <= fps <= 100:
+            raise CrossdraftError(f"--fps is {fps:g}; a live source is shown at 0.1 to 100 frames a second.")
+        if out is not None and (out.suffix.lower() != ".mp4" or self.end is None):
+            raise CrossdraftError("Of a live source a film is written (--out NAME.mp4), of so many seconds (--end).")
 
     def refuse_empty(self, chunks: Iterable["Events"]) -> Iterator["Events"]:
         """Pass chunks on; raise CrossdraftError if a requested span holds no event."""
@@ -185,42 +199,49 @@ def view(
     fps: Annotated[float, typer.Option(help="Frames a second, in the terminal and of a film.")] = 25,
     speed: Annotated[float, typer.Option(help="Seconds of the recording a second: 0.1 is slow motion.")] = 1,
     frames: Annotated[int, typer.Option(min=1, help="PNG images, of equal event count, as EventGPT sees them.")] = 5,
+    live_host: LiveHost = None,
     force: Force = False,
     as_json: AsJson = False,
     no_color: NoColour = False,
 ) -> None:
-    """Play a recording in the terminal, in real time, or write it as a film or as images; Ctrl-C ends it.
+    """Play a recording, or a live source, in the terminal, or write it as a film or as images; Ctrl-C ends it.
 
     A frame shows its share of the time: ON events red, OFF events blue. Where the output is no terminal, the first few
-    frames are printed.
+    frames are printed. A live source is shown for --end seconds.
     """
     from crossdraft.cli.reporting import track
     from crossdraft.events import eventgpt_frames
     from crossdraft.events.read import gathered
-    from crossdraft.events.render import film, write_pngs
+    from crossdraft.events.render import film, film_frame, write_pngs
     from crossdraft.video import write_mp4
 
     if not speed > 0:  # refuses NaN, too
         raise CrossdraftError(f"--speed is {speed:g}; give seconds of the recording for each second, above 0.")
+    if live := is_live(source):
+        span.check_live(out, fps, speed)
+        chunks = live_parts(source, fps, span.end, live_host, span.sensor)
+    else:
+        chunks = span.refuse_empty(span.chunks(source))
     if out is None:
         from crossdraft.cli.event_view import Console, show
 
         if as_json:
             raise CrossdraftError("--json reports on what is written; name it by --out.")
-        seen = EventCounter(span.refuse_empty(span.chunks(source)))
-        show(film(seen, fps / speed), fps, speed, Console(no_color=no_color or None))
+        seen = EventCounter(chunks)
+        drawn = map(film_frame, seen) if live else film(seen, fps / speed)
+        show(drawn, fps, speed, Console(no_color=no_color or None))
         for note in seen.notes:
             typer.echo(with_flags(note), err=True)
         return
     check_other(source, out)
-    chunks, paths = EventCounter(track(span.refuse_empty(span.chunks(source)), "drawing")), [out]
+    counted, paths = EventCounter(track(chunks, "drawing")), [out]
     if out.suffix.lower() == ".mp4":
         check_outputs(out, force=force)
-        write_mp4(out, film(chunks, fps / speed), fps)
+        write_mp4(out, map(film_frame, counted) if live else film(counted, fps / speed), fps)
     else:
         _check_folder(out)
-        paths = write_pngs(out, eventgpt_frames(gathered(chunks, source, span.limits), frames))
-    report_file(out, chunks, {"files": [str(path) for path in paths]}, as_json)
+        paths = write_pngs(out, eventgpt_frames(gathered(counted, source, span.limits), frames))
+    report_file(out, counted, {"files": [str(path) for path in paths]}, as_json)
 
 
 @app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

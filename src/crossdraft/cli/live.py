@@ -1,6 +1,7 @@
 """Live sources on the command line: the options that `watch` and `edge` share, and the cameras of a live watch."""
 
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, sleep
@@ -18,14 +19,17 @@ if TYPE_CHECKING:
     from crossdraft.streams.live.events import LiveEvents
 
 
+LiveHost = Annotated[
+    list[str] | None,
+    typer.Option("--live-host", metavar="HOST", help="A host beside this one where a camera may be; repeatable."),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
     """Options for live sources."""
 
-    live_host: Annotated[
-        list[str] | None,
-        typer.Option("--live-host", metavar="HOST", help="A host beside this one where a camera may be; repeatable."),
-    ] = None
+    live_host: LiveHost = None
     clock_offset: Annotated[
         float | None,
         typer.Option(
@@ -133,3 +137,28 @@ class LiveCameras:
         """The sources and their state, as plain values."""
         video = {"video": self._frames.to_json()}
         return {"live": video if self.events is None else {**video, "events": self.events.to_json()}}
+
+
+def live_parts(
+    source: Path, fps: float, seconds: float | None, hosts: list[str] | None, sensor: str | None
+) -> Iterator["Events"]:
+    """Yield the events of each 1/fps seconds as they come, for so many seconds or until the source has ended.
+
+    Raises:
+        CrossdraftError: an invalid address, or the first events do not come.
+    """
+    from crossdraft.events import Events
+    from crossdraft.streams.live.read import open_events
+
+    events = open_events(str(source), 1 / fps, hosts=hosts or (), sensor=size_of(sensor))
+    events.reader.start()
+    with closing(events.reader):
+        begun, number, size = perf_counter(), 0, None
+        events.align(begun)
+        while (seconds is None or number < seconds * fps) and events.reader.status().state != "ended":
+            number += 1
+            sleep(max(0.0, begun + (number + 1) / fps - perf_counter()))  # a part later, as some events come late
+            if (part := events.between((number - 1) / fps, number / fps)) is not None:
+                size = part.width, part.height
+            if size is not None:
+                yield Events.empty(*size) if part is None else part

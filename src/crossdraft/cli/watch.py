@@ -56,10 +56,14 @@ def watch(
     remote.check(pair)
     live.check(camera)
     are_live = [is_live(source) for source in (video, camera.events) if source is not None]
+    if any(are_live) and stream.speed != 1:
+        raise CrossdraftError("--speed is about a file, which is replayed; a live source comes in its own time.")
     if all(are_live) and remote.server is None:
         source = LiveCameras(video, camera, live, length_s)
     elif any(are_live):
-        raise CrossdraftError("--video and --events are both files or both live:…, and live only without --server.")
+        raise CrossdraftError(
+            "--video and --events must both be files or both be live:…; with --server they must be files."
+        )
     else:
         source = _Clip(Path(video), camera, stream)
         if remote.server is not None:

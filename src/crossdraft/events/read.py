@@ -171,9 +171,10 @@ def _reader(kind: str, unit: str | None) -> Reader:
     """Return the reader of a format; raise CrossdraftError if the unit of its times is unknown or not asked for."""
     if unit is None:
         return READERS[kind]
-    if unit not in EXPONENTS or kind not in UNSTATED:
-        formats = f"the formats {', '.join(UNSTATED)}; the others are in µs"
-        raise CrossdraftError(f"time_unit is {unit!r:.40}; give one of {', '.join(EXPONENTS)}, and only for {formats}.")
+    if unit not in EXPONENTS:
+        raise CrossdraftError(f"time_unit is {unit!r:.40}; give one of {', '.join(EXPONENTS)}.")
+    if kind not in UNSTATED:
+        raise CrossdraftError(f"Times of the format {kind} are in µs; time_unit is for {', '.join(UNSTATED)}.")
     return partial(UNSTATED[kind], unit=unit)
 
 

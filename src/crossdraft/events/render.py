@@ -31,7 +31,7 @@ def write_pngs(folder: str | os.PathLike[str], frames: Iterable[NDArray[np.uint8
 
 
 def film(chunks: Iterable[Events], fps: float) -> Iterator[NDArray[np.uint8]]:
-    """Yield frames of 1/fps seconds of events each, white without events, sides padded to even for video.
+    """Yield frames of 1/fps seconds of events each, see `film_frame`.
 
     Raises:
         CrossdraftError: an extreme fps, or a chunk up to which the film would be longer than MAX_FILM_FRAMES; raised
@@ -39,9 +39,13 @@ def film(chunks: Iterable[Events], fps: float) -> Iterator[NDArray[np.uint8]]:
     """
     if not 0.001 <= fps <= 1e6:
         raise CrossdraftError(f"fps is {fps:g}; give a rate of 0.001 to a million frames per second of the recording.")
-    for part in spans(_short_enough(chunks, fps), 1e6 / fps):
-        frame = eventgpt_frames(part, 1)[0] if len(part) else np.full((part.height, part.width, 3), WHITE, np.uint8)
-        yield np.pad(frame, ((0, frame.shape[0] % 2), (0, frame.shape[1] % 2), (0, 0)), constant_values=WHITE)
+    yield from map(film_frame, spans(_short_enough(chunks, fps), 1e6 / fps))
+
+
+def film_frame(part: Events) -> NDArray[np.uint8]:
+    """Draw one frame of a film: uint8 RGB [H, W, 3], white without events, sides padded to even."""
+    frame = eventgpt_frames(part, 1)[0] if len(part) else np.full((part.height, part.width, 3), WHITE, np.uint8)
+    return np.pad(frame, ((0, frame.shape[0] % 2), (0, frame.shape[1] % 2), (0, 0)), constant_values=WHITE)
 
 
 def _short_enough(chunks: Iterable[Events], fps: float) -> Iterator[Events]:
