@@ -194,8 +194,8 @@ def test_a_live_source_is_shown_and_filmed(events_port, tmp_path, capsys):
     out = tmp_path / "film.mp4"
     arguments = ["events", "view", f"live:evt:tcp://127.0.0.1:{events_port}", "--end", "0.5", "--fps", "10"]
     assert main([*arguments, "--out", str(out), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["events"] >= 100
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["events"] >= 100
     assert 1 <= sum(1 for _ in iter_frames(out)) <= 5
 
 

@@ -84,7 +84,7 @@ class LiveFrames:
         try:
             self._bytes = IncomingBytes(address, self._timeout_s, self.reader.closing)
         except OSError as error:
-            raise CrossdraftError(f"{address} cannot be listened at ({error.strerror}); choose another host or port.") from None
+            raise CrossdraftError(f"{address} cannot be listened at ({error.strerror}); choose another.") from None
         self.port = self._bytes.port
         return LiveInput(self._name, cast("BinaryIO", self._bytes))
 
