@@ -2,6 +2,7 @@
 
 import sqlite3
 import struct
+import threading
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import EventLimits, Events, Newest, concatenate, iter_events, read_events, rosbag
 from crossdraft.events.read import detect_format
+from crossdraft.streams.live.read import open_events
 from crossdraft.video.image import read_pixels
 from tests.events.helpers import made_up, same
 
@@ -517,3 +519,75 @@ def test_another_file_is_said_to_be_no_bag(tmp_path):
     (tmp_path / "a.raw").write_bytes(b"% evt 3.0\n")
     with pytest.raises(CrossdraftError, match="is no bag of ROS 1 or 2"):
         read_events(tmp_path / "a.raw", format="rosbag:/e")
+
+
+@pytest.fixture
+def growing(tmp_path):
+    """A bag's database, as its recorder has it open, with 40 events and a function that adds messages to it."""
+    bag = bag_of("db3")
+    bag.add("/imu", "sensor_msgs/msg/TimeReference", 1, time_ref=bag.header(1).stamp, source="x")
+    bag.add_array("/dvs/events", made_up(40, start_us=START_US))
+    file = next(bag.write(tmp_path / "a.bag", "db3").glob("*.db3"))
+    with closing(sqlite3.connect(file)) as base:
+
+        def add(events: Events, topic: str = "/dvs/events") -> None:
+            other = bag_of("db3")
+            other.add_array(topic, events)
+            (number,) = base.execute("SELECT id FROM topics WHERE name = ?", (topic,)).fetchone()
+            base.execute(
+                "INSERT INTO messages(topic_id, timestamp, data) VALUES (?, 1, ?)", (number, other.messages[0][3])
+            )
+            base.commit()
+
+        yield file, base, add
+
+
+def test_a_bag_that_grows_gives_what_is_added_from_now_on(growing):
+    file, base, add = growing
+    found = rosbag.growing_bag(file)
+    assert next(found) is None
+    new = made_up(30, start_us=START_US + 10**6)
+    add(new.take(slice(0, 10)))
+    add(new.take(slice(10, 30)))
+    assert same(concatenate([next(found), next(found)]), new)
+    assert next(found) is None
+    base.execute("BEGIN EXCLUSIVE")  # while the recorder writes, nothing can be read
+    assert next(found) is None
+    base.rollback()
+    base.execute("INSERT INTO messages(topic_id, timestamp, data) SELECT topic_id, 1, data FROM messages WHERE id = 1")
+    base.commit()
+    assert next(found) is None  # of another kind
+    add(new.take(slice(0, 5)))
+    assert len(next(found)) == 5
+
+
+def test_what_is_no_bag_that_grows_is_refused(growing, tmp_path):
+    file, base, _ = growing
+    found = rosbag.growing_bag(file)
+    assert next(found) is None
+    base.execute(
+        "INSERT INTO messages(topic_id, timestamp, data) SELECT topic_id, 1, substr(data, 1, 90) FROM messages"
+    )
+    base.commit()
+    with pytest.raises(CrossdraftError, match="cannot be read as it grows"):
+        list(found)
+    base.execute("CREATE VIEW other AS SELECT * FROM messages")
+    base.commit()
+    for other, said in ((file, "computed"), (tmp_path / "none.db3", "unable to open"), (tmp_path / "text", "database")):
+        (tmp_path / "text").write_text("no database " * 100)
+        with pytest.raises(CrossdraftError, match=said):
+            next(rosbag.growing_bag(other))
+
+
+def test_a_live_source_reads_a_bag_that_grows(growing):
+    file, _, add = growing
+    events, new = open_events(f"live:bag:{file}", 60.0), made_up(4000, start_us=START_US + 10**6)
+    starting, part = threading.Thread(target=events.reader.start), 0
+    starting.start()
+    while starting.is_alive():  # what is added before it looks is of before
+        add(new.take(slice(part, part + 10)))
+        part += 10
+        starting.join(0.05)
+    events.reader.close()
+    assert events.reader.status().received >= 1
+    assert str(file) in events.to_json()["source"]

@@ -90,6 +90,7 @@ def test_without_listed_hosts_there_are_no_cameras(server, more, words):
         ("live:unix:/run/socket", "events", False),
         ("live:evt:-", "events", False),
         ("live:dv", "events", False),
+        ("live:bag:/data/a.db3", "events", False),
         ("file:clip.mp4", "video", False),
     ],
 )

@@ -42,6 +42,10 @@ COMPUTED = (  # number of views, triggers and computed columns of a database
     "SELECT count(*) FROM sqlite_master AS one WHERE type NOT IN ('table', 'index') OR "
     "(type = 'table' AND EXISTS (SELECT 1 FROM pragma_table_xinfo(one.name) WHERE hidden))"
 )
+ADDED = (
+    "SELECT messages.id, name, type, data FROM messages JOIN topics ON topics.id = topic_id "
+    "WHERE messages.id > ? AND type IN (?, ?, ?, ?) ORDER BY messages.id LIMIT 64"
+)
 NAMES, FORMS = ["x", "y", "secs", "nsecs", "p"], ["<u2", "<u2", "<u4", "<u4", "u1"]
 _PACKED = np.dtype({"names": NAMES, "formats": FORMS, "offsets": [0, 2, 4, 8, 12], "itemsize": 13})
 # CDR aligns numbers to their size, so that all events but the first take 16 bytes and begin two before a multiple of 4.
@@ -108,20 +112,11 @@ def read_rosbag(
     Raises:
         CrossdraftError: no such topic, several without a choice, another encoding, a damaged bag, or a missing package.
     """
-    packets = _Packets(path)
-
-    def parse(kind: str, message: RosMessage) -> Events:
-        stamp = message.stamp()
-        height, width = message.number("I"), message.number("I")
-        size = sensor or (width, height)
-        if kind in PACKETS:
-            return packets.events(message, stamp, size)
-        rows, t = message.events()
-        return Events.checked(rows["x"], rows["y"], t, rows["p"], *size, source=path)
+    packets = _Packets(path, sensor)
 
     def parts() -> Iterator[Events]:
         part, scanned = None, 0
-        for part in messages(path, (*ARRAYS, *PACKETS), parse, limits, topic):
+        for part in messages(path, (*ARRAYS, *PACKETS), packets.parse, limits, topic):
             limits.check_scanned(path, scanned := scanned + len(part))
             yield part
             if window.ends_before(part.t):
@@ -134,14 +129,68 @@ def read_rosbag(
     yield from map(window.clip, batches(parts(), FIRST_EVENTS, path))
 
 
-class _Packets:
-    """Decoder of the packets of one camera, which moves its times to ROS's clock; `notes` say what it did."""
+def growing_bag(
+    path: Path, sensor: Sensor | None = None, limits: EventLimits = DEFAULT_LIMITS
+) -> Iterator[Events | None]:
+    """Yield the events that a recorder adds to a bag of ROS 2 (`.db3`) from now on, `None` while there are none.
 
-    def __init__(self, source: Path) -> None:
-        self._source = source
+    Raises:
+        CrossdraftError: it is no such bag, has several topics with events, or a message is damaged.
+    """
+    packets = _Packets(path, sensor)
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=0)) as base:
+            for kind, content in _added(base):
+                if not kind:
+                    yield None
+                    continue
+                message = RosMessage(_Unpacking(path, limits)(content), aligned=True)
+                yield packets.parse(kind, message).noting(packets.notes)
+    except (sqlite3.Error, ValueError, struct.error) as error:
+        raise CrossdraftError(f"{path} cannot be read as it grows ({error}); it must be a whole .db3.") from error
+
+
+def _added(base: sqlite3.Connection) -> Iterator[tuple[str, bytes]]:
+    """Yield kind and content of messages with events that are added to a database, of no kind while there are none."""
+    last, topics = None, set[str]()
+    while True:
+        try:
+            if last is None:
+                if base.execute(COMPUTED).fetchone()[0]:
+                    raise ValueError("its tables are computed")
+                (last,) = base.execute("SELECT coalesce(max(id), 0) FROM messages").fetchone()
+            found = base.execute(ADDED, (last, *ARRAYS, *PACKETS)).fetchall()
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):  # by its recorder, for a moment
+                raise
+            found = []
+        for last, topic, kind, content in found:  # noqa: B007
+            topics.add(topic)
+            if len(topics) > 1:
+                raise ValueError(f"events come of {' and '.join(sorted(topics))}")
+            yield kind, content
+        if not found:
+            yield "", b""
+
+
+class _Packets:
+    """Decoder of the messages of one camera, which moves packets' times to ROS's clock; `notes` say what it did."""
+
+    def __init__(self, source: Path, sensor: Sensor | None) -> None:
+        self._source, self._sensor = source, sensor
         self._decoder: EvtDecoder | None = None
         self._stamp_us = self._moved_us = self._next = None
         self._lost = 0
+
+    def parse(self, kind: str, message: RosMessage) -> Events:
+        """Events of a message of one of `ARRAYS` or `PACKETS`."""
+        stamp = message.stamp()
+        height, width = message.number("I"), message.number("I")
+        size = self._sensor or (width, height)
+        if kind in PACKETS:
+            return self.events(message, stamp, size)
+        rows, t = message.events()
+        return Events.checked(rows["x"], rows["y"], t, rows["p"], *size, source=self._source)
 
     def events(self, message: RosMessage, stamp: int, size: Sensor) -> Events:
         """Events of a packet, whose header was read; EVT3's newest come with a later packet, or are the `rest`."""

@@ -10,11 +10,11 @@ from crossdraft.checks import LIVE, is_live, is_loopback
 from crossdraft.errors import CrossdraftError
 
 KINDS = {
-    "events": ("tcp://HOST:PORT", "unix:PATH", "evt:tcp://HOST:PORT", "evt:unix:PATH", "evt:-", "dv"),
+    "events": ("tcp://HOST:PORT", "unix:PATH", "evt:tcp://HOST:PORT", "evt:unix:PATH", "evt:-", "dv", "bag:PATH"),
     "video": ("udp://HOST:PORT", "tcp://HOST:PORT", "rtsp://HOST/PATH", "v4l2:/dev/videoN"),
 }
 # Of two slashes a `Path` keeps one.
-_PARTS = re.compile(r"((?:evt:)?tcp|udp|rtsp):/{1,2}([^/].*)|((?:evt:)?unix|v4l2):(.+)|(evt:-|dv)")
+_PARTS = re.compile(r"((?:evt:)?tcp|udp|rtsp):/{1,2}([^/].*)|((?:evt:)?unix|bag|v4l2):(.+)|(evt:-|dv)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class LiveAddress:
 
     Attributes:
         kind: how it is read: of events "tcp" and "unix" (iniVation's network stream), "evt:tcp", "evt:unix" and "evt:-"
-            (EVT words), "dv" (a camera here); of video "udp", "tcp", "rtsp", "v4l2".
+            (EVT words), "dv" (a camera here), "bag" (a .db3 that grows); of video "udp", "tcp", "rtsp", "v4l2".
         host, port: of a network; "" and 0 elsewhere.
-        path: of a socket or device; of RTSP the whole URL, which may hold a password: `str()` leaves that out.
+        path: of a socket, file or device; of RTSP the whole URL, which may hold a password: `str()` leaves that out.
     """
 
     kind: str

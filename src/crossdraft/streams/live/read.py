@@ -1,4 +1,4 @@
-"""Live events by their address: iniVation's stream and cameras, and EVT words from a socket or standard input."""
+"""Live events by their address: iniVation's stream and cameras, EVT words, and a bag of ROS that grows."""
 
 import importlib.util
 import os
@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events
 from crossdraft.events.evt import HEADER_BYTES, EvtDecoder, EvtHeader, evt_header
 from crossdraft.events.limits import DEFAULT_LIMITS
+from crossdraft.events.rosbag import growing_bag
 from crossdraft.events.stream import Sensor
 from crossdraft.streams.live.address import LiveAddress, live_address
 from crossdraft.streams.live.events import LiveEvents
@@ -50,10 +52,19 @@ def open_events(
     if address.kind in ("tcp", "unix", "dv") and importlib.util.find_spec("dv_processing") is None:
         raise CrossdraftError(f"{address} is read by dv-processing; install it: pip install 'crossdraft[dv]'.")
     read = partial(_read_words, sensor=sensor) if address.kind.startswith("evt") else _read_camera
+    read = partial(_read_bag, sensor=sensor) if address.kind == "bag" else read
     once = address.kind == "evt:-"
     return LiveEvents(
         address, partial(read, address), keep_s, offset_s=offset_s, once=once, signal_timeout_s=signal_timeout_s
     )
+
+
+def _read_bag(address: LiveAddress, sensor: Sensor | None) -> Items[Events]:
+    """Yield the events that are added to a bag."""
+    for events in growing_bag(Path(address.path), sensor):
+        if events is None:
+            time.sleep(POLL_S)
+        yield events
 
 
 def _read_camera(address: LiveAddress) -> Items[Events]:
