@@ -23,6 +23,7 @@ LAST_EPOCH_US = 10**16  # the year 2286, counted from 1970
 COARSE_US, SHORT_US, SECOND_US, LONG_US, HOUR_US = 100, 1000, 10**6, 10**9, 3_600_000_000
 LEAST_PIXELS = 128 * 128  # of a camera; a made-up recording may have fewer
 LEAST_HZ_PX, MOST_HZ_PX = 0.001, 100.0  # events a second per pixel, averaged over a recording
+MOST_PER_US = 10_000  # events: ten times what any camera's wires bear
 QUIET_HZ_PX = 1e-5  # a few events a second of a whole sensor
 
 
@@ -106,6 +107,8 @@ def _possible(times: StoredTimes, unit: str, grid: int, known: bool) -> bool:
         return False
     if times.count < LEAST_EVENTS:
         return True
+    if times.count > MOST_PER_US * times.us(unit):
+        return False
     fractions = times.us(unit) < SHORT_US and tick < 0
     whole_seconds = tick >= 6 and times.us(unit) >= LONG_US and times.hz_px(unit) < 10 * LEAST_HZ_PX
     return not (fractions or (known and (tick <= -6 or whole_seconds)))

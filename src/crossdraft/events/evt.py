@@ -87,6 +87,7 @@ class EvtDecoder:
     Attributes:
         count: number of events so far, those that were passed over included.
         rest: beginning of a word whose end is still to come.
+        stepped_back: true if the next call's error is an event too late to be put in order.
     """
 
     def __init__(self, header: EvtHeader, sensor: Sensor | None = None, source: object = "the stream") -> None:
@@ -94,7 +95,7 @@ class EvtDecoder:
         self.width, self.height = named or FALLBACK_SENSOR
         pairs = header.version == "2.1"
         self.words = Evt3Words() if header.version == "3" else Evt2Words(pairs=pairs, legacy=header.legacy)
-        self.count, self.rest = 0, b""
+        self.count, self.rest, self.stepped_back = 0, b"", False
         self._held, self._unsorted = list[Found](), False
         self._newest = self._given = -LAST_US  # latest time of all events, and of those that were given away
         self._late, self._late_us, self._assumed = 0, 0, named is None
@@ -152,7 +153,7 @@ class EvtDecoder:
             latest = np.maximum.accumulate(np.append(self._newest, t[: end - 1]))
             behind = latest - t[:end]
             if len(bad := np.flatnonzero((behind > DISORDER_US) | (t[:end] < self._given))):
-                end = int(bad[0])
+                end, self.stepped_back = int(bad[0]), True
                 self._fault = (
                     f"{self._source}: events out of order: event {self.count + end:,} is {behind[end]:,} µs earlier "
                     f"than one before it, and only {DISORDER_US:,} µs are put in order; the camera was started anew, "

@@ -103,6 +103,20 @@ def test_words_without_a_header_are_evt3_with_a_note_or_the_sensor_that_was_name
             events.reader.close()
 
 
+def test_a_camera_that_is_started_anew_begins_a_segment_on_the_same_connection(monkeypatch):
+    """As standard input could not be opened again. What is read together with the step back is lost."""
+    monkeypatch.setattr("crossdraft.streams.live.read.PIECE", 1)
+    with sender([HEADER + words(500_000, 300), words(5000, 1), words(9000, 300)]) as (place, go):
+        events = open_events(f"live:evt:{place}", 1.0)
+        go(3)
+        events.reader.start()
+        until(lambda: times(events)[:1] == [9000])
+        state = events.to_json()
+        assert (state["segments"], state["reconnects"]) == (2, 0)
+        assert any("a new segment began" in note for note in state["notes"])
+        events.reader.close()
+
+
 def test_garbage_ends_the_connection_with_a_sentence_and_it_is_connected_to_again():
     good, bad = HEADER + words(5000, 300), HEADER.replace(b"EVT3", b"EVT9")
     beyond = HEADER + words(40_000, 200) + np.array([0x2FFF, 0x2FFF], "<u2").tobytes() + words(60_000, 200)

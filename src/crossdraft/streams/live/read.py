@@ -113,6 +113,9 @@ def _read_words(address: LiveAddress, sensor: Sensor | None) -> Items[Events]:
                 header = evt_header(held, address) if held.startswith(b"% ") else EvtHeader("3")
                 decoder, held = EvtDecoder(header, sensor, address), held[header.size :]
                 DEFAULT_LIMITS.check_sensor(address, decoder.width, decoder.height)
+            if decoder.stepped_back:  # the camera was started anew: what follows is of another clock
+                held = decoder.rest + held
+                decoder = EvtDecoder(decoder.header, (decoder.width, decoder.height), address)
             yield decoder.decode(held).noting(decoder.notes)
             held = b""
         if decoder is not None:
