@@ -350,7 +350,7 @@ def test_real_recordings_in_every_unit(shared, tmp_path):
             assert unit == "ns" or same(found, events)
 
 
-def test_a_rate_that_no_camera_reaches_tells_that_the_unit_is_another(tmp_path):
+def test_a_rate_that_no_camera_reaches_shows_another_unit(tmp_path):
     t = np.linspace(0.0, 1.0, 50_000)  # of a second: in µs, all of them came within one
     np.savez(tmp_path / "t.npz", x=np.zeros(len(t), np.uint16), y=np.zeros(len(t), np.uint16), t=t, p=t > 0.5)
     with pytest.raises(CrossdraftError, match="cannot be in µs; give their unit"):
