@@ -191,7 +191,9 @@ def _write_clip(part: "Excerpt", path: Path, topic: str | None) -> dict[str, Any
 @app.command()
 @option_groups
 def view(
-    source: Source,
+    source: Annotated[
+        Path, typer.Argument(help="Event recording, or a live source, live:tcp://HOST:PORT.", show_default=False)
+    ],
     span: SpanOptions,
     out: Annotated[
         Path | None, typer.Option(help="Write a film (a name in .mp4), or EventGPT's frames (a folder for PNG images).")
@@ -207,7 +209,7 @@ def view(
     """Play a recording, or a live source, in the terminal, or write it as a film or as images; Ctrl-C ends it.
 
     A frame shows its share of the time: ON events red, OFF events blue. Where the output is no terminal, the first few
-    frames are printed. A live source is shown for --end seconds.
+    frames are printed. A live source is shown for --end seconds, or until it ends.
     """
     from crossdraft.cli.reporting import track
     from crossdraft.events import eventgpt_frames

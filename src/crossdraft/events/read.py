@@ -60,8 +60,8 @@ def read_events(
         path: the recording.
         format: name in `READERS`, or "rosbag:TOPIC"; recognised from the file if None.
         sensor: (width, height); if None, the file's own, or the usual camera of its format.
-        start_us, end_us: absolute times on the recording's clock; None for its ends. HDF5 files and structured `.npy`
-            arrays are read only around the span; AEDAT, DAT, RAW and text are not read beyond its end.
+        start_us, end_us: absolute times on the recording's clock; None for its ends. HDF5, AEDAT 4, RAW and structured
+            `.npy` are decoded only around the span; AEDAT 2, DAT, bags and text are not read beyond its end.
         newest: amount of the span, counted back from its last event; None for all. No more is held in memory.
         limits: limits on reading.
         time_unit: unit of the file's times, "s", "ms", "us" or "ns"; by default the format's usual one, after a check.

@@ -245,5 +245,5 @@ def test_a_silent_sender_in_place_of_inivations_stops_nothing():
 
 def test_what_is_not_installed_is_said(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(CrossdraftError, match=r"install it: pip install 'crossdraft\[dv\]'"):
+    with pytest.raises(CrossdraftError, match=r"install it: pip install dv-processing"):
         open_events("live:dv", 1.0)

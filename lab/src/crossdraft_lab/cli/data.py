@@ -226,7 +226,7 @@ def score(
 
 @app.command()
 def simulate(
-    video: Annotated[Path, typer.Argument(help="A video: mp4, mov, mkv, webm, avi or mpeg.", show_default=False)],
+    video: Annotated[Path, typer.Argument(help="A video, also a GIF or an animated WebP.", show_default=False)],
     destination: Annotated[Path, typer.Argument(help="New recording: .h5 or another suffix of `events convert`.")],
     preset: Annotated[Preset, typer.Option(help="Pixel physics; the presets are v2e's.")] = Preset.DEFAULT,
     seed: Annotated[int, typer.Option(min=0, help="Seed of thresholds, noise and drops.")] = 0,

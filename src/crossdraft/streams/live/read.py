@@ -50,7 +50,7 @@ def open_events(
     """
     address = live_address(text, "events", hosts)
     if address.kind in ("tcp", "unix", "dv") and importlib.util.find_spec("dv_processing") is None:
-        raise CrossdraftError(f"{address} is read by dv-processing; install it: pip install 'crossdraft[dv]'.")
+        raise CrossdraftError(f"{address} is read by dv-processing; install it: pip install dv-processing.")
     read = partial(_read_words, sensor=sensor) if address.kind.startswith("evt") else _read_camera
     read = partial(_read_bag, sensor=sensor) if address.kind == "bag" else read
     once = address.kind == "evt:-"
