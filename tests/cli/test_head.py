@@ -130,3 +130,8 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(pair, head, tmp_path, caps
     assert not (tmp_path / "theirs").exists()
     assert main(["head", "show", str(tmp_path / "nothing")]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_export_says_where_it_went(capsys):
+    assert main(["head", "export", "folder", "--as", "eagle"]) == 2
+    assert "crossdraft train export" in capsys.readouterr().err

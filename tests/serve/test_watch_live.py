@@ -82,6 +82,8 @@ def test_without_listed_hosts_there_are_no_cameras(server, more, words):
         ("live:rtsp://me:pass@camera:554/main", "video", True),
         ("live:udp://127.0.0.1:5000", "video", True),
         ("live:tcp://camera:7777", "events", True),
+        ("live:udp://[fd00::7]:5000", "video", True),
+        ("live:udp://[fd00::8]:5000", "video", False),
         ("live:rtsp://camera:8554/main", "video", False),
         ("live:udp://127.0.0.1:5001", "video", False),
         ("live:rtsp://camera.else.test/main", "video", False),
@@ -95,9 +97,10 @@ def test_without_listed_hosts_there_are_no_cameras(server, more, words):
     ],
 )
 def test_only_listed_hosts_and_ports_are_allowed(text, of, fine):
-    hosts = frozenset({"camera:554", "127.0.0.1:5000", "camera:7777"})
+    hosts = frozenset({"camera:554", "127.0.0.1:5000", "camera:7777", "[fd00::7]:5000"})
     if fine:
-        assert f"{(found := allowed_source(text, of, hosts)).host}:{found.port}" in hosts
+        found = allowed_source(text, of, hosts)
+        assert f"{f'[{found.host}]' if ':' in found.host else found.host}:{found.port}" in hosts
         return
     with pytest.raises(ApiError, match=r"\(--live-hosts\)") as refused:
         allowed_source(text, of, hosts)

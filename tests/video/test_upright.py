@@ -82,7 +82,7 @@ def test_a_turned_clip_is_shown_as_players_show_it(tmp_path: Path, degrees: int,
         assert streamed.flags.c_contiguous
     said = {0: "", 90: "turned by 90° anticlockwise", 180: "turned by 180°", -90: "turned by 90° clockwise"}[degrees]
     said = "mirrored" if mirrored else said
-    note = f"{path} is shown {said}, as its header asks; an event recording of the same view must be turned likewise."
+    note = f"{path} is shown {said}, as its header asks; an event recording of the same view must be shown likewise."
     assert sample.notes == ((note,) if said else ())
 
 

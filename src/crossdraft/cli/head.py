@@ -56,6 +56,12 @@ def import_(
     report_conversion(done, out, what, *said, as_json=as_json, probe=probed)
 
 
+@app.command(hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def export() -> None:
+    """Say where heads are exported."""
+    raise CrossdraftError("Heads are exported by the laboratory: crossdraft train export, in crossdraft-lab.")
+
+
 @app.command()
 def show(
     head: Annotated[str, typer.Argument(help="Folder of a head, or the name of a shipped one.")],

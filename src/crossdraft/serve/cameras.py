@@ -20,11 +20,12 @@ HELD_BYTES = 1 << 26  # of frames that are in no window yet
 
 def allowed_source(text: str, of: Literal["events", "video"], hosts: Collection[str]) -> LiveAddress:
     """Parse a client's address of a live source; raise ApiError if it is at none of the allowed `host:port`."""
+    allowed = {(host.strip("[]"), port) for host, _, port in (one.rpartition(":") for one in hosts)}
     try:
-        found = live_address(text, of, {one.rpartition(":")[0] for one in hosts})
+        found = live_address(text, of, {host for host, _ in allowed})
     except CrossdraftError:
         found = None
-    if found is None or f"{found.host}:{found.port}" not in hosts:
+    if found is None or (found.host, str(found.port)) not in allowed:
         why = f"This is no address of live {of} that may be used; who runs this server names these (--live-hosts)."
         raise bad_request(why, "live", "address_refused")
     return found

@@ -52,7 +52,7 @@ class Upright:
         how = [TURNS.get((swapped, across, down), "mirrored")]
         how += [f"at {shown}x{height}, in square pixels"] * (shown != width)
         said = f"{path} is shown {' and '.join(filter(None, how))}, as its header asks; an event recording of the same "
-        notes = (f"{said}view must be turned likewise.",) if any(how) else ()
+        notes = (f"{said}view must be shown likewise.",) if any(how) else ()
         return cls(shown, height, swapped, across, down, notes)
 
     def rgb(self, path: object, index: int, frame: "VideoFrame") -> np.ndarray:
