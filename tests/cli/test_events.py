@@ -5,8 +5,9 @@ import pytest
 
 from crossdraft.cli.main import main
 from crossdraft.events import EventLimits, read_events, write_events
-from crossdraft.video import iter_frames, probe, write_mp4
+from crossdraft.video import iter_frames, probe
 from tests.events.helpers import made_up, same
+from tests.video.helpers import moving_square
 
 
 @pytest.fixture
@@ -18,12 +19,7 @@ def recording(tmp_path):
 
 @pytest.fixture
 def video(tmp_path):
-    """A bright square that moves over grey for 1 s."""
-    frames = np.full((25, 48, 64, 3), 60, np.uint8)
-    for i, frame in enumerate(frames):
-        frame[10:30, i : i + 20] = 200
-    write_mp4(tmp_path / "clip.mp4", frames, 25)
-    return tmp_path / "clip.mp4"
+    return moving_square(tmp_path / "clip.mp4")
 
 
 def test_info(recording, capsys):

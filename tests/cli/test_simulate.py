@@ -2,23 +2,17 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from crossdraft.cli.main import main
 from crossdraft.events import read_events, write_events
-from crossdraft.video import write_mp4
 from tests.events.helpers import made_up, same
+from tests.video.helpers import moving_square
 
 
 @pytest.fixture
 def video(tmp_path):
-    """A bright square that moves over grey for 1 s."""
-    frames = np.full((25, 48, 64, 3), 60, np.uint8)
-    for i, frame in enumerate(frames):
-        frame[10:30, i : i + 20] = 200
-    write_mp4(tmp_path / "clip.mp4", frames, 25)
-    return tmp_path / "clip.mp4"
+    return moving_square(tmp_path / "clip.mp4")
 
 
 def test_a_video_becomes_a_recording(video, tmp_path, capsys):

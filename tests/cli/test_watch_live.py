@@ -13,7 +13,7 @@ from crossdraft.cli.main import main
 from crossdraft.cli.watch_view import WatchView
 from crossdraft.video import iter_frames
 from tests.streams.live.sending import Sender, connected, picture
-from tests.streams.live.test_read import HEADER, words
+from tests.streams.live.test_read import event_camera
 from tests.support import encodes_clips
 
 SHORT = ("--every", "300ms", "--window", "0.4s")
@@ -58,28 +58,8 @@ class Camera:
 
 @pytest.fixture
 def events_port():
-    """The port of a program that sends EVT3 words in real time to whoever connects."""
-    over = threading.Event()
-
-    def serve() -> None:
-        try:
-            connection, _ = listener.accept()
-            with connection:
-                connection.sendall(HEADER)
-                for step in range(10**6):
-                    connection.sendall(words(10_000 * step, 100))
-                    if over.wait(0.01):
-                        return
-        except OSError:  # nobody came, or whoever came is gone
-            return
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(60)
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield listener.getsockname()[1]
-        over.set()
-    thread.join(10)
+    with event_camera() as port:
+        yield port
 
 
 @pytest.fixture

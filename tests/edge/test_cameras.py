@@ -1,9 +1,6 @@
 """`crossdraft edge` with a camera and an event camera on loopback: each question is about what they saw last."""
 
 import json
-import socket
-import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -12,34 +9,13 @@ from crossdraft.cli.main import app, run
 from tests.cli.test_watch_live import Camera, free_port
 from tests.edge.conftest import QUESTION, TOKENS
 from tests.edge.test_edge import at
-from tests.streams.live.test_read import HEADER, words
+from tests.streams.live.test_read import event_camera
 
 
 @pytest.fixture
 def events_port():
-    """The port of an event camera: whoever connects is sent EVT3 words of 2,000 events a second, by their time."""
-    over = threading.Event()
-
-    def serve() -> None:
-        try:
-            connection, _ = listener.accept()
-            with connection:
-                connection.sendall(HEADER)
-                start, sent = time.monotonic(), 0
-                while not over.wait(0.01):
-                    due = int(2000 * (time.monotonic() - start))
-                    connection.sendall(words(500 * sent, due - sent, 500))
-                    sent = due
-        except OSError:  # nobody came, or whoever came is gone
-            return
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(60)
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield listener.getsockname()[1]
-        over.set()
-    thread.join(10)
+    with event_camera() as port:
+        yield port
 
 
 def test_questions_are_about_what_the_cameras_saw_last(start, events_port, capsys, monkeypatch):

@@ -12,7 +12,7 @@ from av.video.stream import VideoStream
 from PIL import Image
 from torch import Tensor
 
-from crossdraft.video import VideoLimits, sample_frames
+from crossdraft.video import VideoLimits, sample_frames, write_mp4
 from crossdraft.video.inputs import clip_inputs, question_inputs
 from crossdraft.video.limits import DEFAULT_LIMITS
 from crossdraft.video.spec import FrameSpec
@@ -36,6 +36,15 @@ def read_frames(path: Path, num_frames: int = 8, limits: VideoLimits = DEFAULT_L
     """Frames [F, H, W, 3] and times [F] that are sampled."""
     sample = sample_frames(path, num_frames, limits)
     return sample.frames, sample.times_s
+
+
+def moving_square(path: Path) -> Path:
+    """Write a clip of 1 s, in which a bright square moves over grey."""
+    frames = np.full((25, 48, 64, 3), 60, np.uint8)
+    for i, frame in enumerate(frames):
+        frame[10:30, i : i + 20] = 200
+    write_mp4(path, frames, 25)
+    return path
 
 
 def encode(path: Path, container: str, codec: str, frames: Iterable[np.ndarray], pixels: str | None = None) -> Path:

@@ -28,6 +28,33 @@ def words(first_us: int, count: int, step_us: int = 100) -> bytes:
 
 
 @contextmanager
+def event_camera():
+    """The port of a program that sends 2,000 events a second, as EVT3 words by their time, to whoever connects."""
+    over = threading.Event()
+
+    def serve() -> None:
+        try:
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(HEADER)
+                start, sent = time.monotonic(), 0
+                while not over.wait(0.01):
+                    due = int(2000 * (time.monotonic() - start))
+                    connection.sendall(words(500 * sent, due - sent, 500))
+                    sent = due
+        except OSError:  # nobody came, or whoever came is gone
+            return
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(60)
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        over.set()
+    thread.join(10)
+
+
+@contextmanager
 def sender(*connections, path=None):
     """A socket whose n-th connection is sent the n-th row of pieces, each when the test lets it go; then it is closed.
 

@@ -51,8 +51,8 @@ def open_events(
     address = live_address(text, "events", hosts)
     if address.kind in ("tcp", "unix", "dv") and importlib.util.find_spec("dv_processing") is None:
         raise CrossdraftError(f"{address} is read by dv-processing; install it: pip install dv-processing.")
-    read = partial(_read_words, sensor=sensor) if address.kind.startswith("evt") else _read_camera
-    read = partial(_read_bag, sensor=sensor) if address.kind == "bag" else read
+    words, bag = (partial(one, sensor=sensor) for one in (_read_words, _read_bag))
+    read = bag if address.kind == "bag" else words if address.kind.startswith("evt") else _read_camera
     once = address.kind == "evt:-"
     return LiveEvents(
         address, partial(read, address), keep_s, offset_s=offset_s, once=once, signal_timeout_s=signal_timeout_s
