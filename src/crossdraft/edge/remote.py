@@ -4,7 +4,6 @@ The edge begins when the question is asked there, and sends its draft as it grow
 committed. So the target finds a draft, or continues alone; it waits for one only if that is expected to pay
 (`Budget.wait_s`). A late draft is used as far as it agrees with the tokens committed meanwhile. Only the target's
 tokens count: a draft states how many of them it follows, with a digest, and a draft that disagrees is dropped.
-is dropped.
 
 Sampled answers: a draft is verified as tokens that were chosen, which is exact whatever they are, and whenever they
 come. Only if the edge is trusted (`draws=yes`), each node is verified against the distribution that it was sent with;

@@ -152,7 +152,8 @@ def test_sending_the_recording_is_in_the_time_and_in_the_bytes(tmp_path, monkeyp
     (tmp_path / "a.h5").write_bytes(bytes(570))
     monkeypatch.setattr(edge_run, "uploaded", uploaded)
     link = object.__new__(edge_run._EdgeLink)
-    link.client, link.drafter, link.proxy = Client(), None, SimpleNamespace(address="ws://x")
+    link.client, link.drafter, link.model = Client(), None, "reference"
+    link.proxy = SimpleNamespace(address="ws://x")
     item = SimpleNamespace(request=Request("?", str(tmp_path / "a.mp4"), str(tmp_path / "a.h5"), max_new_tokens=4))
     found = link.ask(item, EdgeWay(OFF, RECORDING))
     assert 0.25 <= found.total_s < 0.5
@@ -163,3 +164,28 @@ def test_sending_the_recording_is_in_the_time_and_in_the_bytes(tmp_path, monkeyp
     assert deleted == [tmp_path / "a.h5"]
     assert link.ask(item, EdgeWay(None)).total_s == 0.2
     assert [part["type"] for part in asked[1][0]] == ["video_url", "text"]
+
+
+def test_prompts_in_words_are_asked_without_a_clip(tmp_path):
+    (tmp_path / "asked.jsonl").write_text('{"prompt": "Say a."}\n' * 3)
+    plan = EdgePlan(
+        tmp_path, (0.1,), (100.0,), pairs=1, drafter="ngram", target="some/text", prompts=tmp_path / "asked.jsonl"
+    )
+    asked = []
+
+    class Client:
+        def ask(self, chat, request, drafter, *, mode):
+            asked.append(chat)
+            return answer(OWN[0], 0.2)
+
+    link = object.__new__(edge_run._EdgeLink)
+    link.client, link.drafter, link.model = Client(), None, plan.model
+    for item in edge_run.items(plan.work):
+        link.ask(item, WAYS[OFF])
+    said = [{"role": "user", "content": [{"type": "text", "text": "Say a."}]}]
+    assert [(chat["model"], chat["messages"]) for chat in asked] == [("text", said)] * 3
+    with pytest.raises(CrossdraftError, match="leave --recording out"):
+        replace(plan, recording=True)
+    (tmp_path / "asked.jsonl").write_text('{"prompt": "Say a.", "regex": "a+"}\n' * 3)
+    with pytest.raises(CrossdraftError, match="leave out prompts with a schema"):
+        edge_run.run_edge(plan)

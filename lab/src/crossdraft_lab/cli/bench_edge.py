@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from crossdraft.cli.options import option_groups
+from crossdraft.cli.options import Dtype, Target, option_groups
 from crossdraft.cli.reporting import hush, progress
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.cli.bench_options import MaxTokens, ReportOptions
+from crossdraft_lab.cli.bench_options import BenchModels, MaxTokens, Prompts, ReportOptions, check_asked
 
 
 @option_groups
@@ -29,6 +29,9 @@ def edge(
         bool, typer.Option("--recording", help="Also send the recording over the link, for the cloud to draft from.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of order, jitter and cuts.")] = 0,
+    target: Target = "reference",
+    dtype: Dtype = None,
+    prompts: Prompts = None,
 ) -> None:
     """Ask a server over slow networks, while an edge here drafts. Exit 1 if an answer is not the engine's own.
 
@@ -37,6 +40,7 @@ def edge(
     with them. The edge has one core of this machine, the server the others.
     """
     output.check()
+    check_asked(BenchModels(target), prompts, [drafter, *([] if cloud is None else [cloud])])
     from crossdraft_lab.bench.edge.run import EdgePlan, results_table, run_edge, to_json
     from crossdraft_lab.bench.study import terminal_table
 
@@ -44,7 +48,8 @@ def edge(
     rtts = tuple(value / 1e3 for value in _numbers("--rtt", rtt, 0.0))
     with TemporaryDirectory(prefix="crossdraft-") as folder:
         rates = _numbers("--mbit", mbit, 1e-3)
-        plan = EdgePlan(Path(folder), rtts, rates, jitter, pairs, drafter, max_new_tokens, cuts, seed, cloud, recording)
+        asked = (pairs, drafter, max_new_tokens, cuts, seed, cloud, recording, target, dtype, prompts)
+        plan = EdgePlan(Path(folder), rtts, rates, jitter, *asked)
         with progress("asking", plan.runs) as tick:
             found = run_edge(plan, tick)
     output.console.print(terminal_table(results_table(found)))

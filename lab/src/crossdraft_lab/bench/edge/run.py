@@ -29,6 +29,7 @@ from crossdraft.engine.fast.pinning import pinned
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import tokenizer_of
 from crossdraft.methods import build, check_spec, placements, read_spec
+from crossdraft.options import Options
 from crossdraft.records import DrafterContext
 from crossdraft_lab.bench.edge.proxy import DelayingProxy, Network
 from crossdraft_lab.bench.environment import environment
@@ -76,6 +77,8 @@ class EdgePlan:
         seed: seed of the order, the jitter and the cuts.
         cloud: drafter of the server that has `edge` as a part, such as `union:edge,eagle2`.
         recording: also send the recording, for the cloud to draft from.
+        target: the server's target, and its dtype; the edge's drafter has the same dtype.
+        prompts: file of prompts in words, asked in place of questions about clips.
 
     Raises:
         CrossdraftError: a setting is out of range, or an edge cannot have the drafter.
@@ -92,11 +95,16 @@ class EdgePlan:
     seed: int = 0
     cloud: str | None = None
     recording: bool = False
+    target: str = "reference"
+    dtype: str | None = None
+    prompts: Path | None = None
 
     def __post_init__(self) -> None:
         whole("pairs", self.pairs)
         whole("cuts", self.cuts, least=0)
         whole("max_new_tokens", self.max_new_tokens)
+        if self.recording and self.prompts is not None:
+            raise CrossdraftError("Prompts come without a recording; leave --recording out.")
         if not 0 <= self.jitter <= 1:  # NaN is in no order with anything
             raise CrossdraftError(f"jitter is {self.jitter:g}; give a share of the round trip, 0 to 1.")
         spec = read_spec(self.drafter)
@@ -114,6 +122,17 @@ class EdgePlan:
                     f"The cloud's drafter {self.cloud} does not join 'edge' with one of its own; write such as "
                     "union:edge,eagle2."
                 )
+
+    @property
+    def work(self) -> Workload:
+        """The questions, those that warm up first."""
+        clips = None if self.prompts is not None else self.folder / "clips"
+        return Workload(self.pairs + WARM_UPS, max_new_tokens=self.max_new_tokens, files=clips, prompts=self.prompts)
+
+    @property
+    def model(self) -> str:
+        """What the server calls its target."""
+        return Path(self.target).name
 
     @property
     def ways(self) -> Mapping[str, EdgeWay]:
@@ -204,9 +223,12 @@ def run_edge(plan: EdgePlan, tick: Tick = lambda _: None) -> list[Json]:
     Raises:
         CrossdraftError: the server does not start, or the drafter cannot be loaded.
     """
-    work = Workload(plan.pairs + WARM_UPS, max_new_tokens=plan.max_new_tokens, files=plan.folder / "clips")
-    asked = list(items(work))
-    with Engine.load("reference", None) as engine:
+    asked = list(items(plan.work))
+    if any(item.request.structure is not None for item in asked):
+        raise CrossdraftError(
+            "An edge is asked in plain text here; leave out prompts with a schema, regex or the like."
+        )
+    with Engine.load(plan.target, None, Options(dtype=plan.dtype)) as engine:
         alone = [engine.alone(item.request).tokens for item in asked[WARM_UPS:]]
     cores = available_cores()
     own = cores[-1:] if len(cores) > 1 else cores  # the edge's, as if it were another machine
@@ -216,7 +238,9 @@ def run_edge(plan: EdgePlan, tick: Tick = lambda _: None) -> list[Json]:
         for name, drafter in plan.servers.items():
             folder = plan.folder / f"server-{name}"
             folder.mkdir()
-            flags = ["--drafter", drafter, "--media-root", str(plan.folder / "clips"), "--cache-bytes", "0"]
+            flags = ["--target", plan.target, "--drafter", drafter, "--cache-bytes", "0"]
+            flags += ["--media-root", str(plan.folder / "clips")] if plan.prompts is None else []
+            flags += ["--dtype", plan.dtype] if plan.dtype is not None else []
             flags += ["--target-cores", ",".join(map(str, others))]
             if name == RECORDING:
                 flags += ["--placement", "process", "--draft-cores", ",".join(map(str, own))]
@@ -263,11 +287,13 @@ class _EdgeLink:
     """Edge that is connected through a slow network to the server on a port."""
 
     def __init__(self, stack: ExitStack, port: int, plan: EdgePlan) -> None:
+        self.model = plan.model
         self.proxy = stack.enter_context(DelayingProxy(("127.0.0.1", port), seed=plan.seed))
-        fingerprint = fingerprint_of(tokenizer_of("reference").get_vocab())
+        fingerprint = fingerprint_of(tokenizer_of(plan.target).get_vocab())
         self.client = stack.enter_context(EdgeClient(self.proxy.address, None, plan.drafter, fingerprint))
         welcome = self.client.open()
-        context = DrafterContext(vocab_size=welcome.vocabulary, eos=welcome.eos, banned=welcome.reserved)
+        ids = {"vocab_size": welcome.vocabulary, "eos": welcome.eos, "banned": welcome.reserved}
+        context = DrafterContext(plan.target, dtype=plan.dtype, **ids)
         self.drafter: Drafter[Any] = build(plan.drafter, context)
 
     def renew(self, network: Network) -> None:
@@ -290,20 +316,22 @@ class _EdgeLink:
 
     def _asked(self, item: Item, mode: str | None, *more: dict[str, Any]) -> EdgeAnswer:
         request = item.request
-        name = Path(str(request.clip)).name
+        clip = [] if request.clip is None else [f"file:{Path(str(request.clip)).name}"]
         content = [
-            {"type": "video_url", "video_url": {"url": f"file:{name}"}},
+            *({"type": "video_url", "video_url": {"url": url}} for url in clip),
             *more,
             {"type": "text", "text": request.question},
         ]
         messages = [{"role": "user", "content": content}]
-        chat = {"model": "reference", "messages": messages, "max_tokens": request.token_limit, "temperature": 0}
+        chat = {"model": self.model, "messages": messages, "max_tokens": request.token_limit, "temperature": 0}
         return self.client.ask(chat, request, self.drafter, mode=mode)
 
 
 def to_json(plan: EdgePlan, networks: Sequence[Json]) -> dict[str, object]:
     """The report as plain values."""
     given = {"pairs": plan.pairs, "drafter": plan.drafter, "jitter": plan.jitter, "cuts": plan.cuts, "seed": plan.seed}
+    given |= {"target": plan.model, "dtype": plan.dtype}
+    given |= {"prompts": None if plan.prompts is None else plan.prompts.name}
     given |= {"max_new_tokens": plan.max_new_tokens, "cloud": plan.cloud, "recording": plan.recording}
     return {"environment": environment(), **given, "networks": networks}
 
