@@ -131,7 +131,7 @@ class EdgePlan:
 
     @property
     def model(self) -> str:
-        """What the server calls its target."""
+        """Name of the target on the server."""
         return Path(self.target).name
 
     @property
