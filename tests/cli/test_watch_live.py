@@ -3,6 +3,7 @@
 import _thread
 import json
 import re
+import signal
 import socket
 import threading
 import time
@@ -11,6 +12,7 @@ import pytest
 
 from crossdraft.cli.main import main
 from crossdraft.cli.watch_view import WatchView
+from crossdraft.streams.live.frames import LiveFrames
 from crossdraft.video import iter_frames
 from tests.streams.live.sending import Sender, connected, picture
 from tests.streams.live.test_read import event_camera
@@ -117,8 +119,29 @@ def test_a_camera_that_stops_has_no_signal_and_comes_back_by_itself(watch, event
     assert found["live"]["video"]["reconnects"] >= 1
     assert found["live"]["events"]["state"] in ("live", "no signal")
     assert found["live"]["events"]["dropped"] == 0
+    assert all(one["received"] > 10 for one in found["live"].values())
     assert all("drift_ppm" in one for one in found["live"].values())
     assert found["windows_due"] == found["windows_answered"] + found["windows_dropped"] + found["windows_unfinished"]
+    assert not [one.name for one in threading.enumerate() if one.name.startswith("live")]
+
+
+def test_ctrl_c_before_the_first_window_ends_with_a_summary(watch, events_port, monkeypatch):
+    taken, take = [], LiveFrames._take
+
+    def interrupted(self, item, at):
+        take(self, item, at)
+        taken.append(item)
+        if len(taken) == 5:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    monkeypatch.setattr(LiveFrames, "_take", interrupted)
+    with Camera(port := free_port()):
+        sources = "--video", f"live:tcp://127.0.0.1:{port}", "--events", f"live:evt:tcp://127.0.0.1:{events_port}"
+        status, (last,), errors = watch(*sources, "--window", "60s")
+    assert (status, errors) == (0, "")
+    found = last["summary"]
+    assert (found["windows_due"], found["answers"]) == (0, 0)
+    assert found["live"]["video"]["received"] >= 5
     assert not [one.name for one in threading.enumerate() if one.name.startswith("live")]
 
 

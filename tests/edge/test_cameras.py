@@ -31,6 +31,7 @@ def test_questions_are_about_what_the_cameras_saw_last(start, events_port, capsy
     for answer, request in zip(answers, asked, strict=True):
         assert tuple(answer["tokens"]) == running.engine.alone(replace(request, events=None)).tokens
         assert answer["drafter_error"] is None
+        assert all(answer["live"][name]["received"] > 10 for name in ("video", "events"))
     assert answers[0]["frames"]["draft"]
     first, second = (request.visuals[0] for request in asked)
     assert first != second

@@ -4,6 +4,7 @@ import json
 import threading
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,8 @@ from crossdraft.streams.messages import SCHEMA, StreamEnd
 from tests.serve.conftest import QUESTION
 from tests.serve.test_watch import TOKENS, asked, connected, idle, received
 from tests.streams.live.sending import FPS, RtspServer, frames
+from tests.streams.live.test_read import event_camera
+from tests.test_docs import BLOCK
 
 WINDOWS = {"window_ms": 100, "every_ms": 200, "frames": 2}
 
@@ -30,12 +33,15 @@ def test_a_cameras_answers_are_the_engines_own_and_without_it_there_is_no_signal
         while sum(one["type"] == "window" for one in found) < 2:
             found.append(json.loads(socket.recv(30)))
         camera.close()
-        while found[-1] != {"type": "signal", "there": False}:
+        while (found[-1]["type"], found[-1].get("there")) != ("signal", False):
             found.append(json.loads(socket.recv(30)))
         socket.send(SCHEMA.encode(StreamEnd(0.0)))
         *rest, summary = received(socket)
     assert found[0] == {"type": "started", "frames": 2}
     assert summary["signal_losses"] >= 1
+    for one in (*(one for one in found if one["type"] in ("heartbeat", "signal")), summary):
+        assert one["live"].keys() == {"video"}  # as the command has it
+        assert (one["live"]["video"]["received"], one["live"]["video"]["dropped"]) >= (2, 0)
     there = False
     for one in rest:  # no old answer; on a loaded machine the signal may have been lost, and back, before the close
         there = one["there"] if one["type"] == "signal" else there
@@ -57,6 +63,29 @@ def test_a_camera_that_is_not_there_may_be_asked_for_again_later(start):
     assert (last["error"]["code"], socket.close_code) == ("no_signal", 1013)
     assert "secret" not in last["error"]["message"]
     assert idle(running)
+
+
+def test_the_page_s_program_counts_what_cameras_sent(start, capsys):
+    page = (Path(__file__).parents[2] / "docs" / "your_camera.md").read_text(encoding="utf-8")
+    (program,) = (one for one in BLOCK.findall(page) if "WatchClient" in one)
+    camera = RtspServer(frames(300), 1 / FPS)
+    with closing(camera), event_camera() as port:
+        running = start(live_hosts=f"127.0.0.1:{camera.port},127.0.0.1:{port}")
+        ours = {"camera:8554": f"127.0.0.1:{camera.port}", "camera:7777": f"127.0.0.1:{port}"}
+        ours |= {"127.0.0.1:8000": f"127.0.0.1:{running.address[1]}"}
+        for name, address in ours.items():
+            assert name in program
+            program = program.replace(name, address)
+        namespace = {}
+        exec(compile(program, "your_camera.md", "exec"), namespace)
+        assert idle(running)
+    *_, last = capsys.readouterr().out.splitlines()
+    summary = namespace["message"]
+    assert last == f"{summary['windows_answered']} windows of {summary['live']['video']['received']} frames"
+    video, events = (summary["live"][name] for name in ("video", "events"))
+    assert 5 <= video["received"] <= 300
+    assert events["received"] >= 500  # of 2,000 a second, in a hundred chunks a second
+    assert events["source"] == f"live:evt:tcp://127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize(
@@ -105,3 +134,4 @@ def test_only_listed_hosts_and_ports_are_allowed(text, of, fine):
     with pytest.raises(ApiError, match=r"\(--live-hosts\)") as refused:
         allowed_source(text, of, hosts)
     assert "else" not in refused.value.message
+    assert refused.value.param == ("live" if of == "video" else "live_events")

@@ -31,7 +31,7 @@ from crossdraft.side_text import read_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from crossdraft.edge.client import EdgeAnswer, Show
+    from crossdraft.edge.client import EdgeAnswer, EdgeClient, Show
     from crossdraft.edge.frames import Welcome
     from crossdraft.edge.tls import TlsFiles
     from crossdraft.engine.drafter import Drafter
@@ -130,13 +130,15 @@ def edge(
         raise CrossdraftError(f"--prediction is of more than {CHAT_BYTES // 2:,} bytes in JSON; give a shorter one.")
     hush()
     tokenizer = tokenizer_of(target)
-    fingerprint = fingerprint_of(tokenizer.get_vocab())
-    console = answer_console(plain=no_color or as_json)
+    fingerprint, console = fingerprint_of(tokenizer.get_vocab()), answer_console(plain=no_color or as_json)
     tls = TlsFiles(cloud.ca, cloud.cert, cloud.cert_key)
     patience_s, top_k = cloud.patience, cloud.draft_top_k
-    with EdgeClient(
-        cloud.server, cloud.key, drafter, fingerprint, patience_s=patience_s, draft_top_k=top_k, tls=tls
-    ) as client:
+    with (
+        EdgeClient(
+            cloud.server, cloud.key, drafter, fingerprint, patience_s=patience_s, draft_top_k=top_k, tls=tls
+        ) as client,
+        _interruptible(client, prompt, as_json=as_json) as answered,
+    ):
         try:
             welcome = client.open()
         except (OSError, EOFError) as error:
@@ -165,11 +167,28 @@ def edge(
                     _shown(console, as_json=as_json, tokenizer=tokenizer) as show,
                 ):
                     answer = client.ask(_chat(cloud, welcome.model, question, asked) | said, request, drafts, show)
+                answered.append(answer)
                 if as_json:
-                    typer.echo(json.dumps(report(question, answer), ensure_ascii=False))
+                    typer.echo(json.dumps(report(question, answer) | cameras.to_json(), ensure_ascii=False))
                 else:
-                    for line in figures(answer):
+                    for line in (*figures(answer), *answer.notes):
                         say(console, line)
+
+
+@contextmanager
+def _interruptible(client: "EdgeClient", prompt: list[str], *, as_json: bool) -> "Iterator[list[EdgeAnswer]]":
+    """Yield a list for the answers; on Ctrl-C, say how many there are, and what came of the next."""
+    answered: list[EdgeAnswer] = []
+    try:
+        yield answered
+    except KeyboardInterrupt:
+        part, count = client.answer, len(answered)
+        begun = part.total_s > 0 and all(part is not one for one in answered)
+        if begun and as_json:
+            typer.echo(json.dumps(report(prompt[count], part) | {"finish": "interrupted"}, ensure_ascii=False))
+        came = f"; {len(part.tokens)} tokens of the next came" if begun else ""
+        typer.echo(f"Interrupted: {count} of {len(prompt)} questions were answered{came}.", err=True)
+        raise
 
 
 def _check_sources(video: str | None, camera: RecordingFile, live: LiveOptions) -> None:

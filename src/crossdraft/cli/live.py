@@ -134,9 +134,11 @@ class LiveCameras:
         return watching(self._frames, windows, watch, seconds=seconds, most=most)
 
     def to_json(self) -> dict[str, Any]:
-        """The sources and their state, as plain values."""
-        video = {"video": self._frames.to_json()}
-        return {"live": video if self.events is None else {**video, "events": self.events.to_json()}}
+        """The sources and their state, as plain values; nothing where none is live."""
+        from crossdraft.streams.live.feed import sources_json
+
+        found = sources_json(self._frames, self.events)
+        return {"live": found} if found else {}
 
 
 def live_parts(

@@ -77,32 +77,35 @@ def watch(
     from crossdraft.api import Request
     from crossdraft.cli.session import opened, with_drafter
     from crossdraft.cli.view import answer_console
-    from crossdraft.streams import SlidingWindows, Watch, Windowing, ask_engine, frames_per_window
+    from crossdraft.streams import SlidingWindows, Watch, WatchSummary, Windowing, ask_engine, frames_per_window
     from crossdraft.video.clip import DEFAULT_FRAMES
 
     questions = [Request(question, max_new_tokens=pair.max_new_tokens) for question in ask]
     frames = pair.options.num_frames or DEFAULT_FRAMES
-    with source:
-        first = source.first(SlidingWindows(Windowing(every_s, length_s, frames), source.events))
-        pair = with_drafter(pair, events=camera.events is not None, quiet=as_json)
-        with opened(pair, replace(questions[0], video=first.frames, events=first.events)) as engine:
-            windowing = Windowing(every_s, length_s, frames_per_window(engine.target, length_s))
-            watching = Watch(ask_engine(engine), questions)
-            shown = WatchView(answer_console(plain=no_color or as_json), ask, as_json=as_json)
-            windows = SlidingWindows(windowing, source.events, newest=source.newest)
-            with source.feeding(windows, watching, seconds=stream.seconds, most=stream.windows):
-                try:
-                    for window in watching.answers(
-                        lambda window, index, piece: shown.piece(window.number, window.end_s, index, piece.text),
-                        lambda there: shown.signal(source.to_json(), there=there),
-                    ):
-                        shown.answered(window.to_json())
-                except KeyboardInterrupt:
-                    shown.end_line()
-            status = engine.prefill_status
-        found = watching.summary.to_json() | source.to_json()
-    prefill = {} if status is None else {"speculative_prefill": status.to_json()}
-    shown.summary(found, {"target": pair.target, "drafter": pair.drafter, **prefill})
+    shown = WatchView(answer_console(plain=no_color or as_json), ask, as_json=as_json)
+    summary, prefill = WatchSummary(), {}
+    try:
+        with source:
+            first = source.first(SlidingWindows(Windowing(every_s, length_s, frames), source.events))
+            pair = with_drafter(pair, events=camera.events is not None, quiet=as_json)
+            with opened(pair, replace(questions[0], video=first.frames, events=first.events)) as engine:
+                windowing = Windowing(every_s, length_s, frames_per_window(engine.target, length_s))
+                watching = Watch(ask_engine(engine), questions)
+                summary = watching.summary
+                windows = SlidingWindows(windowing, source.events, newest=source.newest)
+                with source.feeding(windows, watching, seconds=stream.seconds, most=stream.windows):
+                    try:
+                        for window in watching.answers(
+                            lambda window, index, piece: shown.piece(window.number, window.end_s, index, piece.text),
+                            lambda there: shown.signal(source.to_json(), there=there),
+                        ):
+                            shown.answered(window.to_json())
+                    except KeyboardInterrupt:
+                        shown.end_line()
+                prefill = {} if (status := engine.prefill_status) is None else {"speculative_prefill": status.to_json()}
+    except KeyboardInterrupt:  # before the first window
+        shown.end_line()
+    shown.summary(summary.to_json() | source.to_json(), {"target": pair.target, "drafter": pair.drafter, **prefill})
 
 
 class _Clip(nullcontext[None]):

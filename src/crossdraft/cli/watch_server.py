@@ -107,7 +107,7 @@ def watch_at(
     """
     from crossdraft.cli.view import answer_console
     from crossdraft.edge.tls import TlsFiles
-    from crossdraft.streams import ReplayClock
+    from crossdraft.streams import ReplayClock, WatchSummary
     from crossdraft.streams.client import WatchClient
     from crossdraft.streams.push import EventFeed, push_clip
     from crossdraft.streams.replay import feeding
@@ -126,7 +126,11 @@ def watch_at(
     }
     shown = WatchView(answer_console(plain=no_color or as_json), questions, as_json=as_json)
     with WatchClient(str(remote.server), remote.key, TlsFiles(remote.ca, remote.cert, remote.cert_key)) as client:
-        grid, clock = WindowGrid(every_s, length_s, client.open(asked)), ReplayClock(stream.speed)
+        try:
+            grid, clock = WindowGrid(every_s, length_s, client.open(asked)), ReplayClock(stream.speed)
+        except KeyboardInterrupt:  # before the server began
+            shown.summary(WatchSummary().to_json(), {"server": remote.server})
+            return
         given = {"events": events, "seconds": stream.seconds, "most": stream.windows, "kind": remote.frame_format}
         with feeding(partial(push_clip, video, grid, client.push, clock, **given), client.fail, clock.stop):
             messages = client.messages()

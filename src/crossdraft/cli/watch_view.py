@@ -71,7 +71,8 @@ class WatchView:
         for name, one in found.get("live", {}).items():
             drift = one.get("drift_ppm")
             clock = "" if drift is None else f"; its clock drifts by {drift:.0f} ppm"
-            self._print(f"{name}: {one['dropped']:,} dropped, {one['reconnects']} reconnects{clock}.\n")
+            counts = f"{one['received']:,} {'frames' if name == 'video' else name} received, {one['dropped']:,} dropped"
+            self._print(f"{name}: {counts}, {one['reconnects']} reconnects{clock}.\n")
             for note in one["notes"]:
                 self._print(f"  {note}\n", "yellow")
 

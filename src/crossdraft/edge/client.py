@@ -71,6 +71,7 @@ class EdgeAnswer:
         frames: number of frames sent, by kind.
         report: the cloud's figures.
         drafter_error: reason why the edge stopped or never began drafting.
+        notes: sentences for people, of the edge's drafter and its reader, and of the cloud.
     """
 
     tokens: tuple[int, ...] = ()
@@ -86,6 +87,7 @@ class EdgeAnswer:
     frames: Counter[str] = field(default_factory=Counter[str])
     report: dict[str, Any] = field(default_factory=dict[str, Any])
     drafter_error: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -194,6 +196,8 @@ class _EdgeQuestion:
         if self.drafting is not None:
             self.drafting.end()
             self.answer.drafter_error = self.drafting.error
+        own = () if self.drafting is None else self.drafting.notes
+        self.answer.notes = tuple(dict.fromkeys((*own, *self.answer.report.get("notes", ()))))
 
     def _drafted(self, tokens: tuple[int, ...]) -> None:
         if self.answer.first_provisional_s is None:
@@ -214,6 +218,9 @@ class EdgeClient:
         patience_s: seconds for which a lost connection is retried without anything new of the answer.
         draft_top_k: number of entries of a distribution that are sent; 0 = all. See `Welcome.draws`.
         tls: certificates, for wss://….
+
+    Attributes:
+        answer: the one that is under way, or else the last.
     """
 
     def __init__(
@@ -233,7 +240,7 @@ class EdgeClient:
         self._connection: ClientConnection | None = None
         self._held = ExitStack()  # the connection
         self._welcome: Welcome | None = None
-        self._answer = EdgeAnswer()
+        self.answer = EdgeAnswer()
         self._pays = True  # true if drafting pays for the next question
 
     def open(self) -> Welcome:
@@ -307,7 +314,7 @@ class EdgeClient:
         if mode is None:
             mode = ROUNDS if self._pays else OFF
         question = _EdgeQuestion(chat, request, drafter, show, nodes, mode=mode)
-        self._answer, drafting = question.answer, question.drafting
+        self.answer, drafting = question.answer, question.drafting
         patience = _Patience(self._patience_s)
         try:
             while True:
@@ -319,7 +326,7 @@ class EdgeClient:
                     done = self._read_until_done(question, patience)
                     answer, self._pays = question.done(done), bool(done.drafts)
                 except LOST as error:
-                    self._answer.cuts += self._connection is not None
+                    self.answer.cuts += self._connection is not None
                     self._drop(drafting)
                     if not patience.pause():
                         raise AnswerLostError(f"The server {self._address} is lost ({error}); ask again.") from None
@@ -376,8 +383,8 @@ class EdgeClient:
         if connection is None:
             raise ConnectionError("there is no connection")
         connection.send(data)
-        self._answer.sent[frame.kind] += len(data)
-        self._answer.frames[frame.kind] += 1
+        self.answer.sent[frame.kind] += len(data)
+        self.answer.frames[frame.kind] += 1
 
     def _send_or_drop(self, frame: Frame) -> None:
         """Send a frame; if the connection is gone, do nothing: the reading side notices."""
@@ -389,7 +396,7 @@ class EdgeClient:
             raise ConnectionError("there is no connection")
         data = self._connection.recv(SILENT_S)
         frame = decode(data)
-        self._answer.received[frame.kind] += len(data)
+        self.answer.received[frame.kind] += len(data)
         return frame
 
     def _drop(self, drafting: EdgeDrafting | None) -> None:

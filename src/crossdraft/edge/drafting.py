@@ -50,6 +50,7 @@ class EdgeDrafting:
         rounds: bool = True,
     ) -> None:
         self.error: str | None = None  # reason why drafting stopped
+        self.notes: dict[str, None] = {}  # of the drafter, such as on what its reader repaired
         self._drafter, self._request, self._on_tokens = drafter, request, on_tokens
         self._nodes = self._most = min(nodes, request.token_limit - 1)  # the target adds a token itself
         self._rounds = rounds
@@ -154,6 +155,7 @@ class EdgeDrafting:
         wanted = max(known, len(branch.held)) + step
         budget = Budget(min(most, wanted), stop=lambda: bool(self._news) or self._ended)
         (draft,) = drafts_of(self._drafter.propose([branch.state], [budget]), 1)
+        self.notes |= dict.fromkeys(draft.notes)
         if draft.refusal or draft.fault:
             raise CrossdraftError(draft.refusal or draft.fault or "")
         if len(draft.tree) > known:

@@ -27,7 +27,7 @@ def allowed_source(text: str, of: Literal["events", "video"], hosts: Collection[
         found = None
     if found is None or (found.host, str(found.port)) not in allowed:
         why = f"This is no address of live {of} that may be used; who runs this server names these (--live-hosts)."
-        raise bad_request(why, "live", "address_refused")
+        raise bad_request(why, "live" if of == "video" else "live_events", "address_refused")
     return found
 
 

@@ -49,7 +49,7 @@ from crossdraft.streams import (
     frames_per_window,
     replaying,
 )
-from crossdraft.streams.live.feed import watching
+from crossdraft.streams.live.feed import sources_json, watching
 from crossdraft.streams.messages import ROUTE, SCHEMA, StreamEnd
 
 router = APIRouter()
@@ -105,6 +105,7 @@ class WatchConnection:
         self._calls = Calls()
         self._clock: ReplayClock | None = None
         self._live: LiveSource | None = None
+        self._sources: Callable[[], dict[str, object]] = dict  # how what feeds the stream stands
         self._watch: Watch | None = None
         self._window: Callable[[object], AbstractAsyncContextManager[object]] = nullcontext  # readies its events
         self._wants_pieces = False
@@ -154,7 +155,8 @@ class WatchConnection:
         watch = self._watch = Watch(self._ask, questions)
         held.callback(self._share.close)
         if asked.replay is None and asked.live is None:
-            self._live = LiveSource(service.media, windowing, watch, self._share, asked.sensor)
+            self._live = live = LiveSource(service.media, windowing, watch, self._share, asked.sensor)
+            self._sources = lambda: {"pushed": dict(live.counts)}
         self._wants_pieces = asked.pieces
         return watch, windowing
 
@@ -192,6 +194,7 @@ class WatchConnection:
         if (replay := asked.replay) is None:
             sources = cameras(asked, self._service.settings.live_hosts, windowing.length_s, self._share)
             frames, events = await held.enter_async_context(sources)
+            self._sources = lambda: {"live": _public(sources_json(frames, events))}
             return watching(frames, SlidingWindows(windowing, events, LIMITS, newest=True), watch)
         recording = None if replay.event_url is None else EventUrl(**replay.event_url.model_dump())
         media = self._service.media.replayed(replay.video_url.url, recording, windowing.grid, self._asked.client)
@@ -259,11 +262,7 @@ class WatchConnection:
             if time.monotonic() - said >= PING_S:
                 said, found = time.monotonic(), watch.summary
                 windows = {"due": found.due, "answered": found.answered, "dropped": found.dropped}
-                await self._send({"type": "heartbeat", "windows": windows} | self._pushed())
-
-    def _pushed(self) -> dict[str, object]:
-        """Counts of a live stream's messages by kind, and of those dropped for newer ones."""
-        return {} if self._live is None else {"pushed": dict(self._live.counts)}
+                await self._send({"type": "heartbeat", "windows": windows} | self._sources())
 
     # -- in the thread of the answers ------------------------------------------------------------------------------
 
@@ -272,7 +271,7 @@ class WatchConnection:
             for window in watch.answers(self._piece, self._signal):
                 shown = window.to_json()
                 self._calls.wait(lambda shown=shown: self._send({"type": "window", **shown}))
-        figures = watch.summary.to_json() | self._pushed()
+        figures = watch.summary.to_json() | self._sources()
         self._calls.wait(lambda: self._send({"type": "summary", **figures}))
 
     def _ask(self, request: Request, on_piece: Callable[[Piece], None]) -> Answer:
@@ -305,7 +304,7 @@ class WatchConnection:
             self._pieces.append({"type": "piece", **where, "text": piece.text})
 
     def _signal(self, there: bool) -> None:
-        self._calls.wait(lambda: self._send({"type": "signal", "there": there}))
+        self._calls.wait(lambda: self._send({"type": "signal", "there": there} | self._sources()))
 
     async def _send(self, message: Mapping[str, object]) -> None:
         await self._socket.send(json.dumps(message, ensure_ascii=False))
@@ -320,6 +319,11 @@ class WatchConnection:
         with suppress(WebSocketDisconnect):
             await self._send({"type": "error", **failed.body})
         await self._socket.close(TRY_AGAIN if failed.status == OVERLOADED else POLICY_VIOLATION)
+
+
+def _public(sources: dict[str, dict[str, Any]]) -> dict[str, object]:
+    """The state of sources for a client: without notes that name a path of this machine."""
+    return {name: one | {"notes": convert.public_notes(one["notes"])} for name, one in sources.items()}
 
 
 async def _unless_failed(work: "asyncio.Future[T]", tasks: Collection["asyncio.Future[None]"]) -> T:

@@ -50,7 +50,9 @@ class LiveEvents:
         self._buffer = EventBuffer(self._keep_s, most=most)
         self._repairs: tuple[str, ...] = ()  # by the decoder
         self._size = 0, 0
-        self.reader = LiveReader(name, read, self._take, once=once, signal_timeout_s=signal_timeout_s, now=now)
+        self.reader = LiveReader(
+            name, read, self._take, count=len, once=once, signal_timeout_s=signal_timeout_s, now=now
+        )
 
     def align(self, zero_at: float, zero_s: float = 0.0) -> None:
         """Say when the stream's second 0 was: the moment, by `now`, and the second of the frames' own clock."""

@@ -1,4 +1,4 @@
-"""A live source of frames as the feed of a watch."""
+"""A live source of frames as the feed of a watch, and what a watch says of its sources."""
 
 import math
 import threading
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from time import perf_counter
 
+from crossdraft.streams.live.events import LiveEvents
 from crossdraft.streams.live.frames import LiveFrame, LiveFrames
 from crossdraft.streams.live.source import POLL_S
 from crossdraft.streams.replay import feeding
@@ -40,6 +41,12 @@ def watching(
                 return
 
     return feeding(feed, watch.close, stopped.set)
+
+
+def sources_json(frames: LiveFrames | None, events: LiveEvents | None) -> dict[str, dict[str, object]]:
+    """The cameras of a stream that are there, `video` and `events`, and their state, as plain values."""
+    found = {"video": frames, "events": events}
+    return {name: one.to_json() for name, one in found.items() if one is not None}
 
 
 def _frames(source: LiveFrames, watch: Watch, stopped: threading.Event, length_s: float) -> Iterator[LiveFrame]:

@@ -1,5 +1,6 @@
 """Live sources: a thread reads what comes, connects again when the source is lost, and says how it stands."""
 
+import math
 import threading
 import time
 from collections import deque
@@ -22,7 +23,7 @@ MOST_NOTES = 16
 
 @dataclass(frozen=True, slots=True)
 class LiveStatus:
-    """The state of a live source: the chunks or frames that it `received`, and sentences on what happened.
+    """The state of a live source: the frames, or events, that it `received`, and sentences on what happened.
 
     Args:
         state: "waiting" until something came; "no signal" once nothing came for the time-out; "ended": for good.
@@ -54,6 +55,7 @@ class LiveReader(Generic[T]):
         read: connects, and yields items as they come; `None` at least each `POLL_S` while nothing comes. It returns at
             the end of the connection, and raises an error where it fails.
         take: takes each item and the moment of its arrival, in the thread; its error ends the connection.
+        count: returns how many frames, or events, an item holds.
         once: the source cannot be opened again, such as standard input.
         signal_timeout_s: seconds without an item after which there is no signal.
         delays_s, now: least and greatest delay, see above; the clock.
@@ -69,17 +71,19 @@ class LiveReader(Generic[T]):
         read: Callable[[], Items[T]],
         take: Callable[[T, float], None],
         *,
+        count: Callable[[T], int] = lambda item: 1,
         once: bool = False,
         signal_timeout_s: float = SIGNAL_TIMEOUT_S,
         delays_s: tuple[float, float] = DELAYS_S,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.dropped, self.closing = 0, threading.Event()
-        self._name, self._read, self._take, self._once, self._now = name, read, take, once, now
+        self._name, self._read, self._take, self._count = name, read, take, count
+        self._once, self._now = once, now
         self._timeout_s, self._delays_s = signal_timeout_s, delays_s
         self._changed = threading.Condition()
-        self._received = self._reconnects = 0
-        self._newest_at = now()  # before the first item: when reading began
+        self._items = self._received = self._reconnects = 0
+        self._newest_at, self._closed_at = now(), math.inf  # before the first item: when reading began
         self._lost = self._ended = False
         self._error: CrossdraftError | None = None  # of an attempt before the first item
         self._notes: deque[str] = deque(maxlen=MOST_NOTES)
@@ -90,8 +94,8 @@ class LiveReader(Generic[T]):
         self._newest_at = self._now()
         self._thread.start()
         with self._changed:
-            self._changed.wait_for(lambda: self._received or self._error, wait_s)
-        if self._error or not self._received:
+            self._changed.wait_for(lambda: self._items or self._error, wait_s)
+        if self._error or not self._items:
             self.close()
             raise self._error or CrossdraftError(f"Nothing came from {self._name} in {wait_s:g} s; is it running?")
 
@@ -102,15 +106,16 @@ class LiveReader(Generic[T]):
                 self._notes.append(sentence)
 
     def status(self) -> LiveStatus:
-        """The state of the source now."""
+        """The state of the source now, or when it was closed."""
         with self._changed:
-            age, came = self._now() - self._newest_at, self._received > 0
+            age, came = min(self._now(), self._closed_at) - self._newest_at, self._items > 0
             state = "ended" if self._ended else "no signal" if age > self._timeout_s else "live" if came else "waiting"
             counts = self._received, self.dropped, self._reconnects
             return LiveStatus(state, age if came else None, *counts, tuple(self._notes))
 
     def close(self) -> None:
         """End the thread, and with it the connection."""
+        self._closed_at = min(self._now(), self._closed_at)
         self.closing.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -119,7 +124,7 @@ class LiveReader(Generic[T]):
         least_s, most_s = self._delays_s
         delay = least_s / 2
         while not (self.closing.is_set() or self._ended):
-            before = self._received
+            before = self._items
             try:
                 self._read_all()
                 why = CrossdraftError(f"{self._name} has ended.")
@@ -132,9 +137,9 @@ class LiveReader(Generic[T]):
             self.note(str(why))
             with self._changed:
                 self._lost, self._ended = True, self._once
-                self._error = self._error if self._received else self._error or why
+                self._error = self._error if self._items else self._error or why
                 self._changed.notify_all()
-            delay = least_s if self._received > before else min(2 * delay, most_s)
+            delay = least_s if self._items > before else min(2 * delay, most_s)
             self.closing.wait(delay)
 
     def _read_all(self) -> None:
@@ -149,7 +154,7 @@ class LiveReader(Generic[T]):
                 with self._changed:
                     self._reconnects += self._lost
                     self._lost, self._newest_at = False, at
-                    self._received += 1
+                    self._items, self._received = self._items + 1, self._received + self._count(item)
                     self._changed.notify_all()
 
 
