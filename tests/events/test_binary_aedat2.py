@@ -45,6 +45,8 @@ def test_davis240_by_header_or_by_name(tmp_path):
     (tmp_path / "b.aedat").write_bytes(pack(events, 240, 180))
     for found in (read_events(tmp_path / "a.aedat"), read_events(tmp_path / "b.aedat", sensor=(240, 180))):
         assert list(zip(found.t, found.x, found.y, found.p, strict=True)) == events
+    (tmp_path / "a.aedat").write_bytes(pack([(5, 39, 7, 1)], 640, 480))  # its column is stored as 600
+    assert read_events(tmp_path / "a.aedat", sensor=(640, 480)).x.tolist() == [39]
     (tmp_path / "a.aedat").write_bytes(pack(EVENTS))
     with pytest.raises(CrossdraftError, match="outside the 240x180"):
         read_events(tmp_path / "a.aedat", sensor=(240, 180))
@@ -80,6 +82,12 @@ def test_an_event_that_begins_with_the_byte_of_a_comment_is_an_event(tmp_path, e
     events = [(t, 7, 260 - 1 - 141, t % 2) for t in range(1, 21)]
     (tmp_path / "a.aedat").write_bytes(pack(events, header=HEADER + end))
     assert read_events(tmp_path / "a.aedat").t.tolist() == list(range(1, 21))
+
+
+@pytest.mark.parametrize("end", [b"#End Of ASCII Header\r\n", b"# end of ascii header\n"])
+def test_an_event_that_looks_like_a_line_of_text_is_one_behind_the_stated_end(tmp_path, end):
+    (tmp_path / "a.aedat").write_bytes(HEADER + end + b"#@     \n")
+    assert read_events(tmp_path / "a.aedat").t.tolist() == [0x2020_200A]
 
 
 def test_chunks_are_read_as_far_as_the_window(tmp_path, monkeypatch):

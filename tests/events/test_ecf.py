@@ -114,6 +114,36 @@ def test_a_damaged_chunk_is_refused_or_read_never_worse(events, packing, data):
         ecf.decode(bytes(broken))
 
 
+NO_STEP, PIXELS = b"\x01", bytes(12)  # the first of two events, and zeros for up to four of packing 2
+
+
+@pytest.mark.parametrize(("highest", "step"), [(0, 5), (7, (7 << 60) + 5)])
+def test_a_step_of_time_has_up_to_sixteen_parts(highest, step):
+    parts = b"\xf5" + b"\xf0" * 14 + bytes([0xF0 | highest])
+    chunk = (2 << 2 | 2).to_bytes(4, "little") + bytes(8) + NO_STEP + parts + b"\x01" + PIXELS
+    assert ecf.decode(chunk)["t"].tolist() == [0, step]
+    with pytest.raises(ValueError, match="more than 64 bits"):
+        ecf.decode(chunk[:13] + b"\xf0" + chunk[13:])
+
+
+def test_events_of_the_most_bytes_and_chunks_of_none_and_of_the_most_events():
+    long = b"\xf1" + b"\xf0" * 15 + b"\x0f\1\0"  # a step of 1 in sixteen parts, and a run of 1 behind its word
+    one = (1 << 2 | 2).to_bytes(4, "little") + bytes(8) + long + PIXELS
+    assert ecf.decode(one)["t"].tolist() == [1]
+    rows, columns, polarities = b"\x1f\0\1\0" * 20, bytes(40), b"\xff\1\0" * 20
+    many = ecf.decode((20 << 2).to_bytes(4, "little") + bytes(8) + long * 20 + rows + columns + polarities)
+    assert (many["t"].tolist(), many["p"].sum()) == (list(range(1, 21)), 20)
+    assert len(ecf.decode(bytes(12))) == 0
+    most = (65_535 << 2 | 2).to_bytes(4, "little") + bytes(8) + b"\x0f\xff\xff" + bytes(12 * 16_384)
+    assert len(ecf.decode(most)) == 65_535
+
+
+def test_a_run_that_is_cut_within_its_number_is_damage():
+    events = Events.checked(*np.zeros((3, 200), int), np.ones(200, int), 8, 8)
+    with pytest.raises(ValueError, match="do not add up"):
+        ecf.decode(encoded(events, 0)[:-1])
+
+
 def made_for_the_codec(kind: int) -> Events:
     """Events whose runs and steps reach every escape; `kind` is how the published encoder packs them."""
     i = np.arange((300, 90, 60)[kind])
@@ -223,6 +253,13 @@ def test_chunks_that_the_writer_did_not_pack_and_files_without_the_codec(tmp_pat
     assert same(read_events(tmp_path / "a.h5"), events)
     prophesee(tmp_path / "b.h5", [rows.tobytes()], 128, 128, filtered=False)
     assert same(read_events(tmp_path / "b.h5"), events)
+
+
+def test_of_a_chunk_that_holds_too_many_events_the_first_are_read(tmp_path):
+    events = made_up(134)
+    chunks = [encoded(events.take(slice(*edges)), 0) for edges in ((0, 70), (70, 134))]
+    prophesee(tmp_path / "a.h5", chunks, 128, 64)
+    assert same(read_events(tmp_path / "a.h5"), events.take(np.r_[:64, 70:134]))
 
 
 @pytest.mark.parametrize(

@@ -156,25 +156,53 @@ def test_both_orders_of_evt21_whether_the_header_says_which_or_not(tmp_path, leg
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-@pytest.mark.parametrize("piece", [8, 1 << 20])
-def test_the_order_of_evt21_shows_in_words_of_time_alone(legacy, piece):
+@pytest.mark.parametrize(("piece", "last"), [(8, 90), (1 << 20, 8999)])
+def test_the_order_of_evt21_shows_in_words_of_time_alone(legacy, piece, last):
     """As of a camera whose lens is covered at first."""
-    words = [high2(i) << 32 for i in range(9000)] + [event2(1, 32, 3) << 32 | 1 << bit for bit in range(32)]
+    words = [high2(i) << 32 for i in range(last + 1)] + [event2(1, 32, 3) << 32 | 1 << bit for bit in range(32)]
     data = swapped(words) if legacy else data_of("2.1", words)
     decoder = EvtDecoder(EvtHeader("2.1", (1280, 720)))
     parts = [decoder.decode(data[at : at + piece]) for at in range(0, len(data), piece)]
     assert [row for part in (*parts, decoder.flush()) for row in rows_of(part)] == [
-        (8999 * 64 + 1, 32 + bit, 3, 0) for bit in range(32)
+        (last * 64 + 1, 32 + bit, 3, 0) for bit in range(32)
     ]
     assert decoder.notes == ()
 
 
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("first", [8, 1 << 20])
+def test_the_order_of_evt21_shows_beside_triggers_and_not_in_an_event_alone(legacy, first):
+    words = [event2(1) << 32 | 1, *(kind << 60 for kind in (10, 14, 15)), high2(3) << 32, event2(5, 32, 9, 1) << 32 | 2]
+    data = swapped(words) if legacy else data_of("2.1", words)
+    decoder = EvtDecoder(EvtHeader("2.1", (1280, 720)))
+    parts = decoder.decode(data[:first]), decoder.decode(data[first:]), decoder.flush()
+    assert [row for part in parts for row in rows_of(part)] == [(197, 33, 9, 1)]
+
+
 def test_other_words_are_passed_over_and_undefined_ones_are_noted():
-    words = [high3(1), 3, event3(1), 0xA << 12 | 1, 0xE << 12 | 0x16, 0xF << 12 | 5, 7 << 12, event3(2), 0xB << 12]
-    found, decoder = decoded("3", words)
+    words = [high3(1), 3, event3(1), 0xA << 12 | 1, 0xE << 12 | 0x16, 0xF << 12 | 5, 7 << 12, event3(2)]
+    found, decoder = decoded("3", [*words, *(kind << 12 for kind in (9, 11, 12, 13))])
     assert [x for _, x, *_ in found] == [1, 2]
-    assert decoder.notes == ("Words that EVT3 does not define, ignored: 1.",)
-    assert len(decoded("2", [high2(1), 0xA << 28, 0xE << 28, 0xF << 28, event2(1)])[0]) == 1
+    assert decoder.notes == ("Words that EVT3 does not define, ignored: 4.",)
+    found, decoder = decoded("2", [high2(1), *(kind << 28 for kind in (*range(2, 8), *range(9, 16))), event2(1)])
+    assert (len(found), decoder.words.undefined) == (1, 10)  # 10, 14 and 15 are defined
+
+
+@pytest.mark.parametrize(
+    ("raw", "us"), [((3072, 0), 4096 << 12), ((3071, 0), 0), ((0, 3071), 3071 << 12), ((0, 3072), -1024 << 12)]
+)
+def test_the_greatest_wrap_and_the_latest_word_from_before_one(raw, us):
+    """Both are of a quarter of the range, 1024 steps; beyond it there is silence, or a step back."""
+    clock = evt_words.HighClock(12, 12)
+    assert clock(np.array(raw)).tolist() == [raw[0] << 12, us]
+    assert clock.stepped == (us < raw[0] << 12)
+
+
+def test_of_wraps_the_longest_gap_is_noted():
+    clock = evt_words.HighClock(12, 12)
+    for values in ([4000, 4], [2000, 4000, 4090, 2]):  # 100 steps, and 8
+        clock(np.array(values))
+    assert (clock.wraps, clock.gap_us) == (2, 100 << 12)
 
 
 def test_events_before_the_clock_a_row_or_a_base_and_of_another_sensor_are_left_out():
@@ -329,6 +357,22 @@ def test_words_that_are_passed_over_leave_the_state_of_decoded_ones():
     assert time == 11 << 12
 
 
+def test_each_part_of_the_state_is_kept_where_words_are_passed_over():
+    words = evt_words.Evt3Words()
+
+    def skip(*given: int) -> int:
+        return words.skip(memoryview(data_of("3", list(given))))
+
+    words.decode(memoryview(data_of("3", [high3(10), 6 << 12 | 900, 5])))
+    assert skip(7, event3(1), 6 << 12 | 901, event3(2)) == 2
+    assert skip(5, event3(1), 7, event3(1)) == 2
+    (time,), _, (row,), _ = words.decode(memoryview(data_of("3", [event3(3)])))
+    assert (time, row) == ((10 << 12) + 901, 7)
+    vector = 4 << 12 | 1
+    assert skip(vector, 3 << 12 | 9, vector) == 1  # the first has no column
+    assert skip(1 << 12 | 9, event3(1)) == 0  # a row of another sensor
+
+
 def test_a_span_of_a_recording_that_does_not_begin_at_0(tmp_path, monkeypatch):
     monkeypatch.setattr(evt, "BLOCK_BYTES", 64)
     words = [word for i in range(200) for word in (high3(i), i, event3(i))]
@@ -361,6 +405,8 @@ def test_a_file_comes_in_pieces_and_a_flushed_stream_goes_on(tmp_path, monkeypat
     decoder = EvtDecoder(HEADERS["3"])
     decoder.decode(data_of("3", words))
     assert decoder.flush().x[-1] == 199  # the scene is still, and nobody waits for what may come in front
+    decoder.decode(data_of("3", [event3(6), 6 << 12 | 5, event3(7), 6 << 12 | 3, event3(8)]))
+    assert decoder.flush().x.tolist() == [6, 8, 7]  # the first is of the time of the last one that was given away
     assert len(decoder.decode(data_of("3", [high3(198), event3(5)]))) == 0  # 4 ms late, but the others are given away
     with pytest.raises(CrossdraftError, match="out of order"):
         decoder.flush()

@@ -1,7 +1,7 @@
 import pytest
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events import read_events
+from crossdraft.events import EventLimits, iter_events, read_events
 from tests.datasets.helpers import five_bytes
 
 
@@ -44,3 +44,13 @@ def test_what_is_cut_off_or_outside(tmp_path):
     with pytest.raises(CrossdraftError, match="outside the 240x180 sensor"):
         read_events(tmp_path / "a.bin")
     assert len(read_events(tmp_path / "a.bin", sensor=(304, 240))) == 1
+
+
+def test_a_part_has_the_notes_of_the_whole_and_limits_hold(tmp_path):
+    top, path = 1 << 23, tmp_path / "a.bin"
+    path.write_bytes(five_bytes([(1, 1, 0, top - 9), (2, 2, 1, 10), (3, 3, 1, 20)]))
+    found = read_events(path, start_us=top, end_us=top + 20)
+    assert (found.t.tolist(), found.notes) == ([top + 10], ("Its clock of 23 bits wrapped, which is undone.",))
+    for limits, words in ((EventLimits(events=2), "more than 2 events"), (EventLimits(held_bytes=14), "has 15 bytes")):
+        with pytest.raises(CrossdraftError, match=words):
+            next(iter(iter_events(path, limits=limits)))

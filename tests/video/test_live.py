@@ -66,6 +66,16 @@ def test_what_is_damaged_is_left_out(seed):
     assert times == sorted(set(times))
 
 
+def test_a_picture_with_a_fault_is_left_out_and_counted():
+    pictures = [np.random.default_rng(index).integers(0, 256, (48, 64, 3), np.uint8) for index in range(20)]
+    data = bytearray(transport((round(1000 * index / FPS), one) for index, one in enumerate(pictures)))
+    for packet in range(20, 80, 15):
+        data[188 * packet + 100 : 188 * packet + 140] = b"\xff" * 40
+    decoder, found = decoded(bytes(data))
+    assert decoder.damaged > 0
+    assert len(found) == 20 - decoder.damaged
+
+
 def test_a_stream_that_is_joined_in_the_middle_begins_with_its_next_whole_picture():
     data = transport(frames(20))
     _, found = decoded(data[len(data) // 2 // 188 * 188 :])

@@ -47,6 +47,34 @@ def test_a_clock_that_stays_behind_is_measured_anew(behind_s, segments):
     assert clock.source_s(36.0) == pytest.approx(46.0 - (behind_s if segments > 1 else 0.0))
 
 
+def test_a_segment_s_first_two_seconds_tell_its_offset_by_the_least_delay():
+    clock = ArrivalClock()
+    for source_s, at, offset_s in (
+        (100.0, 7.0, 100.0), (101.5, 8.0, 100.5), (101.7, 8.5, 100.5), (102.6, 9.0, 100.6), (103.3, 9.01, 100.6),
+    ):  # fmt: skip
+        clock.saw(source_s, source_s, at)
+        assert clock.source_s(7.0) == pytest.approx(offset_s)
+    clock.saw(50.0, 50.0, at=20.0)
+    assert (clock.segments, clock.source_s(20.0)) == (2, 50.0)
+
+
+def test_a_jump_is_seen_in_the_first_time_of_what_arrives_and_none_follows_it_at_once():
+    clock = ArrivalClock()
+    clock.saw(99.0, 100.0, at=7.0)
+    assert not clock.saw(100.1, 103.0, at=7.1)  # three seconds at once, the first of which are due
+    for step in range(55):
+        clock.saw(130.0 + step / 10, 130.0 + step / 10, at=43.0 + step / 10)
+    assert clock.segments == 2  # 9 s late since 43 s
+    assert not clock.saw(136.0, 136.0, at=55.0)  # late again, only now
+
+
+def test_drift_is_that_of_the_last_quarter_of_an_hour():
+    clock = ArrivalClock()
+    for second in range(1001):  # from second 101 on the source loses 100 millionths
+        clock.saw(second, second, at=second + max(0, second - 101) / 10_000)
+    assert clock.drift_ppm == 100.0
+
+
 def test_catching_up_is_no_jump():
     clock = ArrivalClock()
     for second in range(10):

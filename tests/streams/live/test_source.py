@@ -56,6 +56,41 @@ def test_a_source_that_fails_at_first_is_one_sentence(error):
     assert not source._thread.is_alive()
 
 
+def test_a_connection_is_closed_before_the_next_one_is_waited_for():
+    closed, waited = [], []
+
+    def read():
+        try:
+            yield "bad"
+        finally:
+            closed.append(True)
+
+    def take(item, at):
+        raise CrossdraftError("The item is bad.")
+
+    source = LiveReader("live:test", read, take)
+    source.closing.wait = lambda seconds: waited.append([*closed]) or source.closing.set()
+    with pytest.raises(CrossdraftError, match="The item is bad"):
+        source.start()
+    assert waited == [[True]]
+
+
+def test_a_source_that_is_started_late_has_not_lost_its_signal():
+    clock = [0.0]
+    source = reader([None], now=lambda: clock[0])
+    clock[0] = 50.0
+    with pytest.raises(CrossdraftError, match="Nothing came"):
+        source.start(0.01)
+    assert (source.status().state, source.status().age_s) == ("waiting", None)
+
+
+def test_the_newest_sixteen_notes_are_kept():
+    source = reader([1])
+    for number in range(18):
+        source.note(str(number))
+    assert source.status().notes == tuple(map(str, range(2, 18)))
+
+
 def test_a_silent_source_and_one_that_hangs_up_are_one_sentence():
     with pytest.raises(CrossdraftError, match=r"^Nothing came from live:test in 0\.02 s"):
         reader([None]).start(0.02)
@@ -98,20 +133,25 @@ def test_the_signal_is_lost_after_the_time_out_and_comes_back():
     gate.release()
     source.start()
     assert source.status().state == "live"
+    clock[0] = 2.0
+    assert source.status().state == "live"
     clock[0] = 2.5
     assert (source.status().state, source.status().age_s) == ("no signal", 2.5)
     gate.release()
     until(lambda: source.status().received == 2)
     assert source.status().state == "live"
-    assert source.status().to_json()["age_s"] == 0.0
+    clock[0] += 0.1234
+    assert source.status().to_json()["age_s"] == 0.123
     source.close()
 
 
 def test_what_cannot_be_opened_again_ends():
-    source = reader([1], [2], once=True)
+    clock = [0.0]
+    source = reader([1], [2], once=True, now=lambda: clock[0])
     source.start()
     until(lambda: source.status().state == "ended")
-    assert source.status().received == 1
+    clock[0] = 60.0  # it has no signal either
+    assert (source.status().state, source.status().received) == ("ended", 1)
     source.close()
 
 
@@ -131,7 +171,9 @@ def test_a_queue_drops_the_oldest_beyond_its_bytes_and_its_time():
     assert queue.put("e", 1.25, 10) == 1  # c is more than a second older
     assert queue.put("f", 1.3, 99) == 2
     assert [queue.take(0), queue.take(0)] == ["f", None]
-    assert queue.put("g", 1.4, 10) == 0
+    assert [queue.put("g", 1.5, 10), queue.put("h", 2.5, 20)] == [0, 0]  # neither a byte nor a second too much
+    assert queue.newest(1.0) == ["h"]
+    assert queue.newest(1.5) == ["g", "h"]
 
 
 def test_a_queue_wakes_who_waits_for_an_item():
