@@ -49,12 +49,6 @@ def test_the_sensor_without_a_size_in_the_header(tmp_path):
     assert read_events(tmp_path / "a.dat", sensor=(10, 10)).width == 10
 
 
-def test_the_32_bit_clock_wraps(tmp_path):
-    top = (1 << 32) - 2
-    (tmp_path / "a.dat").write_bytes(pack([(top, 0, 0, 0), (3, 0, 0, 0)]))
-    assert read_events(tmp_path / "a.dat").t.tolist() == [top, top + 5]
-
-
 def test_faery_writes_what_we_read(tmp_path):
     pytest.importorskip("faery")
     events = made_up(2000, 640, 480, start_us=57_922_807_588)

@@ -52,12 +52,6 @@ def test_davis240_by_header_or_by_name(tmp_path):
         read_events(tmp_path / "a.aedat", sensor=(240, 180))
 
 
-def test_the_32_bit_clock_wraps(tmp_path):
-    top = (1 << 32) - 2
-    (tmp_path / "a.aedat").write_bytes(pack([(top, 0, 0, 0), (3, 0, 0, 0)]))
-    assert read_events(tmp_path / "a.aedat").t.tolist() == [top, top + 5]
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -114,34 +114,23 @@ def test_a_damaged_chunk_is_refused_or_read_never_worse(events, packing, data):
         ecf.decode(bytes(broken))
 
 
-NO_STEP, PIXELS = b"\x01", bytes(12)  # the first of two events, and zeros for up to four of packing 2
-
-
-@pytest.mark.parametrize(("highest", "step"), [(0, 5), (7, (7 << 60) + 5)])
-def test_a_step_of_time_has_up_to_sixteen_parts(highest, step):
-    parts = b"\xf5" + b"\xf0" * 14 + bytes([0xF0 | highest])
-    chunk = (2 << 2 | 2).to_bytes(4, "little") + bytes(8) + NO_STEP + parts + b"\x01" + PIXELS
-    assert ecf.decode(chunk)["t"].tolist() == [0, step]
+def test_a_step_of_time_has_up_to_sixteen_parts():
+    for highest, step in ((0, 5), (7, (7 << 60) + 5)):
+        times = b"\x01\xf5" + b"\xf0" * 14 + bytes([0xF0 | highest]) + b"\x01"
+        assert ecf.decode(b"\x0a" + bytes(11) + times + bytes(12))["t"].tolist() == [0, step]
     with pytest.raises(ValueError, match="more than 64 bits"):
-        ecf.decode(chunk[:13] + b"\xf0" + chunk[13:])
+        ecf.decode(b"\x0a" + bytes(11) + b"\x01" + b"\xf0" * 17 + b"\x01" + bytes(12))
 
 
-def test_events_of_the_most_bytes_and_chunks_of_none_and_of_the_most_events():
+def test_events_of_the_most_bytes_chunks_of_none_and_the_most_and_a_run_cut_in_its_number():
     long = b"\xf1" + b"\xf0" * 15 + b"\x0f\1\0"  # a step of 1 in sixteen parts, and a run of 1 behind its word
-    one = (1 << 2 | 2).to_bytes(4, "little") + bytes(8) + long + PIXELS
-    assert ecf.decode(one)["t"].tolist() == [1]
-    rows, columns, polarities = b"\x1f\0\1\0" * 20, bytes(40), b"\xff\1\0" * 20
-    many = ecf.decode((20 << 2).to_bytes(4, "little") + bytes(8) + long * 20 + rows + columns + polarities)
-    assert (many["t"].tolist(), many["p"].sum()) == (list(range(1, 21)), 20)
-    assert len(ecf.decode(bytes(12))) == 0
+    assert ecf.decode(b"\x06" + bytes(11) + long + bytes(12))["t"].tolist() == [1]
+    columns = b"\x1f\0\1\0" * 20 + bytes(40) + b"\xff\1\0" * 20  # of packing 0
+    assert ecf.decode(b"\x50" + bytes(11) + long * 20 + columns)["t"].tolist() == list(range(1, 21))
     most = (65_535 << 2 | 2).to_bytes(4, "little") + bytes(8) + b"\x0f\xff\xff" + bytes(12 * 16_384)
-    assert len(ecf.decode(most)) == 65_535
-
-
-def test_a_run_that_is_cut_within_its_number_is_damage():
-    events = Events.checked(*np.zeros((3, 200), int), np.ones(200, int), 8, 8)
+    assert (len(ecf.decode(bytes(12))), len(ecf.decode(most))) == (0, 65_535)
     with pytest.raises(ValueError, match="do not add up"):
-        ecf.decode(encoded(events, 0)[:-1])
+        ecf.decode(encoded(Events.checked(*np.zeros((3, 200), int), np.ones(200, int), 8, 8), 0)[:-1])
 
 
 def made_for_the_codec(kind: int) -> Events:

@@ -196,11 +196,8 @@ def test_the_greatest_wrap_and_the_latest_word_from_before_one(raw, us):
     clock = evt_words.HighClock(12, 12)
     assert clock(np.array(raw)).tolist() == [raw[0] << 12, us]
     assert clock.stepped == (us < raw[0] << 12)
-
-
-def test_of_wraps_the_longest_gap_is_noted():
     clock = evt_words.HighClock(12, 12)
-    for values in ([4000, 4], [2000, 4000, 4090, 2]):  # 100 steps, and 8
+    for values in ([4000, 4], [2000, 4000, 4090, 2]):  # gaps of 100 steps, and of 8
         clock(np.array(values))
     assert (clock.wraps, clock.gap_us) == (2, 100 << 12)
 

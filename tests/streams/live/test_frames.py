@@ -4,6 +4,7 @@ import random
 import shutil
 import socket
 import subprocess
+import threading
 import time
 from contextlib import closing, contextmanager
 
@@ -13,6 +14,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.streams import SlidingWindows, Windowing
 from crossdraft.streams.live.address import LiveAddress, live_address
 from crossdraft.streams.live.frames import LiveFrames
+from crossdraft.streams.live.incoming import IncomingBytes
 from tests.streams.live.sending import RtspServer, connected, frames, number, picture, transport
 
 WAIT_S = 30.0  # that a loaded machine may take
@@ -42,6 +44,34 @@ def taken(found: LiveFrames, until: int, wait_s: float = WAIT_S):
             if number(frame.pixels) == until:
                 return frames
     raise AssertionError(f"frame {until} did not come, but {[number(one.pixels) for one in frames]}")
+
+
+def test_datagrams_of_another_origin_are_ignored_until_a_sender_is_waited_for_anew():
+    with (
+        closing(IncomingBytes(LiveAddress("udp", "127.0.0.1", 0), WAIT_S, threading.Event())) as found,
+        connected("udp", found.port) as first,
+        connected("udp", found.port) as second,
+    ):
+        for send, other in ((first, second), (second, first)):
+            send(b"one, two")
+            assert found.wait()
+            other(b"three")
+            send(b"four")
+            assert [found.read(5), found.read(99), found.read(99)] == [b"one, ", b"two", b"four"]
+
+
+@pytest.mark.parametrize("kind", ["udp", "tcp"])
+def test_a_silent_sender_is_lost_once_and_then_at_its_end(kind):
+    address, stopped = LiveAddress(kind, "127.0.0.1", 0), threading.Event()
+    with closing(IncomingBytes(address, 0.05, stopped)) as found, connected(kind, found.port) as send:
+        send(b"one")
+        assert found.wait()
+        assert found.read(99) == b"one"
+        with pytest.raises(TimeoutError):
+            found.read(99)
+        assert found.read(99) == b""
+        stopped.set()
+        assert not found.wait()
 
 
 @pytest.mark.parametrize("kind", ["udp", "tcp"])
