@@ -171,7 +171,7 @@ def test_the_order_of_evt21_shows_in_words_of_time_alone(legacy, piece, last):
 
 @pytest.mark.parametrize("legacy", [False, True])
 @pytest.mark.parametrize("first", [8, 1 << 20])
-def test_the_order_of_evt21_shows_beside_triggers_and_not_in_an_event_alone(legacy, first):
+def test_the_order_of_evt21_shows_among_triggers_and_not_in_an_event_alone(legacy, first):
     words = [event2(1) << 32 | 1, *(kind << 60 for kind in (10, 14, 15)), high2(3) << 32, event2(5, 32, 9, 1) << 32 | 2]
     data = swapped(words) if legacy else data_of("2.1", words)
     decoder = EvtDecoder(EvtHeader("2.1", (1280, 720)))
