@@ -186,13 +186,10 @@ def test_a_packet_that_unpacks_without_bound_is_refused(tmp_path, compression):
 
 
 def test_a_frame_of_zstandard_may_look_128_mib_back():
-    for size, fine in ((0x88, True), (0x89, False)):  # 2**27 bytes, and an eighth more
-        frame = aedat4.ZSTD + b"\0" + bytes([size]) + (5 << 3 | 1).to_bytes(3, "little") + b"hello"
-        if fine:
-            assert aedat4.unpacked(frame, 5) == b"hello"
-            continue
-        with pytest.raises(ValueError, match="memory"):
-            aedat4.unpacked(frame, 5)
+    frame = aedat4.ZSTD + b"\0%c" + (5 << 3 | 1).to_bytes(3, "little") + b"hello"
+    assert aedat4.unpacked(frame % 0x88, 5) == b"hello"
+    with pytest.raises(ValueError, match="memory"):
+        aedat4.unpacked(frame % 0x89, 5)  # an eighth more
 
 
 def test_limits_count_what_is_unpacked(tmp_path):

@@ -23,17 +23,13 @@ def pack(events, header=b"% Version 2\n% Width 640\n% Height 480\n", kind=0x0C, 
 EVENTS = [(5, 1, 2, 0), (6, 639, 479, 1), (6, 0, 0, 1)]
 
 
-def test_a_word_has_14_bits_of_column_and_of_row_and_one_of_polarity():
-    x, y, p = binary._unpack(np.array([0xFFFF_FFFF, 1 << 29 | 1 << 14 | 3], np.uint32))
-    assert (x.tolist(), y.tolist(), p.tolist()) == ([0x3FFF, 3], [0x3FFF, 1], [1, 0])
-
-
 @pytest.mark.parametrize("kind", [0x0C, 0x00])
 def test_bytes_packed_by_hand(tmp_path, kind):
     (tmp_path / "a.dat").write_bytes(pack(EVENTS, kind=kind))
     events = read_events(tmp_path / "a.dat")
     assert list(zip(events.t, events.x, events.y, events.p, strict=True)) == EVENTS
     assert (events.width, events.height) == (640, 480)
+    assert [column.tolist() for column in binary._unpack(np.array([0xFFFF_FFFF]))] == [[0x3FFF], [0x3FFF], [1]]
 
 
 def test_the_sensor_without_a_size_in_the_header(tmp_path):
@@ -77,7 +73,6 @@ def test_faery_reads_what_we_pack(tmp_path):
         (pack([(1, 640, 0, 0)]), "outside the 640x480"),
         (pack(EVENTS, header=b"% T0 " + b"9" * 20 + b"\n"), "T0 in its header has 20 digits"),
         (pack(EVENTS, header=b"% T0 " + b"9" * 3000 + b"\n"), "T0 in its header has 3000 digits"),
-        (pack(EVENTS, header=b"% Width wide\n"), "Width in its header is 'wide'; it must be a whole number"),
         (pack(EVENTS, header=b"% Width " + b"9" * 30 + b"\n% Height 480\n"), "Width in its header has 30"),
         (pack(EVENTS, header=b"% Width 640\n% Height " + b"9" * 18 + b"\n"), "pixels is impossible"),
         (b"%" * 100_000, "DAT|header"),

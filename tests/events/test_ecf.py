@@ -244,13 +244,6 @@ def test_chunks_that_the_writer_did_not_pack_and_files_without_the_codec(tmp_pat
     assert same(read_events(tmp_path / "b.h5"), events)
 
 
-def test_of_a_chunk_that_holds_too_many_events_the_first_are_read(tmp_path):
-    events = made_up(134)
-    chunks = [encoded(events.take(slice(*edges)), 0) for edges in ((0, 70), (70, 134))]
-    prophesee(tmp_path / "a.h5", chunks, 128, 64)
-    assert same(read_events(tmp_path / "a.h5"), events.take(np.r_[:64, 70:134]))
-
-
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [

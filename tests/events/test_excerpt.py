@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from crossdraft.engine.content import ContentDigests
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events, Excerpt, Newest, read_events, write_events
-from crossdraft.events.excerpt import DecodedExcerpt
+from crossdraft.events.excerpt import DecodedExcerpt, _share
 from crossdraft.events.npy import COLUMNS, column_header
 from crossdraft.events.read import gathered
 from tests.events.helpers import made_up, same
@@ -109,6 +109,17 @@ def test_windows_are_spread_over_the_excerpt(recording):
         assert gaps == pytest.approx(gaps[0], abs=5_000)
         thirds = Excerpt(path, windows=3, whole=True).read_windows(Newest(1, 1))
         assert sum(map(len, thirds)) == pytest.approx(len(events), abs=5)
+        few = read_events(path, start_us=int(events.t[-9]), newest=Newest(1, 30))
+        assert same(few, events.slice(int(events.t[-9]), 1 << 60))
+
+
+def test_windows_end_with_their_share_of_the_time_and_with_the_last_event(tmp_path):
+    """Of 30 µs, and of the 16 µs that two windows read together."""
+    write_events(tmp_path / "a.h5", Events.checked([0] * 5, [0] * 5, [0, 7, 8, 22, 29], [0] * 5, 64, 48))
+    excerpt = Excerpt(tmp_path / "a.h5", windows=2)
+    for us, times in ((16, [[0, 7], [22, 29]]), (None, [[0, 7, 8], [22, 29]]), (99, [[0, 7, 8], [22, 29]])):
+        assert [window.t.tolist() for window in excerpt.read_windows(Newest(us))] == times
+    assert _share(Newest(1, 5, 5), 30, 2) == Newest(1, 3, 3)
 
 
 def test_a_quiet_end_gives_as_many_events_as_there_are_frames(tmp_path):
@@ -135,7 +146,7 @@ def test_a_path_is_a_path_however_it_is_given(tmp_path):
 def test_seconds_count_from_the_first_event(tmp_path):
     write_events(tmp_path / "a.txt", Events.checked([0, 1], [0, 0], [5_000_000, 7_000_000], [1, 0], 10, 5))
     assert Excerpt.in_seconds(tmp_path / "a.txt") == Excerpt(tmp_path / "a.txt")
-    assert Excerpt.in_seconds(tmp_path / "a.txt", 0.5) == Excerpt(tmp_path / "a.txt", 5_500_000)
+    assert Excerpt.in_seconds(tmp_path / "a.txt", 2.01) == Excerpt(tmp_path / "a.txt", 7_010_000)
     assert Excerpt.in_seconds(tmp_path / "a.txt", end_s=1.25) == Excerpt(tmp_path / "a.txt", end_us=6_250_000)
     write_events(tmp_path / "b.txt", Events.empty(10, 5))
     with pytest.raises(CrossdraftError, match="holds no events"):

@@ -121,6 +121,20 @@ def test_a_slice_reads_little_more_than_itself():
         assert sum(asked) < 2 * (1 << 16) + 100
 
 
+@pytest.mark.parametrize("probe", [1, 65_536])
+def test_an_index_of_ms_leads_to_each_row_and_a_wrong_one_nowhere_else(monkeypatch, probe):
+    monkeypatch.setattr(random_access, "_PROBE_EVENTS", probe)
+    t = np.array([0, 500, 1000, 1000, 2500, 3999])
+    for index in ([0, 2, 4, 5], [0, 3, 4, 5], [0, 9, 4, 5], [5, 4, 3, 2], [0], None):
+        one = random_access.Recording.of((t, t, t, t), (1, 1), index)
+        for time_us in range(-1, 5000, 250):
+            assert random_access.first_at(one, time_us) == np.count_nonzero(t < time_us)
+        assert (random_access.first_at(one, 0, 3, 6), random_access.first_at(one, 4500, 0, 4)) == (3, 4)
+    moved = random_access.Recording.of((t, t, t + 7000, t), (1, 1), [0, 2, 4, 5], 7000)
+    brackets = [random_access._bracket(moved, 7000 + time_us) for time_us in (-1, 999, 1000, 2600, 4500)]
+    assert brackets == [(0, 2), (0, 2), (2, 4), (4, 5), (5, 6)]
+
+
 def test_long_recordings_come_in_chunks(tmp_path, monkeypatch):
     events = made_up(1000)
     write_dsec_h5(tmp_path / "a.h5", events)

@@ -107,8 +107,9 @@ def test_frames_beyond_the_limit_are_not_decoded():
 def test_a_device_that_is_not_there_has_one_sentence():
     with pytest.raises(CrossdraftError, match=r"/dev/video9999 cannot be opened as live video: No such file"):
         LiveDecoder(LiveInput.device("/dev/video9999"))
-    with pytest.raises(CrossdraftError, match=r"/etc/passwd is no capture device"):
-        LiveInput.device("/etc/passwd")
+    for path in ("/etc/passwd", "/dev/video10000"):
+        with pytest.raises(CrossdraftError, match=f"{path} is no capture device"):
+            LiveInput.device(path)
 
 
 def test_the_address_of_a_camera_is_made_from_checked_parts():
