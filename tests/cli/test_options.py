@@ -253,6 +253,7 @@ def test_a_part_of_a_clip_s_events_is_in_seconds_of_the_clip(clip, tmp_path, fir
         return [int(t) - first for window in excerpt.read_windows(size) for t in window.t]
 
     assert times() == list(range(950_000, 1_000_000, 10_000))
+    assert times(end_s=5.0) == times()
     assert times(end_s=0.5) == list(range(450_000, 500_000, 10_000))
     assert times(start_s=0.2, end_s=0.5) == list(range(200_000, 500_000, 10_000))
     assert times(start_s=0.7) == list(range(700_000, 1_000_000, 10_000))

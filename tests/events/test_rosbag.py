@@ -218,8 +218,8 @@ def test_evt3_packets_continue_each_other_across_the_clocks_wrap(tmp_path, kind)
 
 
 def test_packets_that_were_lost_are_noted(tmp_path):
-    events, bag = made_up(90), Bag(ros1=False)
-    for number, part in zip((4, 5, 9), parts(events, 30), strict=True):
+    events, bag = made_up(120), Bag(ros1=False)
+    for number, part in zip((4, 5, 9, 2), parts(events, 30), strict=True):  # its driver was started anew
         bag.add_packet("/events", mono(part, 0), 0, part.t0 * 1000, seq=number)
     found = read_events(bag.write(tmp_path / "a", "mcap"))
     assert same(found, events)
@@ -367,7 +367,7 @@ def test_images_become_rgb(ros1, tmp_path):
     given = [
         (rgb, "rgb8", rgb), (rgb[..., ::-1], "bgr8", rgb), (rgb[..., ::-1], "8UC3", rgb), (alpha, "rgba8", rgb),
         (alpha[..., [2, 1, 0, 3]], "bgra8", rgb), (grey, "mono8", grey.repeat(3, 2)), (grey, "8UC1", grey.repeat(3, 2)),
-        (deep, "mono16", grey.repeat(3, 2)),
+        (deep, "16UC1", grey.repeat(3, 2)),
     ]  # fmt: skip
     for index, (pixels, encoding, _) in enumerate(given):
         bag.add_image("/image", 1000 * index, pixels, encoding)
@@ -506,6 +506,16 @@ def test_what_a_bag_unpacks_to_is_bounded_in_all(tmp_path, monkeypatch, alternat
     monkeypatch.setattr("crossdraft.events.limits.SMALL_BYTES", 2 * len(zeros))
     with pytest.raises(CrossdraftError, match="unpacks from"):
         read_events(path, format="rosbag:/e")
+
+
+def test_blocks_of_zstandard_are_counted_whatever_a_frame_states_of_itself():
+    blocks = (5 << 3, b"12345"), (7 << 3 | 2, b"1"), (9 << 3 | 5, bytes(9))  # stored, repeated, and packed, the last
+    stored = b"".join(size.to_bytes(3, "little") + content for size, content in blocks)
+    # Behind the letters: a window's size, a dictionary's name, the content's size; behind the blocks a checksum.
+    heads = {0: 1, 0x20: 1, 0x60: 2, 0xE4: 8, 0x03: 5, 0x42: 5, 0x81: 6, 0xC4: 9}
+    for head, more in heads.items():
+        frame = rosbag.ZSTD + bytes([head]) + bytes(more) + stored + bytes(4 * (head >> 2 & 1))
+        assert rosbag._most_unpacked(2 * frame, 0, 2 * len(frame)) == 2 * (5 + 7 + (1 << 17)), head
 
 
 def test_messages_of_ros_1_are_not_taken_for_packed_ones(tmp_path):

@@ -12,7 +12,7 @@ from crossdraft.checks import whole
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.read import checked_chunks, gathered, recording_path
-from crossdraft.events.stream import Events, Newest, Sensor, Window
+from crossdraft.events.stream import LAST_US, Events, Newest, Sensor, Window
 
 CLOCKS = ("auto", "video", "own")
 HOUR_US = 3_600_000_000
@@ -90,7 +90,7 @@ class Excerpt:
         """
         begin = self.start_us or 0
         start = begin if start_s is None else begin + round(start_s * 1e6)
-        end = self.end_us if end_s is None else begin + round(end_s * 1e6)
+        end = self.end_us if end_s is None else min(begin + round(end_s * 1e6), self.end_us or LAST_US)
         if self.end_us is not None and start >= self.end_us:
             raise CrossdraftError(
                 f"The events are to begin at {start_s:g} s, but the clip lasts {(self.end_us - begin) / 1e6:.3f} s; "

@@ -119,9 +119,9 @@ def test_words_come_over_a_socket_in_pieces_of_any_size(tmp_path, monkeypatch, u
         events.reader.close()
 
 
-def test_words_without_a_header_are_evt3_with_a_note_or_the_sensor_that_was_named():
-    for sensor, notes in ((None, 1), ((8, 8), 0)):
-        with sender([words(5000, 300)]) as (place, go):
+def test_words_without_a_header_are_evt3_with_a_note_or_the_sensor_that_was_named_and_a_header_needs_no_end():
+    for header, sensor, notes in ((b"", None, 1), (b"", (8, 8), 0), (HEADER.replace(b"% end\n", b""), None, 0)):
+        with sender([header + words(5000, 300)]) as (place, go):
             events = open_events(f"live:evt:{place}", 1.0, sensor=sensor)
             go()
             events.reader.start()

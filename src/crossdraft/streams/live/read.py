@@ -30,7 +30,7 @@ from crossdraft.streams.live.source import POLL_S, SIGNAL_TIMEOUT_S, Items
 CONNECT_S = 2.0
 PIECE = 1 << 20  # bytes that are read at once
 ROW = np.dtype({"names": ["t", "x", "y", "p"], "formats": ["<i8", "<i2", "<i2", "i1"], "itemsize": 16})
-_END = re.compile(rb"^% *end *\r?\n", re.MULTILINE)
+_END = re.compile(rb"^% *end *\r?\n|^[^%]", re.MULTILINE)  # of a header, which need not state it
 _WORKER = Path(__file__).with_name("dv_worker.py")
 
 
