@@ -346,25 +346,21 @@ def test_a_whole_file_is_gone_through_once(tmp_path, monkeypatch):
 
 def test_words_that_are_passed_over_leave_the_state_of_decoded_ones():
     words = evt_words.Evt3Words()
-    words.decode(memoryview(data_of("3", [high3(10), 6 << 12 | 900])))
-    assert words.skip(memoryview(data_of("3", [event3(1), event3(2)]))) == 0  # in no row
-    assert words.skip(memoryview(data_of("3", [5, event3(1)]))) == 1
-    assert words.skip(memoryview(data_of("3", [event3(1), high3(11), 6]))) == 1
-    (time,) = words.decode(memoryview(data_of("3", [event3(2)])))[0]
-    assert time == 11 << 12
-
-
-def test_each_part_of_the_state_is_kept_where_words_are_passed_over():
-    words = evt_words.Evt3Words()
 
     def skip(*given: int) -> int:
         return words.skip(memoryview(data_of("3", list(given))))
 
-    words.decode(memoryview(data_of("3", [high3(10), 6 << 12 | 900, 5])))
+    def last() -> tuple[int, int]:
+        (time,), _, (row,), _ = words.decode(memoryview(data_of("3", [event3(3)])))
+        return time, row
+
+    words.decode(memoryview(data_of("3", [high3(10), 6 << 12 | 900])))
+    assert skip(event3(1), event3(2)) == 0  # in no row
     assert skip(7, event3(1), 6 << 12 | 901, event3(2)) == 2
     assert skip(5, event3(1), 7, event3(1)) == 2
-    (time,), _, (row,), _ = words.decode(memoryview(data_of("3", [event3(3)])))
-    assert (time, row) == ((10 << 12) + 901, 7)
+    assert last() == ((10 << 12) + 901, 7)
+    assert skip(event3(1), high3(11), 6) == 1
+    assert last() == (11 << 12, 6)
     vector = 4 << 12 | 1
     assert skip(vector, 3 << 12 | 9, vector) == 1  # the first has no column
     assert skip(1 << 12 | 9, event3(1)) == 0  # a row of another sensor

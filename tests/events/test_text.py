@@ -31,7 +31,7 @@ def test_zip_and_headless_text_and_signed_polarity(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".zip"])
-@pytest.mark.parametrize("start", [0, 1_506_117_889_123_456])
+@pytest.mark.parametrize("start", [0, -25_000, 1_506_117_889_123_456])
 def test_what_is_written_is_read(tmp_path, suffix, start):
     events = made_up(300, start_us=start)
     write_events(tmp_path / f"a{suffix}", events)

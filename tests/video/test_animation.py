@@ -1,6 +1,7 @@
 """Animated WebP and GIF files as clips."""
 
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from PIL import Image, ImageSequence
 
 from crossdraft.errors import CrossdraftError
 from crossdraft.video import VideoLimits, iter_frames, probe, sample_frames
+from crossdraft.video.animation import is_animation, read_header
 from crossdraft.video.image import image_frames
 from tests.video.helpers import HEIGHT, WIDTH, animation, picture
 
@@ -30,6 +32,17 @@ def test_an_animation_is_a_clip_with_its_own_times(tmp_path: Path, kind: str) ->
     sample = sample_frames(path, 6)
     assert np.array_equal(sample.frames, np.stack([theirs[number] for number in (0, 9, 9, 10, 10, 11)]))
     assert (sample.notes, len(sample.pixels)) == ((), 4)
+
+
+def test_chunks_of_an_animation_written_by_hand() -> None:
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return name + len(content).to_bytes(4, "little") + content + bytes(len(content) % 2)
+
+    size, frame = b"\2\0\0\0\x07\0\0\x05\0\0", chunk(b"ANMF", bytes(12) + (70_000).to_bytes(3, "little") + b"\0")
+    first = b"RIFF\0\0\0\0WEBP" + chunk(b"VP8X", size) + chunk(b"ICCP", b"odd") + chunk(b"ANIM", bytes(6)) + frame
+    assert is_animation(first[:21])
+    assert read_header(BytesIO(first + b"ANMF\0"), 2) == (8, 6, [0, 70_000])
+    assert read_header(BytesIO(first + frame), 1) == (8, 6, [0, 70_000])  # of the four chunks that one frame may have
 
 
 def test_webp_without_loss_keeps_every_pixel(tmp_path: Path) -> None:

@@ -67,9 +67,8 @@ def _write(file: TextIO, chunks: Iterable[Events]) -> None:
         raise CrossdraftError("There are no events to write.")
     file.write(f"{first.width} {first.height}\n")
     for chunk in chain([first], rest):
-        seconds, micros = np.divmod(chunk.t, 1_000_000)
-        rows = zip(seconds.tolist(), micros.tolist(), chunk.x.tolist(), chunk.y.tolist(), chunk.p.tolist(), strict=True)
-        file.writelines(f"{s}.{us:06d} {x} {y} {p}\n" for s, us, x, y, p in rows)
+        rows = zip((chunk.t / 1e6).tolist(), chunk.x.tolist(), chunk.y.tolist(), chunk.p.tolist(), strict=True)
+        file.writelines(f"{seconds:.6f} {x} {y} {p}\n" for seconds, x, y, p in rows)
 
 
 @contextmanager
