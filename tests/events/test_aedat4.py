@@ -115,6 +115,15 @@ def test_the_newest_window_unpacks_few_packets(tmp_path, monkeypatch, newest, en
     assert len(unpacked) < 110 if newest.us == 20_000 else len(unpacked) < 30  # of 122
 
 
+def test_the_newest_events_are_exact_at_the_edges_of_packets(tmp_path):
+    events = Events.checked(range(6), range(6), [0, 10, 10, 14, 15, 20], [0] * 6, 64, 48)
+    packets = [(2, event_packet(events.take(slice(begin, begin + 2)))) for begin in (0, 2, 4)]
+    written(tmp_path / "a.aedat4", packets)
+    for end_us, newest in ((20, Newest(us=6)), (None, Newest(most=3)), (None, Newest(least=5, us=1))):
+        wanted = newest.of(events.slice(0, end_us or 99))
+        assert same(read_events(tmp_path / "a.aedat4", start_us=0, end_us=end_us, newest=newest), wanted)
+
+
 def test_long_recordings_come_in_chunks(tmp_path, monkeypatch):
     events = made_up(600)
     written(tmp_path / "a.aedat4", mixed(events))
@@ -143,6 +152,8 @@ def test_a_file_cut_anywhere_is_refused(tmp_path):
         with pytest.raises(CrossdraftError, match=r"cut off|cannot be read|not a whole") as caught:
             read_events(tmp_path / "b.aedat4")
         assert "\n" not in str(caught.value)
+    (tmp_path / "b.aedat4").write_bytes(whole[: -len(b"a table")])
+    assert len(read_events(tmp_path / "b.aedat4")) == 60  # all its packets are there
 
 
 def test_a_recording_that_was_never_closed_is_read_up_to_its_last_whole_packet(tmp_path):
@@ -188,6 +199,7 @@ def test_a_packet_that_unpacks_without_bound_is_refused(tmp_path, compression):
 def test_a_frame_of_zstandard_may_look_128_mib_back():
     frame = aedat4.ZSTD + b"\0%c" + (5 << 3 | 1).to_bytes(3, "little") + b"hello"
     assert aedat4.unpacked(frame % 0x88, 5) == b"hello"
+    assert aedat4.unpacked(lz4.compress(bytes(10_000)), 10_000) == bytes(10_000)  # 200 to 1
     with pytest.raises(ValueError, match="memory"):
         aedat4.unpacked(frame % 0x89, 5)  # an eighth more
 

@@ -336,6 +336,13 @@ def test_the_newest_window_and_any_span_are_those_of_the_whole_file(tmp_path, mo
     assert min(saved.values()) > 10, saved
 
 
+def test_the_newest_events_are_found_behind_a_long_silence(tmp_path, monkeypatch):
+    monkeypatch.setattr(evt, "BLOCK_BYTES", 64)
+    path = raw(tmp_path / "a.raw", "2", [high2(1), event2(5, 1), event2(9, 2), *map(high2, range(2, 2000))])
+    for newest in (Newest(us=5), Newest(us=4), Newest(most=1)):
+        assert read_events(path, newest=newest).x.tolist() == ([1, 2] if newest.us == 5 else [2])
+
+
 def test_a_whole_file_is_gone_through_once(tmp_path, monkeypatch):
     path = raw(tmp_path / "a.raw", "2", [high2(1), *map(event2, range(60))])
     monkeypatch.setattr(evt_words.Evt2Words, "skip", None)

@@ -72,8 +72,7 @@ def test_a_picture_with_a_fault_is_left_out_and_counted():
     for packet in range(20, 80, 15):
         data[188 * packet + 100 : 188 * packet + 140] = b"\xff" * 40
     decoder, found = decoded(bytes(data))
-    assert decoder.damaged > 0
-    assert len(found) == 20 - decoder.damaged
+    assert len(found) == 20 - decoder.damaged < 20
 
 
 def test_a_stream_that_is_joined_in_the_middle_begins_with_its_next_whole_picture():

@@ -61,20 +61,6 @@ def test_datagrams_of_another_origin_are_ignored_until_a_sender_is_waited_for_an
 
 
 @pytest.mark.parametrize("kind", ["udp", "tcp"])
-def test_a_silent_sender_is_lost_once_and_then_at_its_end(kind):
-    address, stopped = LiveAddress(kind, "127.0.0.1", 0), threading.Event()
-    with closing(IncomingBytes(address, 0.05, stopped)) as found, connected(kind, found.port) as send:
-        send(b"one")
-        assert found.wait()
-        assert found.read(99) == b"one"
-        with pytest.raises(TimeoutError):
-            found.read(99)
-        assert found.read(99) == b""
-        stopped.set()
-        assert not found.wait()
-
-
-@pytest.mark.parametrize("kind", ["udp", "tcp"])
 def test_frames_of_a_sender_have_its_times_and_come_back_as_a_new_segment(kind):
     with started(live_frames(kind, keep_s=60.0)) as found:
         assert found.status().state == "waiting"

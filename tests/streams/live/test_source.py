@@ -160,8 +160,7 @@ def test_a_queue_drops_the_oldest_beyond_its_bytes_and_its_time():
     assert queue.put("f", 1.3, 99) == 2
     assert [queue.take(0), queue.take(0)] == ["f", None]
     assert [queue.put("g", 1.5, 10), queue.put("h", 2.5, 20)] == [0, 0]  # neither a byte nor a second too much
-    assert queue.newest(1.0) == ["h"]
-    assert queue.newest(1.5) == ["g", "h"]
+    assert (queue.newest(1.0), queue.newest(1.5)) == (["h"], ["g", "h"])
 
 
 def test_a_queue_wakes_who_waits_for_an_item():
