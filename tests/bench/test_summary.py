@@ -10,8 +10,9 @@ from crossdraft.api import Engine, Options
 from crossdraft.comparisons import first_difference
 from crossdraft.engine.cost_model import CostModel
 from crossdraft_lab.bench.assembly import EngineMethod, Models
-from crossdraft_lab.bench.measure import Results, Run, measure
-from crossdraft_lab.bench.summary import BenchReport, headline, label, method_json, summarise, tables
+from crossdraft_lab.bench.measure import Results, Run, divergences, measure
+from crossdraft_lab.bench.summary import BenchReport, headline, label, method_json, tables
+from crossdraft_lab.bench.summary import summarise as rows_of
 from crossdraft_lab.bench.workload import Workload, items
 
 
@@ -23,6 +24,12 @@ def target(pair):
 @pytest.fixture(scope="module")
 def pairs():
     return list(items(Workload(pairs=2, max_new_tokens=12)))
+
+
+def summarise(results, pairs, target):
+    """The rows, with the divergences that the target's logits explain."""
+    greedy = pairs[0].request.sampling.greedy
+    return rows_of(results, [pair.kind for pair in pairs], divergences(results, pairs, target), greedy=greedy)
 
 
 class Lossy:
@@ -46,14 +53,17 @@ class Lossy:
         pass
 
 
-def test_a_planted_lossy_method_is_reported(target, pairs):
+def test_a_planted_lossy_method_is_reported(target, pairs, monkeypatch):
     own = EngineMethod(Engine(target, None, Options(), CostModel()))
     results = measure({"target": own, "lossy": Lossy(own, 5)}, pairs, 1)
     honest, lossy = summarise(results, pairs, target)
     assert (honest["identical"], honest["lossless"]) == ({"equal": 2, "total": 2}, True)
     divergence = lossy["divergences"][0]
     assert (divergence["seed"], divergence["position"]) == (pairs[1].seed, 5)
-    assert divergence["top2_gap"] > 0
+    assert divergence["top2_gap"] > 64 * 1.2e-7
+    assert not divergence["near_tie"]
+    monkeypatch.setattr("crossdraft_lab.bench.measure.NEAR", divergence["top2_gap"] / 1.19e-7)
+    assert divergences(results, pairs, target)["lossy"][0]["near_tie"]
     assert method_json(lossy)["identical"] == {"equal": 1, "total": 2}
     assert method_json(lossy)["lossless"] is False
 
@@ -123,6 +133,17 @@ def test_the_headline_is_against_the_fastest_way_to_run_the_target_alone(target,
     assert "not measured: target, target-all" in printed([alone])
 
 
+def test_figures_by_kind_are_of_the_pairs_of_that_kind():
+    first = {"target": (4.0, 6.0, 9.0), "hf": (8.0, 5.0, 2.0), "event": (1.0, 2.0, 6.0)}
+    runs = {name: [[plain((1, 2), each)] for each in seconds] for name, seconds in first.items()}
+    *_, event = rows_of(Results(runs), ["code", "prose", "code"], {"event": []})
+    found = method_json(event)["by_kind"]
+    shown = {kind: (one["pairs"], round(one["speedup"]["value"], 3)) for kind, one in found.items()}
+    assert shown == {"all": (3, 1.667), "code": (2, 1.429), "prose": (1, 2.5)}
+    assert (event["against"], found["code"]["over_target"]["value"]) == ("hf", pytest.approx(13 / 7))
+    assert (found["code"]["tokens_per_s"], found["code"]["ttft"]["value"]) == (pytest.approx(4 / 7, abs=1e-3), 1.0)
+
+
 def test_provisional_text_is_timed_where_there_was_some(target, pairs):
     shown, unshown = replace(plain((1,), 2.0), provisional_s=0.25), plain((1,), 2.0)
     drafted, alone = summarise(
@@ -159,7 +180,8 @@ def test_tau_has_an_interval_over_pairs_repeats_added_up(target, pairs):
     assert method_json(ours)["tau_ci95"] == [1.75, 4.0]
     shown = printed([own, ours])
     assert "2.50 [1.75, 4.00; n=2]" in shown
-    assert "1.00 [1.00, 1.00" not in shown.partition("how it comes")[2]  # of the target there is no more to say
+    causes = shown.partition("how it comes")[2].partition("by kind")[0]
+    assert "1.00 [1.00, 1.00" not in causes  # of the target there is no more to say
 
 
 def test_a_long_spec_leaves_the_figures_whole(target, pairs):
@@ -208,7 +230,7 @@ def test_a_lossy_rule_is_named_in_the_table_and_never_called_lossless(target, pa
     assert (own["lossy"], own["lossless"], label(own)) == (None, True, "target")
     assert (lossy["identical"]["equal"], lossy["lossless"]) == (2, False)  # the same tokens, this time
     assert method_json(lossy)["lossy"] == "relaxed:r=3"
-    assert printed([own, lossy]).count("event (lossy: relaxed:r=3)") == 2
+    assert printed([own, lossy]).count("event (lossy: relaxed:r=3)") == 3
 
 
 def test_the_engine_says_the_benchmark_of_a_lossy_rule(target, pairs):

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from crossdraft.cli.cores import Cores
-from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 from crossdraft.events import Events
 from crossdraft_lab import scenes
 from crossdraft_lab.bench.suite import cores_in_words
-from crossdraft_lab.bench.workload import Item, Workload, describe, items, workload_in_words
+from crossdraft_lab.bench.workload import Workload, describe, items, workload_in_words
 from crossdraft_lab.scenes.render import simulate_events
 
 
@@ -107,7 +106,7 @@ def in_words(pairs, **options):
     return " ".join(workload_in_words(Workload(len(pairs), **options), pairs, 38.66))
 
 
-PAIRS = [Item(1, kind, Request("?")) for kind in ("count", "layout", "count")]
+PAIRS = ("count", "layout", "count")
 
 
 def test_all_kinds_from_files_differs_from_the_favourable_workload():

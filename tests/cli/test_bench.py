@@ -417,12 +417,13 @@ def prompts(tmp_path):
 
 def test_a_text_model_is_asked_prompts(prompts, tmp_path):
     language, out = [f"--target={text_folder('text')}", "--device=cpu"], tmp_path / "bench.json"
-    sizes = ["--warm-ups=3", "--repeats=1", "--no-memory", "--max-new-tokens=8"]
+    sizes = ["--warm-ups=3", "--repeats=1", "--no-memory", "--max-new-tokens=8", f"--assistant={text_folder('text')}"]
     assert main(["bench", prompts, *sizes, *language, f"--json-out={out}"]) == 0
     found = json.loads(out.read_text())
-    assert [method["name"] for method in found["methods"]] == list(
-        usual_methods(shipped=False, more_cores=TWO, in_words=True)
-    )
+    assert [method["name"] for method in found["methods"]] == [
+        *usual_methods(shipped=False, more_cores=TWO, in_words=True), "hf-assisted"
+    ]  # fmt: skip
+    assert found["methods"][-1]["tau"] > 2, "the target drafts for itself"
     assert all(method["identical"] == {"equal": 2, "total": 2} for method in found["methods"])
     assert (found["workload"]["prompts"], found["workload"]["held_out_wordings"]) == ("prompts.jsonl", None)
     assert "2 prompts of prompts.jsonl, in words alone, of 2 kinds" in found["workload"]["in_words"][0]
@@ -437,6 +438,9 @@ def test_a_text_model_is_asked_prompts(prompts, tmp_path):
     [
         ("{}", [], "Line 1 of .* is no prompt"),
         ('["What?"]', [], "Line 1 of .* is no prompt"),
+        ('{"prompt": "?", "messages": []}', [], "Line 1 of .* is no prompt"),
+        ('{"messages": [{"role": "you", "content": "?"}]}', [], r"Line 1 of .*: messages\[0\] has the role 'you'"),
+        ('{"prompt": "?", "video": "none.mp4"}', [], "Line 1 of .* names 'none.mp4', which is no file"),
         ("", [], "has no prompts"),
         (PROMPTS, ["--kinds=code"], "no prompts of the kinds code"),
         (PROMPTS, [], "The reference target knows its clips alone; for prompts name another by --target"),

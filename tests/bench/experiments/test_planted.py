@@ -94,7 +94,7 @@ def drafters(models: Models, leaks: str):
             with replace(plan, models=models).loaded(setting) as (target, made):
                 methods = {name: Leaking(one) if name == leaks else one for name, one in made.items()}
                 for key in plan.keys:
-                    yield plan.answer_block(key, methods, target, [], setting.tick)
+                    yield plan.answer_block(key, list(plan.asked(plan.work_of(key))), methods, target, [], setting.tick)
 
     tiny = replace(DRAFTERS.quick, methods=("hf", "ngram"), pairs=1, block=1, max_new_tokens=6)
     return replace(DRAFTERS, quick=tiny, measure=measured)

@@ -32,7 +32,10 @@ from crossdraft_lab.bench.workload import Item
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """The models' checkpoints and devices; see `crossdraft.api.Options` for the meaning of each."""
+    """The models' checkpoints and devices; see `crossdraft.api.Options` for the meaning of each.
+
+    `assistant` is a text model that drafts for Hugging Face's `generate`; `None` = the blind twin does.
+    """
 
     target: str = "reference"
     event: str = "event"
@@ -43,6 +46,7 @@ class Models:
     draft_dtype: str | None = None
     num_frames: int | None = None
     quantize: str | None = None
+    assistant: str | None = None
 
     def load_target(self, *, packed: bool = True) -> Target:
         """Load the target that our methods share; `packed=False` keeps it as Hugging Face has it, for the baselines."""

@@ -24,7 +24,7 @@ from crossdraft_lab.bench.experiments.record import FigureTable, Setting, Tick
 from crossdraft_lab.bench.heads_select import as_chain, weight_facts
 from crossdraft_lab.bench.heads_timing import time_drafts
 from crossdraft_lab.bench.identity import ReferenceAnswer, reference_answers, with_events
-from crossdraft_lab.bench.measure import Divergence, find_divergence, measure
+from crossdraft_lab.bench.measure import Divergence, find_divergence, gaps_in_words, measure
 from crossdraft_lab.bench.specs import ALONE, is_blind
 from crossdraft_lab.bench.statistics import FEW_PAIRS, INTERVALS, Interval, acceptance_figures, tau_ratio
 from crossdraft_lab.bench.study import FigureColumn, Study, bar, figure_table, plain, shown
@@ -291,8 +291,7 @@ def lines(report: Json, labels: Mapping[str, str]) -> list[str]:
         f"{labels[one['worse']]} = {Interval.from_json(one['ratio'])} {INTERVALS}"
         for one in report["claims"]
     ]
-    gaps = [divergence["top2_gap"] for row in report["drafters"] for divergence in row["divergences"]]
-    found += [f"top-2 logit gaps at divergences: {', '.join(f'{gap:.2g}' for gap in gaps[:8])}"] if gaps else []
+    found += gaps_in_words([one for row in report["drafters"] for one in row["divergences"]])
     for what, count in (("pairs", report["workload"]["pairs"]), ("pairs timed", report["workload"]["raced"])):
         if 0 < count < FEW_PAIRS:
             found.append(f"fewer than {FEW_PAIRS} {what}: the intervals are narrower than the truth")

@@ -1,9 +1,12 @@
 """Interleaved runs of methods in one process, in balanced order; and divergences from the target's answers."""
 
 import gc
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import torch
 
 from crossdraft.cli.cores import Cores
 from crossdraft.comparisons import first_difference, orders, top2_gap
@@ -15,6 +18,7 @@ from crossdraft_lab.bench.statistics import Interval, acceptance_length, ratio, 
 from crossdraft_lab.bench.workload import Item
 
 MOST_GAPS = 8  # gaps that are shown in a line for people
+NEAR = 64.0  # epsilons: four spacings of logits between 16 and 32, 0.5 in bfloat16
 Divergence = dict[str, Any]
 """An answer that is not the target's own, in plain values; see `find_divergence`."""
 
@@ -174,17 +178,37 @@ def answer_once(method: BenchMethod, item: Item) -> Run:
 def find_divergence(target: Target, item: Item, expected: Sequence[int], found: Sequence[int]) -> Divergence | None:
     """Find the first difference between the target's own tokens and another's; `None` if there is none.
 
-    `position` is the index of the first token that differs, `top2_gap` the target's top logit minus its second there.
-    Rounding that depends on the shape of a pass can flip a gap near zero; a wide gap has no other cause than a fault.
+    `position` is the index of the first token that differs, `top2_gap` the target's top logit minus its second there,
+    `near_tie` is true if that is at most `NEAR` times the dtype's epsilon. Rounding that depends on the shape of a pass
+    can flip a gap near zero; a wide gap has no other cause than a fault.
     """
     if tuple(expected) == tuple(found):
         return None
     position = first_difference(expected, found)
-    gap = top2_gap(target, item.request, expected[:position])
-    return {"seed": item.seed, "question": item.request.prompt, "position": position, "top2_gap": gap}
+    gap = min(top2_gap(target, item.request, expected[:position]), sys.float_info.max)  # infinite if one may come
+    near = gap <= NEAR * torch.finfo(target.model.dtype).eps
+    return {
+        "seed": item.seed, "question": item.request.question, "position": position, "top2_gap": gap, "near_tie": near
+    }  # fmt: skip
+
+
+def divergences(results: Results, items: Sequence[Item], target: Target) -> dict[str, list[Divergence]] | None:
+    """Find the divergences of every method's runs from the first ones of `target`; `None` if none are to be compared.
+
+    None are where answers are sampled, or the method `target` did not run.
+    """
+    if "target" not in results.runs or not items[0].request.sampling.greedy:
+        return None
+    found = dict[str, list[Divergence]]()
+    for name, each in results.runs.items():
+        pairs = zip(items, results.runs["target"], each, strict=True)
+        every = (find_divergence(target, item, own[0].tokens, run.tokens) for item, own, runs in pairs for run in runs)
+        found[name] = [one for one in every if one is not None]
+    return found
 
 
 def gaps_in_words(divergences: Sequence[Divergence]) -> list[str]:
     """Describe for people how near the logits were at some divergences; the JSON has them all."""
     gaps = ", ".join(f"{divergence['top2_gap']:.2g}" for divergence in divergences[:MOST_GAPS])
-    return [f"top-2 logit gaps at divergences: {gaps}"] if gaps else []
+    near = sum(divergence["near_tie"] for divergence in divergences)
+    return [f"top-2 logit gaps at divergences: {gaps}; near-ties: {near} of {len(divergences)}"] if gaps else []

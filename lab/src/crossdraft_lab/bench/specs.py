@@ -10,11 +10,13 @@ from crossdraft_lab.bench.common import check_each_once, check_names
 
 ALONE = ("target", "target-all")  # the target without a drafter: on its own share of the pair's cores, and on all
 FORCED = "forced"  # the target with what a structure forces, and no drafter
-UNDRAFTED = (*ALONE, "hf", "hf-all")  # every way to run the target alone, Hugging Face's among them
+LLAMA, LLAMA_DRAFTED = "llama.cpp", "llama.cpp-draft"
+PEERS = (LLAMA, LLAMA_DRAFTED)  # other programs' servers, which an option names
+UNDRAFTED = (*ALONE, "hf", "hf-all", LLAMA)  # every way to run the target alone
 ON_ALL_CORES = frozenset(("target-all", "hf-all"))
 ON_TARGETS_CORES = frozenset(("target", "hf"))  # unlike the methods above, which use all of the pair's
 HUGGING_FACE = frozenset(("hf", "hf-all", "hf-lookup", "hf-assisted"))
-PROMPT_METHODS = (*UNDRAFTED, "hf-lookup", "ngram")  # for prompts without a clip
+PROMPT_METHODS = (*ALONE, "hf", "hf-all", "hf-lookup", "ngram")  # for prompts
 ALWAYS = ("target", "target-all", "hf", "hf-all", "hf-lookup", "blind")  # methods that every comparison should include
 METHODS = (
     "target", "target-all", "hf", "hf-all", "hf-lookup", "hf-assisted", "blind", "event-inline", "event", "glance",
@@ -44,10 +46,10 @@ def spec_of(name: str) -> Spec:
 def needs_no_process(spec: Spec) -> bool:
     """True if no part of a spec runs a network of its own apart from the target's states, as `repays_a_core` says.
 
-    >>> [needs_no_process(spec_of(text)) for text in ("union:ngram,memory", "eagle2", "union:event,memory")]
-    [True, True, False]
+    >>> [needs_no_process(spec_of(text)) for text in ("union:ngram,memory", "eagle2", "event", "event@inline")]
+    [True, True, False, True]
     """
-    return not repays_a_core(spec)
+    return spec.runs_in == "inline" or not repays_a_core(spec)
 
 
 def runs_in_process(name: str) -> bool:
@@ -57,7 +59,8 @@ def runs_in_process(name: str) -> bool:
     >>> [name for name in names if runs_in_process(name)]
     ['event', 'union:event,ngram']
     """
-    return name not in {*HUGGING_FACE, *ALONE, FORCED, "event-inline"} and not needs_no_process(spec_of(name))
+    undrafted = {*HUGGING_FACE, *ALONE, *PEERS, FORCED, "event-inline"}
+    return name not in undrafted and not needs_no_process(spec_of(name))
 
 
 def usual_methods(
@@ -68,7 +71,7 @@ def usual_methods(
     Args:
         shipped: true if target and event drafter are the package's own, for which heads were trained.
         more_cores: true if the pair has more cores than its target.
-        in_words: true if prompts without a clip are asked.
+        in_words: true if prompts are asked.
         structured: true if answers have structures.
 
     >>> usual_methods(shipped=False, more_cores=False)

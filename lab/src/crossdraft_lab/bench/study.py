@@ -36,6 +36,7 @@ C = TypeVar("C")
 MODELS = Models(dtype="float32")
 OWN, ALL = "target", "target-all"
 READING = ("prepare", "encode", "prefill", "ride-along")
+WARM_TOKENS = 32  # longest answer to a warm-up in words
 
 
 def shown(value: Any) -> str:
@@ -173,11 +174,12 @@ class Study:
     @property
     def warm_up_items(self) -> list[Item]:
         """Pairs of the validation split; without a namespace, so that no drafter learns from their answers."""
-        if self.work.prompts is not None:  # none of the file's
-            asked = (self.work.request(f"Count from {n} to twenty.", None, None, n) for n in range(self.warm_ups))
+        if self.work.prompts is not None and not next(items(replace(self.work, pairs=1))).request.visuals:
+            few = replace(self.work, max_new_tokens=min(WARM_TOKENS, self.work.max_new_tokens))  # none of the file's
+            asked = (few.request(f"Count from {n} to twenty.", None, None, n) for n in range(self.warm_ups))
             return [Item(-1, "warm-up", request) for request in asked]
-        warm = replace(self.work, pairs=max(1, self.warm_ups), split="validation", first=0)
-        asked = self.asked(warm) if self.warm_ups else []
+        count = self.warm_ups if self.work.prompts is None else min(self.warm_ups, self.work.pairs)
+        asked = self.asked(replace(self.work, pairs=count, first=0, split="validation")) if count else []
         return [replace(item, request=replace(item.request, namespace=None)) for item in asked]
 
     @property
@@ -212,21 +214,22 @@ class Study:
             warm = self.warm_up_items
             for key in pending:
                 with self.more(key, made, loaded) as more:
-                    found = self.answer_block(key, made, loaded, warm, setting.tick)
+                    asked = list(self.asked(self.work_of(key)))
+                    found = self.answer_block(key, asked, made, loaded, warm, setting.tick)
                 yield replace(found, found={**found.found, **more})
                 warm = []
 
     def answer_block(
-        self, key: str, made: Mapping[str, BenchMethod], target: Target, warm: Sequence[Item], tick: Tick
-    ) -> UnitResult:
+        self, key: str, asked: Sequence[Item], made: Mapping[str, BenchMethod], target: Target,
+        warm: Sequence[Item], tick: Tick,
+    ) -> UnitResult:  # fmt: skip
         """Answer the pairs of one block by all methods in turn."""
-        asked = list(self.asked(self.work_of(key)))
         results = measure(made, asked, self.repeats, warm, tick, before=self.first_of(key) * self.repeats)
         pairs = [
             {
                 "scene": item.seed,
                 "kind": item.kind,
-                "question": item.request.prompt,
+                "question": item.request.question,
                 "facts": dict(item.facts),
                 "reference": item.answer,
             }

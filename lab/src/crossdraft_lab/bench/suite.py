@@ -1,12 +1,20 @@
-"""`crossdraft bench`: every method on the same questions, interleaved; peak memory of each in a process of its own."""
+"""`crossdraft bench`: every method on the same questions, interleaved; peak memory of each in a process of its own.
 
+What is measured is kept pair by pair where a folder is named: a run that was cut off goes on there.
+"""
+
+import hashlib
+import math
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from crossdraft.cli.cores import Cores
 from crossdraft.drafters.independent import IndependentDrafter
@@ -15,21 +23,27 @@ from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
+from crossdraft.files import only_process
 from crossdraft.methods import METHODS as DRAFTERS
 from crossdraft_lab.bench.assembly import Models, cores_of
 from crossdraft_lab.bench.common import check_repeats
 from crossdraft_lab.bench.environment import environment, peak_cuda_mib, peak_rss_of
-from crossdraft_lab.bench.experiments.record import Setting, Tick
+from crossdraft_lab.bench.experiments.record import Setting, Tick, UnitResult
+from crossdraft_lab.bench.experiments.runs import RunLine, RunsFile
 from crossdraft_lab.bench.forking import forking, start_method
-from crossdraft_lab.bench.measure import Results, Run, answer_once, measure
-from crossdraft_lab.bench.specs import HUGGING_FACE, METHODS, check_methods, spec_of
-from crossdraft_lab.bench.study import Study
+from crossdraft_lab.bench.measure import BenchMethod, Results, Run, answer_once, divergences
+from crossdraft_lab.bench.serving.llama import LlamaFiles, LlamaServer
+from crossdraft_lab.bench.specs import HUGGING_FACE, METHODS, PEERS, check_methods, spec_of
+from crossdraft_lab.bench.study import Study, pooled
 from crossdraft_lab.bench.summary import BenchReport, summarise
 from crossdraft_lab.bench.traces import Trace
 from crossdraft_lab.bench.variants import Variant, make_variant
 from crossdraft_lab.bench.workload import Item, Workload, describe, items, workload_in_words
+from crossdraft_lab.folders import make_folder
 
 WARM_UPS = 3
+MEMORY = "memory of "  # begins the keys of units that are no pairs
+MACHINE = ("cpu", "cpus", "gpus", "crossdraft", "commit", "torch", "transformers")  # what a run that goes on shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +60,9 @@ class Suite:
         warm_ups: number of pairs whose runs are thrown away; they come from the validation split.
         memory: measure the peak memory of each method first.
         record: keep the target's answers as traces; with the method `event`, also the answers of its model alone.
+        llama: llama.cpp's server as a further contestant; `None` = it is left out.
+        out: folder for the runs; what an earlier run of the same suite left there is not measured again.
+        minutes: no further pair is begun that might end later than that; `None` = all are answered.
 
     Raises:
         CrossdraftError: as `check_methods`, a number is too small, or there is nothing to record; raised before any
@@ -61,6 +78,9 @@ class Suite:
     drafters: tuple[str, ...] = ()
     memory: bool = True
     record: bool = False
+    llama: LlamaFiles | None = None
+    out: Path | None = None
+    minutes: float | None = None
 
     def __post_init__(self) -> None:
         check_methods(self.methods, self.drafters)
@@ -71,56 +91,175 @@ class Suite:
             raise CrossdraftError(
                 "There is nothing to record: only greedy answers of the method 'target' are; name it, at temperature 0."
             )
+        if self.record and self.out is not None:
+            raise CrossdraftError("Answers are recorded by one whole run; leave out --record or --out.")
+        if self.llama is not None and self.work.temperature:
+            raise CrossdraftError("llama.cpp draws other tokens from the same distribution; compare it greedily.")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All methods, and the specs of further drafters."""
-        return (*self.methods, *self.drafters)
+        """All methods, the specs of further drafters, and other programs' servers."""
+        return (*self.methods, *self.drafters, *(one.name for one in self._peers))
+
+    @property
+    def _peers(self) -> tuple[Variant, ...]:
+        return () if self.llama is None else self.llama.variants()
 
     @property
     def runs(self) -> int:
         """Number of answers that the measurement asks for: the steps of the progress bar."""
-        return self.study.runs + len(self.names) * self.memory
+        return self.study.runs + len(self.footprint_names)
+
+    @property
+    def footprint_names(self) -> tuple[str, ...]:
+        """Methods whose memory is measured in a process of its own; a server has one in any case."""
+        return tuple(name for name in self.names if name not in PEERS) if self.memory else ()
 
     @property
     def study(self) -> Study:
         """Study of the methods; warm-ups are of another split, so that no method meets a question again."""
-        variants, repeats = tuple(map(Variant, self.names)), self.repeats
-        return Study(variants, self.work, repeats=repeats, warm_ups=self.warm_ups, models=self.models)
+        variants = (*map(Variant, (*self.methods, *self.drafters)), *self._peers)
+        return Study(variants, self.work, block=1, repeats=self.repeats, warm_ups=self.warm_ups, models=self.models)
+
+    def settings(self, machine: Mapping[str, object]) -> dict[str, Any]:
+        """All that makes two runs comparable, as plain values; the number of pairs may grow."""
+        work = {name: value for name, value in describe(self.work).items() if name != "pairs"}
+        if self.work.prompts is not None:
+            work["prompts"] = hashlib.sha256(self.work.prompts.read_bytes()).hexdigest()
+        return {
+            **{name: machine[name] for name in MACHINE},
+            **work,
+            "models": asdict(self.models), "llama": str(self.llama), "methods": list(self.names),
+            "cores": str(self.cores), "repeats": self.repeats, "warm_ups": self.warm_ups,
+        }  # fmt: skip
 
 
 def run_suite(suite: Suite, tick: Tick = lambda _: None) -> BenchReport:
     """Measure, pinned to the cores of the pair; each method answers on its own share of them.
 
     Raises:
-        CrossdraftError: a model that cannot be loaded.
+        CrossdraftError: a model that cannot be loaded; or the folder holds runs of another suite, machine or version,
+            cannot be written, or is being filled by another process.
     """
-    with forking([__name__]), pinned(None if suite.cores is None else suite.cores.pair):
+    if suite.out is not None:
+        make_folder(suite.out)
+    alone = nullcontext() if suite.out is None else only_process(suite.out)
+    with alone, forking([__name__]), pinned(None if suite.cores is None else suite.cores.pair):
         return _run(suite, tick)
+
+
+class Units:
+    """Results of a suite's units, those of earlier runs included; each is written to the folder as it comes."""
+
+    def __init__(self, suite: Suite, machine: Mapping[str, object]) -> None:
+        self._file = None if suite.out is None else RunsFile(suite.out, "bench", suite.settings(machine))
+        self._machine, self._last = machine, time.perf_counter()
+        self.done = {} if self._file is None else {line.key: line.result for line in self._file.lines}
+        self._until = math.inf if suite.minutes is None else time.perf_counter() + 60 * suite.minutes
+
+    @property
+    def late(self) -> bool:
+        """True if a further pair, as long as the longest one so far, might end too late."""
+        pairs = [unit.found["methods"].values() for key, unit in self.done.items() if not key.startswith(MEMORY)]
+        took = [sum(run["total_s"] for each in pair for runs in each for run in runs) for pair in pairs]
+        return time.perf_counter() + max(took, default=0.0) > self._until
+
+    def add(self, unit: UnitResult) -> None:
+        """Keep a unit's result."""
+        now = time.perf_counter()
+        seconds, self._last = now - self._last, now
+        self.done[unit.key] = unit
+        if self._file is not None:
+            where, took = (self._file.config, unit.seeds, self._machine), round(seconds, 3)
+            self._file.append(RunLine("bench", unit.key, *where, took, unit.found))
 
 
 def _run(suite: Suite, tick: Tick) -> BenchReport:
     found = environment()  # before this process itself is the load
-    warm_ups, pairs = suite.study.warm_up_items, list(items(suite.work))
-    footprints = {}
-    if suite.memory:
-        footprints = measure_footprints(suite.names, suite.models, suite.cores, (warm_ups or pairs)[0], tick)
-    with suite.study.loaded(Setting(suite.cores, Path())) as (target, methods):
-        results = measure(methods, pairs, suite.repeats, warm_ups, tick)
+    units, study = Units(suite, found), suite.study
+    for key in study.keys:
+        for name in suite.names * (suite.repeats if key in units.done else 0):
+            tick(name)
+    _add_footprints(suite, units, tick)
+    pending, traces = [key for key in study.keys if key not in units.done], ()
+    if pending and not units.late:
+        with study.loaded(Setting(suite.cores, Path())) as (target, methods):
+            warm = study.warm_up_items
+            for key in pending:
+                if units.late:
+                    break
+                asked = list(items(study.work_of(key)))
+                unit, warm = study.answer_block(key, asked, methods, target, warm, tick), []
+                units.add(_with_more(unit, asked, target, methods))
+        if suite.record:
+            traces = traces_of(suite, _results(suite, units), list(items(suite.work)), target)
+    return _report(suite, found, units, traces)
+
+
+def _add_footprints(suite: Suite, units: Units, tick: Tick) -> None:
+    """Measure the memory of the methods that have no result yet."""
+    missing = [name for name in suite.footprint_names if MEMORY + name not in units.done]
+    first = [*suite.study.warm_up_items, *items(replace(suite.work, pairs=1))][0]
+    for name in missing:
+        if not units.late:
+            found = measure_footprints((name,), suite.models, suite.cores, first, tick)
+            units.add(UnitResult(MEMORY + name, (), found[name]))
+
+
+def _with_more(
+    unit: UnitResult, asked: Sequence[Item], target: Target, methods: Mapping[str, BenchMethod]
+) -> UnitResult:
+    """Add to a unit what only its process can tell: divergences, the target's dtype, and what servers say."""
+    servers = {name: one for name, one in methods.items() if isinstance(one, LlamaServer)}
+    more = {
+        "divergences": divergences(pooled([unit]).results, asked, target),
+        "dtype": str(target.model.dtype).removeprefix("torch."),
+        "prompt_tokens": len(target.prepare(asked[0].request)),
+        "servers": {name: {**one.about, "peak_mib": peak_rss_of(*one.workers)} for name, one in servers.items()},
+    }
+    return replace(unit, found={**unit.found, **more})
+
+
+def _results(suite: Suite, units: Units) -> Results:
+    return pooled([units.done[key] for key in suite.study.keys if key in units.done]).results
+
+
+def _report(suite: Suite, found: Mapping[str, object], units: Units, traces: tuple[Trace, ...]) -> BenchReport:
+    """Make the report of the pairs that have been answered, if there are any."""
+    keys = suite.study.keys
+    done = [units.done[key] for key in keys if key in units.done]
+    if not done:
+        raise CrossdraftError("No pair was answered in that time; give more --minutes.")
+    results, first = _results(suite, units), done[0].found
+    kinds = [pair["kind"] for unit in done for pair in unit.found["pairs"]]
+    differing = None if first["divergences"] is None else {
+        name: [one for unit in done for one in unit.found["divergences"][name]] for name in suite.names
+    }  # fmt: skip
     runs = results.of("target" if "target" in results.runs else next(iter(results.runs)))
     mean = sum(len(run.tokens) for run in runs) / len(runs)
+    words = [*workload_in_words(suite.work, kinds, mean), *cores_in_words(suite.names, suite.cores)]
+    words += [f"{name}: {about}" for name, about in first["servers"].items()]
+    if len(done) < len(keys):
+        words.append(f"{len(done)} of {len(keys)} pairs so far; the same command goes on.")
+    footprints = {
+        name: units.done[MEMORY + name].found for name in suite.footprint_names if MEMORY + name in units.done
+    }
+    for name in first["servers"]:
+        footprints[name] = {"total_mib": max(unit.found["servers"][name]["peak_mib"] or 0.0 for unit in done)}
     return BenchReport(
-        environment={**found, **placement_of(suite), "dtype": str(target.model.dtype).removeprefix("torch.")},
+        environment={**found, **placement_of(suite), "dtype": first["dtype"], "servers": first["servers"]},
         workload={
             **describe(suite.work),
+            "pairs": len(done),
+            "of_pairs": len(keys),
             "repeats": suite.repeats,
             "warm_ups": suite.warm_ups,
-            "prompt_tokens": len(target.prepare(pairs[0].request)),
+            "prompt_tokens": first["prompt_tokens"],
             "mean_tokens": round(mean, 1),
-            "in_words": [*workload_in_words(suite.work, pairs, mean), *cores_in_words(suite.names, suite.cores)],
+            "in_words": words,
         },
-        methods=summarise(results, pairs, target),
-        traces=traces_of(suite, results, pairs, target) if suite.record else (),
+        methods=summarise(results, kinds, differing, greedy=not suite.work.temperature),
+        traces=traces,
         footprints=footprints,
         cores={name: cores_of(name, suite.cores) for name in suite.names},
     )

@@ -8,16 +8,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from crossdraft.cli.cores import Cores
-from crossdraft.engine.target import Target
 from crossdraft_lab.bench.common import table
-from crossdraft_lab.bench.measure import Divergence, Results, Run, find_divergence, gaps_in_words
-from crossdraft_lab.bench.specs import ALONE, ALWAYS, UNDRAFTED
+from crossdraft_lab.bench.measure import Divergence, Results, Run, gaps_in_words
+from crossdraft_lab.bench.specs import ALONE, ALWAYS, LLAMA_DRAFTED, UNDRAFTED
 from crossdraft_lab.bench.statistics import FEW_PAIRS, INTERVALS, Interval, per_position, quartiles, ratio
 from crossdraft_lab.bench.study import plain, shown
 from crossdraft_lab.bench.traces import Trace
-from crossdraft_lab.bench.workload import Item
 
-BASELINES = (*UNDRAFTED, "hf-lookup", "hf-assisted")
+BASELINES = (*UNDRAFTED, "hf-lookup", "hf-assisted", LLAMA_DRAFTED)
 HOW = (
     "peak resident set of a process that loads this method alone and answers one question, plus that of its drafter's "
     "process if it has one; pages that both map, such as libraries, count in each, and where the first is a fork "
@@ -32,8 +30,10 @@ LEGEND = (
     "drafting that ran while the target prepared, encoded and prefilled. prefill = slowdown of the target's encoding "
     "and prefill. engine = its own part of a round, talking to the drafter included."
 )
+ALL = "all"  # of `by_kind`: every pair
 FIGURES = ("tau", "hidden_share", "prefill_slowdown", "overhead_share")  # their intervals have names of their own
 Row = dict[str, Any]
+Differing = Mapping[str, Sequence[Divergence]] | None  # by method
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,10 @@ class BenchReport:
     cores: Mapping[str, Cores | None] = field(default_factory=dict[str, Cores | None])
 
 
-def summarise(results: Results, items: Sequence[Item], target: Target) -> list[Row]:
+def summarise(results: Results, kinds: Sequence[str], differing: Differing, *, greedy: bool = True) -> list[Row]:
     """Compute a row for each method over all its runs; the method named `target` gives the expected tokens.
+
+    `kinds` are those of the pairs; `differing` is what `measure.divergences` finds.
 
     `identical` counts the runs whose tokens were the target's; it is None when sampling, where equal tokens are not to
     be expected, and when the target did not run. `lossless` is None in these cases, too: a benchmark cannot show that
@@ -64,9 +66,29 @@ def summarise(results: Results, items: Sequence[Item], target: Target) -> list[R
     hidden drafting inside the target's prefill, `prefill_slowdown` Σ of this method's times of encoding and prefill / Σ
     of the target's in the same pairs and repeats, minus 1, `overhead_share` the engine's own part of the rounds after
     the prefill; each is None where a method has no such part. `stage_means` add up to the mean time of an answer.
+    `by_kind` has, for all pairs and those of each kind, tokens over seconds, the speedup over `against` and over the
+    target alone, and Σ its time to the first token / Σ the method's.
     """
-    against = fastest_alone(results, per_token=not items[0].request.sampling.greedy)
-    return [_row(name, results, items, target, against) for name in results.runs]
+    against = fastest_alone(results, per_token=not greedy)
+    rows = [_row(name, results, differing, against, greedy=greedy) for name in results.runs]
+    parts = {kind: [index for index, one in enumerate(kinds) if one == kind] for kind in dict.fromkeys(kinds)}
+    for kind, chosen in {ALL: range(len(kinds)), **parts}.items():
+        part = Results({name: [found[index] for index in chosen] for name, found in results.runs.items()})
+        for row in rows:
+            row["by_kind"][kind] = _of_kind(row["name"], part, against, greedy=greedy)
+    return rows
+
+
+def _of_kind(name: str, part: Results, against: str | None, *, greedy: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "pairs": len(part.runs[name]), "tokens_per_s": sum(part.tokens(name)) / sum(part.seconds(name))
+    }  # fmt: skip
+    if against is not None:
+        found["speedup"] = part.speedup(name, against, per_token=not greedy)
+    if "target" in part.runs:
+        first, own = ([sum(run.ttft_s for run in runs) for runs in part.runs[one]] for one in ("target", name))
+        found |= {"over_target": part.speedup(name, "target", per_token=not greedy), "ttft": ratio(first, own)}
+    return found
 
 
 def fastest_alone(results: Results, *, per_token: bool) -> str | None:
@@ -78,11 +100,11 @@ def fastest_alone(results: Results, *, per_token: bool) -> str | None:
     return min((name for name in UNDRAFTED if name in results.runs), key=cost, default=None)
 
 
-def _row(name: str, results: Results, items: Sequence[Item], target: Target, against: str | None) -> Row:
-    runs, greedy = results.of(name), items[0].request.sampling.greedy
+def _row(name: str, results: Results, differing: Differing, against: str | None, *, greedy: bool) -> Row:
+    runs = results.of(name)
     provisional = [run.provisional_s for run in runs if run.provisional_s is not None]
-    compared = greedy and "target" in results.runs
-    divergences = _divergences(name, results, items, target) if compared else []
+    compared = differing is not None
+    divergences = list(differing.get(name, ())) if compared else []
     equal = len(runs) - len(divergences)
     lossy = next((run.lossy for run in runs if run.lossy is not None), None)
     stages = {stage: [run.stages_s.get(stage, 0.0) for run in runs] for stage in runs[0].stages_s}
@@ -109,6 +131,7 @@ def _row(name: str, results: Results, items: Sequence[Item], target: Target, aga
         "mask_ms_per_node": _mask_ms(runs),
         "stage_means": {stage: sum(seconds) / len(seconds) for stage, seconds in stages.items()},
         "notes": sorted({note for run in runs for note in run.notes}),
+        "by_kind": {},
     }
 
 
@@ -116,15 +139,6 @@ def _mask_ms(runs: Sequence[Run]) -> float | None:
     """Milliseconds of a structure's masks for a place that an answer takes; `None` where no answer has a structure."""
     nodes = sum(run.masked_nodes for run in runs)
     return round(1e3 * sum(run.masks_s for run in runs) / nodes, 4) if nodes else None
-
-
-def _divergences(name: str, results: Results, items: Sequence[Item], target: Target) -> list[Divergence]:
-    found = [
-        find_divergence(target, item, own[0].tokens, run.tokens)
-        for item, own, runs in zip(items, results.runs["target"], results.runs[name], strict=True)
-        for run in runs
-    ]
-    return [divergence for divergence in found if divergence is not None]
 
 
 def _slowdown(name: str, results: Results) -> Interval | None:
@@ -192,7 +206,23 @@ def tables(report: BenchReport) -> list[Table]:
         shares = ("" if row[name] is None else row[name].percent() for name in FIGURES[1:])
         how.add_row(named, f"{row['tokens_per_s']:.0f}", str(row["tau"]) if drafted else "1", *shares)
         ratios.add_row(named, *(str(row["speedups"][name]) for name in others))
-    return [fast, how, ratios] if others else [fast, how]
+    kinds = [*first["by_kind"]] if first["against"] is not None else []
+    return [fast, how, *([ratios] if others else []), *([_kinds(report, kinds)] if len(kinds) > 2 else [])]
+
+
+def _kinds(report: BenchReport, kinds: Sequence[str]) -> Table:
+    """Table of the speedups by kind, and of the slowdown of the first token, which stands beside them."""
+    first = report.methods[0]
+    heads = [f"{kind}, {first['by_kind'][kind]['pairs']}" for kind in kinds]
+    title = f"{SPEEDUPS[first['per']]}, over {first['against']}, by kind and number of pairs {INTERVALS}"
+    clocked = ["TTFT"] if "ttft" in first["by_kind"][ALL] else []
+    found = table(title, "method", ["tok/s", *heads, *clocked], "TTFT = Σ that of the target / Σ that of the method.")
+    for row in report.methods:
+        each, whole = row["by_kind"], row["by_kind"][ALL]
+        ratios = [each[kind]["speedup"] for kind in kinds] + [whole["ttft"] for _ in clocked]
+        cells = (f"{one.value:.2f}" + (f" [{one.ends()}]" if one.n > 1 else "") for one in ratios)
+        found.add_row(escape(label(row)), f"{whole['tokens_per_s']:.1f}", *cells)
+    return found
 
 
 def _speed(report: BenchReport, row: Row) -> list[str]:

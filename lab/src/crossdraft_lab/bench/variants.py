@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from transformers import PreTrainedModel
+
 from crossdraft.api import Engine
 from crossdraft.assembly import assemble
 from crossdraft.cli.cores import Cores
@@ -11,7 +13,8 @@ from crossdraft.compressions import compressed
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.runner.runner import DraftRunner, Worker
 from crossdraft.engine.target import Target
-from crossdraft.load import tokenizer_of
+from crossdraft.errors import CrossdraftError
+from crossdraft.load import load_target, tokenizer_of
 from crossdraft_lab.bench.assembly import EngineMethod, Models, cores_of, options_of
 from crossdraft_lab.bench.baselines import Assistant, HFBaseline, blank_window
 from crossdraft_lab.bench.measure import BenchMethod
@@ -119,9 +122,25 @@ def make_engine(variant: Variant, target: Target, models: Models, cores: Cores |
     return EngineMethod(engine, blank_window(models.blind), blind=is_blind(spec), cores=cores_of(name, found))
 
 
+def _assistant(source: str, plain: Target, models: Models) -> PreTrainedModel:
+    """Load a text model in the target's dtype as the assistant of Hugging Face's `generate`.
+
+    Raises:
+        CrossdraftError: it cannot be loaded, or its vocabulary is another than the target's.
+    """
+    dtype = str(plain.model.dtype).removeprefix("torch.")
+    model = load_target(source, models.device, dtype, packed=False, tried=False).model
+    sizes = [one.config.get_text_config().vocab_size for one in (model, plain.model)]
+    if sizes[0] != sizes[1] or tokenizer_of(source).get_vocab() != tokenizer_of(models.target).get_vocab():
+        raise CrossdraftError(f"{source} has another vocabulary than {models.target}; name an assistant of its family.")
+    return model
+
+
 def _hf(name: str, plain: Target, models: Models, cores: Cores | None) -> BenchMethod:
     """Build Hugging Face's `generate`, with the layers as Hugging Face loads them."""
     own, tokenizer = cores_of(name, cores), tokenizer_of(models.target)
+    if name == "hf-assisted" and models.assistant is not None:
+        return HFBaseline(plain, own, assistant=_assistant(models.assistant, plain, models), tokenizer=tokenizer)
     if name == "hf-assisted":
         twin = models.drafter(models.blind, plain)(packed=False)
         return HFBaseline(plain, own, assistant=Assistant(plain, twin), tokenizer=tokenizer)

@@ -1,11 +1,12 @@
-"""The workload: questions about held-out scenes, with all inputs in memory or in files; or questions in words alone."""
+"""The workload: questions about held-out scenes, with all inputs in memory or in files; or a file of prompts."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import cycle, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from crossdraft.checks import whole
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
+from crossdraft.messages import VISUAL, Message, is_path, read_messages
 from crossdraft.structure.structure import Structure
 from crossdraft.video.clip import DEFAULT_FRAMES
 from crossdraft_lab import scenes
@@ -22,6 +24,7 @@ from crossdraft_lab.bench.structures import STRUCTURES, structure_of
 LONGEST = 2
 ANSWERS = ("long", "any")
 MOST_BYTES = 64 << 20  # of a file of prompts
+SHOWN = (*VISUAL, "events")  # what a prompt may come with, by path
 OF_SCENES = ("answers", "split", "frames", "questions", "trained_wordings", "held_out_wordings")
 
 
@@ -43,8 +46,8 @@ class Workload:
         frames: number of frames of each clip that is handed over in memory.
         questions: number of successive pairs that are about one scene.
         trained_wordings: ask in wordings of the training even in the test split.
-        prompts: file of JSON lines such as {"prompt": "…", "kind": "code"}, which are asked, without any clip, in
-            place of questions about scenes. A line may hold a `schema`, `regex`, `choice` or `grammar`.
+        prompts: file of JSON lines such as {"prompt": "…", "kind": "code"}, which are asked in place of questions about
+            scenes, a prompt of each kind in turn; see `read_prompts`.
         structured: questions about scenes ask for the `structures.STRUCTURES` in turn.
     """
 
@@ -119,9 +122,9 @@ def items(work: Workload) -> Iterator[Item]:
     """Yield the pairs one after another; a workload gives the same pairs on every machine."""
     if work.prompts is not None:
         asked = enumerate(read_prompts(work.prompts, work.kinds))
-        for number, (kind, prompt, structure) in islice(asked, work.first, work.first + work.pairs):
-            request = work.request(prompt, None, None, number)
-            yield Item(number, kind, replace(request, structure=structure))
+        for number, one in islice(asked, work.first, work.first + work.pairs):
+            request = work.request("?", None, None, number)
+            yield Item(number, one.kind, replace(request, prompt=one.text, structure=one.structure, **one.shown))
         return
     structures = cycle(STRUCTURES if work.structured else (None,))
     for scene, asked in questions(work):
@@ -132,19 +135,29 @@ def items(work: Workload) -> Iterator[Item]:
 
 
 class AskedPrompt(NamedTuple):
-    """A line of a file of prompts."""
+    """A line of a file of prompts; `shown` holds its request's `messages`, `image`, `video` and `events`."""
 
     kind: str
     text: str
     structure: Structure | None
+    shown: Mapping[str, Any]
+
+    @property
+    def shows(self) -> bool:
+        """True if the target is shown an image or a clip."""
+        parts = [part for one in self.shown.get("messages", ()) for part in one.parts]
+        return any(name in self.shown for name in VISUAL) or any(part.kind in VISUAL for part in parts)
 
 
 def read_prompts(path: Path, kinds: Sequence[str] = ()) -> list[AskedPrompt]:
-    """Read kinds, prompts and structures from a file of JSON lines; with `kinds`, only these.
+    """Read a file of JSON lines, with `kinds` only these: one prompt of each kind in turn, while there are some.
+
+    A line holds a text under `prompt`, or a conversation under `messages`; it may hold a `kind`, a `schema`, `regex`,
+    `choice` or `grammar`, and paths under `image`, `video` and `events`, which are relative to the file's folder.
 
     Raises:
-        CrossdraftError: the file cannot be read or has no such prompt, or a line has no text under "prompt", or no
-            right structure.
+        CrossdraftError: the file cannot be read or has no such prompt, or a line has no prompt, no right structure, or
+            names a file that does not exist.
     """
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -160,16 +173,51 @@ def read_prompts(path: Path, kinds: Sequence[str] = ()) -> list[AskedPrompt]:
             read = json.loads(line)
         except (ValueError, RecursionError):
             read = None
-        entry = read if isinstance(read, dict) else {}
-        prompt = entry.get("prompt")
-        if not isinstance(prompt, str) or not prompt:
-            raise CrossdraftError(f'Line {number} of {path} is no prompt; write a line such as {{"prompt": "…"}}.')
-        structure = structure_of(entry, f"Line {number} of {path}")
-        found.append(AskedPrompt(str(entry.get("kind", "any")), prompt, structure))
+        found.append(_asked(read if isinstance(read, dict) else {}, path.parent, f"Line {number} of {path}"))
     found = [one for one in found if not kinds or one.kind in kinds]
     if not found:
         raise CrossdraftError(f"{path} has no prompts" + (f" of the kinds {', '.join(kinds)}." if kinds else "."))
-    return found
+    counts, turns = Counter[str](), list[int]()
+    for one in found:
+        turns.append(counts[one.kind])
+        counts[one.kind] += 1
+    return [found[index] for index in sorted(range(len(found)), key=turns.__getitem__)]
+
+
+def _asked(entry: Mapping[str, Any], folder: Path, where: str) -> AskedPrompt:
+    """Read a line: its prompt or conversation, its structure, and what it shows, with whole paths."""
+    text = entry.get("prompt", "")
+    shown = {name: _located(entry[name], folder, where) for name in SHOWN if entry.get(name) is not None}
+    if not isinstance(text, str) or bool(text) == ("messages" in entry):
+        raise CrossdraftError(f'{where} is no prompt; write a line such as {{"prompt": "…"}}.')
+    if "messages" in entry:
+        if any(name in shown for name in VISUAL):
+            raise CrossdraftError(f"{where} has messages; name what they show among their parts.")
+        try:
+            shown["messages"] = tuple(_with_paths(one, folder, where) for one in read_messages(entry["messages"]))
+        except CrossdraftError as error:
+            raise CrossdraftError(f"{where}: {error}") from None
+    return AskedPrompt(str(entry.get("kind", "any")), text, structure_of(entry, where), shown)
+
+
+def _with_paths(message: Message, folder: Path, where: str) -> Message:
+    """Return the message with whole paths in place of those that are relative to a folder."""
+    parts = tuple(
+        replace(part, value=_located(part.value, folder, where))
+        if part.kind in VISUAL and is_path(part.value)
+        else part
+        for part in message.parts
+    )
+    return replace(message, parts=parts)
+
+
+def _located(value: object, folder: Path, where: str) -> Any:
+    """Find a file that a line names, or a list of them, relative to a folder."""
+    if isinstance(value, list):
+        return [_located(one, folder, where) for one in value]
+    if not isinstance(value, str) or not (folder / value).exists():
+        raise CrossdraftError(f"{where} names {value!r:.100}, which is no file; write its path from {folder} on.")
+    return str(folder / value)
 
 
 def questions(work: Workload) -> Iterator[tuple[scenes.Scene, list[scenes.QA]]]:
@@ -235,19 +283,20 @@ def _timed(work: Workload) -> str:
     return "from the request to the whole answer; the clip's files are read and decoded beforehand, outside the clock"
 
 
-def workload_in_words(work: Workload, pairs: Sequence[Item], mean_tokens: float) -> list[str]:
+def workload_in_words(work: Workload, each: Sequence[str], mean_tokens: float) -> list[str]:
     """Sentences on the questions, the length of the answers, and what the clock includes.
 
     Args:
         work: the workload.
-        pairs: pairs of the workload.
+        each: kinds of the pairs that were answered.
         mean_tokens: mean number of tokens of the answers.
     """
     decoding = "greedy" if work.temperature == 0 else f"sampled at temperature {work.temperature:g}"
-    kinds = len({pair.kind for pair in pairs})
+    kinds = len(set(each))
     if work.prompts is not None:
+        words = "" if any(one.shows for one in read_prompts(work.prompts, work.kinds)) else ", in words alone"
         return [
-            f"Workload: {len(pairs)} prompts of {work.prompts.name}, in words alone, of {kinds} kinds; {decoding}.",
+            f"Workload: {len(each)} prompts of {work.prompts.name}{words}, of {kinds} kinds; {decoding}.",
             f"Answers: {mean_tokens:.1f} tokens on average.",
             f"Time: {_timed(work)}.",
         ]
@@ -256,7 +305,7 @@ def workload_in_words(work: Workload, pairs: Sequence[Item], mean_tokens: float)
     if work.answers == "long":
         questions = "of each scene one of the two questions with the longest answers, which favours drafting"
     return [
-        f"Workload: {len(pairs)} questions, {held}; {questions}; {decoding}.",
+        f"Workload: {len(each)} questions, {held}; {questions}; {decoding}.",
         f"Answers: {mean_tokens:.1f} tokens on average.",
         f"Time: {_timed(work)}.",
     ]

@@ -30,10 +30,12 @@ from crossdraft_lab.cli.bench_options import (
     MaxTokens,
     MoreDrafters,
     Pairs,
+    PeerOptions,
     Plot,
     Prompts,
     Repeats,
     ReportOptions,
+    asked_prompts,
     check_asked,
     loaded_target,
 )
@@ -57,6 +59,7 @@ def bench(
     models: BenchModels,
     cores: CoreOptions,
     output: ReportOptions,
+    peers: PeerOptions,
     methods: Annotated[
         str | None,
         typer.Option(
@@ -97,13 +100,19 @@ def bench(
     ] = None,
     draft_device: DraftDevice = None,
     quantize: Quantize = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep every answered pair here; the same command goes on there.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="With --out: begin no pair that may end later; the same command goes on.")
+    ] = None,
 ) -> None:
     """Measure the speed against other methods, and check that the text is the same.
 
-    Compares the engine with itself without a drafter, a blind drafter and Hugging Face generate, interleaved.
+    Compares the engine with itself without a drafter, a blind drafter, Hugging Face and llama.cpp, interleaved.
 
     On a CPU the target gets one core and a drafter's own process another; a drafter without one, both. The headline
-    ratio is against the fastest of target, target-all, hf and hf-all that ran.
+    ratio is against the fastest of target, target-all, hf, hf-all and llama.cpp that ran.
     """
     if ctx.invoked_subcommand is not None:
         _refuse_options(ctx)
@@ -119,18 +128,23 @@ def bench(
         target_cores=cores.target_cores,
         draft_cores=cores.draft_cores,
     )
+    if minutes is not None and (out is None or minutes <= 0):
+        raise CrossdraftError("--minutes is a time above 0 for a run that goes on later; name its folder by --out.")
     every = ALL_METHODS if prompts is None else tuple(name for name in ALL_METHODS if not needs_events(name))
     named = every if methods == "all" else None if methods is None else listed(methods)
     if named is not None:
         check_methods(named, tuple(drafters or ()))
-    check_asked(models, prompts, (*(named or ()), *(drafters or ())))
+    lines = asked_prompts(prompts, kinds)
+    peers.check(lines)
+    assisted = ("hf-assisted",) if peers.assistant is not None else ()
+    reading = [name for name in (*(named or ()), *(drafters or ())) if name not in assisted]
+    check_asked(models, None if prompts is None else lines, reading)
     for drafter in drafters or ():
         check_drafter_files(spec_of(drafter), models.target)
     from crossdraft.video.clip import DEFAULT_FRAMES
-    from crossdraft_lab.bench.workload import Workload, read_prompts
+    from crossdraft_lab.bench.workload import Workload
 
     frames_shown, files = frames or DEFAULT_FRAMES, files and prompts is None
-    lines = [] if prompts is None else read_prompts(prompts, listed(kinds))
     pairs = min(pairs, len(lines) or pairs)
     work = Workload(pairs, answers, listed(kinds), max_new_tokens, temperature, frames=frames_shown, prompts=prompts)
     # Imported after the checks that need no import: these imports take seconds.
@@ -147,8 +161,9 @@ def bench(
             in_words=prompts is not None,
             structured=any(one.structure for one in lines),
         )
+        usual = tuple(dict.fromkeys((*usual, *assisted)))
         suite = Suite(
-            models=models.models(blind, draft_device, frames, quantize, shows=prompts is None),
+            models=models.models(blind, draft_device, frames, quantize, asked=lines, assistant=peers.assistant),
             work=replace(work, files=Path(folder) if folder else None),
             methods=tuple(name for name in usual if name not in (drafters or ())) if named is None else named,
             repeats=repeats,
@@ -157,6 +172,9 @@ def bench(
             drafters=tuple(drafters or ()),
             memory=memory,
             record=record is not None,
+            llama=peers.llama,
+            out=out,
+            minutes=minutes,
         )
         hush()
         with progress("measuring", suite.runs) as tick:
@@ -230,10 +248,10 @@ def identity(
         run_identity,
         run_made_pairs,
     )
-    from crossdraft_lab.bench.workload import Workload, describe, items, read_prompts
+    from crossdraft_lab.bench.workload import Workload, describe, items
 
-    check_asked(models, prompts, [name for name in drafters or () if name != "all"])
-    lines = [] if prompts is None else read_prompts(prompts, listed(kinds))
+    lines = asked_prompts(prompts, kinds)
+    check_asked(models, None if prompts is None else lines, [name for name in drafters or () if name != "all"])
     pairs = min(pairs, len(lines) or pairs)
     if structured and (prompts is not None or each > 1):
         raise CrossdraftError("--structured is for questions about one clip each; leave out --prompts or --questions.")
@@ -241,7 +259,7 @@ def identity(
     in_words = prompts is not None
     structured |= any(one.structure for one in lines)
     groups = choose_configs(drafters or (), models.target, cached=each > 1, in_words=in_words, structured=structured)
-    chosen, pair = cores.cores(models.device), models.models(blind, quantize=quantize, shows=prompts is None)
+    chosen, pair = cores.cores(models.device), models.models(blind, quantize=quantize, asked=lines)
     if pair.quantize is not None:
         pair = replace(pair, dtype=None)
     made = min(pairs, MADE) if ALL in (drafters or ()) and models.target == "reference" and quantize is None else 0

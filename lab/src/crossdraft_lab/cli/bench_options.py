@@ -14,6 +14,7 @@ from crossdraft.cli.outputs import check_outputs
 from crossdraft.cli.reporting import console_for, hush, waiting
 from crossdraft.drawing.save import check_picture
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.bench.common import listed
 from crossdraft_lab.bench.specs import needs_events
 from crossdraft_lab.outputs import write_json
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from crossdraft.cli.cores import Cores
     from crossdraft.engine.target import Target as LoadedTarget
     from crossdraft_lab.bench.assembly import Models
+    from crossdraft_lab.bench.serving.llama import LlamaFiles
+    from crossdraft_lab.bench.workload import AskedPrompt
 
 MaxTokens = Annotated[int, typer.Option("--max-new-tokens", help="Longest answer, in tokens.")]
 Blind = Annotated[str, typer.Option(help="Ablation without events: 'blind', or the folder of an EventGPT.")]
@@ -30,7 +33,7 @@ Answers = Annotated[str, typer.Option(help="any (every kind of question in turn)
 Kinds = Annotated[str | None, typer.Option(help="Kinds of question, comma-separated; all by default.")]
 Prompts = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help='Ask these instead, in words alone: JSON lines such as {"prompt": "…"}.'),
+    typer.Option(metavar="FILE", help='Ask these instead: JSON lines such as {"prompt": "…", "kind": "code"}.'),
 ]
 Nodes = Annotated[int, typer.Option(help="Nodes of a draft tree.")]
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw the result (.png, .svg).")]
@@ -83,29 +86,39 @@ class BenchModels:
         frames: int | None = None,
         quantize: str | None = None,
         *,
-        shows: bool = True,
+        asked: "Sequence[AskedPrompt]" = (),
+        assistant: str | None = None,
     ) -> "Models":
-        """Checkpoints and devices of the pair, and of the blind twin; `shows`: the target is to be shown clips.
+        """Checkpoints and devices of the pair, of the blind twin and of an assistant; `asked`: prompts, if any are.
 
         Raises:
             CrossdraftError: a checkpoint does not exist, or knows clips alone.
         """
-        if not shows and self.target == "reference":
+        if self.target == "reference" and not all(one.shows for one in asked):
             raise CrossdraftError("The reference target knows its clips alone; for prompts name another by --target.")
-        check_models(self.target, self.event, shows=shows)
+        check_models(self.target, self.event, shows=not asked or any(one.shows for one in asked))
         from crossdraft_lab.bench.assembly import Models
 
         bits = None if quantize == "none" else quantize
-        pair = self.target, self.event, blind
-        return Models(*pair, self.device, self.dtype, draft_device, num_frames=frames, quantize=bits)
+        own = self.device, self.dtype, draft_device
+        return Models(self.target, self.event, blind, *own, num_frames=frames, quantize=bits, assistant=assistant)
 
 
-def check_asked(models: BenchModels, prompts: Path | None, names: Sequence[str]) -> None:
+def asked_prompts(path: Path | None, kinds: str | None) -> "list[AskedPrompt]":
+    """Read the prompts of a file, those of the comma-separated kinds; none without a file."""
+    if path is None:
+        return []
+    from crossdraft_lab.bench.workload import read_prompts
+
+    return read_prompts(path, listed(kinds))
+
+
+def check_asked(models: BenchModels, prompts: "Sequence[AskedPrompt] | None", names: Sequence[str]) -> None:
     """Refuse models that do not exist, a text model without prompts, and drafters that prompts do not suit.
 
     Args:
         models: the pair.
-        prompts: file of prompts in words; `None` = questions about clips.
+        prompts: the prompts; `None` = questions about clips.
         names: methods and specs of drafters, if any are named.
     """
     check_models(models.target, models.event, shows=False)
@@ -117,9 +130,57 @@ def check_asked(models: BenchModels, prompts: Path | None, names: Sequence[str])
         raise CrossdraftError(
             f"{models.target} holds a text model, which is shown no clips; ask it in words with --prompts FILE."
         )
+    recorded = prompts is None or all("events" in one.shown for one in prompts)
     for name in names:
-        if prompts is not None and needs_events(name):
+        if not recorded and needs_events(name):
             raise CrossdraftError(f"'{name}' reads an event recording, and prompts come without one; leave it out.")
+
+
+@dataclass(frozen=True, slots=True)
+class PeerOptions:
+    """Other programs as contestants."""
+
+    assistant: Annotated[
+        str | None, typer.Option(metavar="DIR", help="A small text model, which drafts for Hugging Face: hf-assisted.")
+    ] = None
+    llama_server: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="llama.cpp's llama-server, as `make peers` builds it.")
+    ] = None
+    gguf: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The target as GGUF for llama.cpp, in the same precision.")
+    ] = None
+    draft_gguf: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A smaller model: what drafts for llama.cpp in a further row.")
+    ] = None
+    llama_speculation: Annotated[
+        str, typer.Option(metavar="OPTIONS", help="How llama.cpp drafts, as '--spec-type ngram-simple'.")
+    ] = ""
+
+    def check(self, prompts: "Sequence[AskedPrompt]") -> None:
+        """Refuse files that do not exist or that nothing uses, and prompts that other programs are not asked."""
+        drafts = self.draft_gguf is not None or bool(self.llama_speculation)
+        if (self.llama_server is None) != (self.gguf is None) or (drafts and self.gguf is None):
+            raise CrossdraftError("llama.cpp takes --llama-server and --gguf; name both, or none of its options.")
+        for path in (self.llama_server, self.gguf, self.draft_gguf):
+            if path is not None and not path.is_file():
+                raise CrossdraftError(f"There is no file {path}; check the path.")
+        if self.assistant is not None:
+            check_models(self.assistant, shows=False)
+        in_words = bool(prompts) and not any(one.shows for one in prompts)
+        structured = self.gguf is not None and any(one.structure for one in prompts)
+        if structured or not (in_words or (self.assistant is None and self.gguf is None)):
+            raise CrossdraftError(
+                "Assistants and llama.cpp are asked --prompts in words, llama.cpp without structures; leave it out."
+            )
+
+    @property
+    def llama(self) -> "LlamaFiles | None":
+        """The files of llama.cpp's server; `None` if it is no contestant."""
+        from crossdraft_lab.bench.serving.llama import LlamaFiles
+
+        if self.llama_server is None or self.gguf is None:
+            return None
+        return LlamaFiles(self.llama_server, self.gguf, self.draft_gguf, self.llama_speculation)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class RunsFile:
     Args:
         folder: the experiment's folder.
         name: the experiment's name.
-        config: configuration with which the experiment runs now.
+        config: configuration with which the experiment runs now, a dataclass or a mapping.
 
     Raises:
         CrossdraftError: a line that is no run, runs of another experiment or another configuration, or a file that
@@ -72,7 +72,7 @@ class RunsFile:
             if changed:
                 raise CrossdraftError(
                     f"{self.path} holds runs of another configuration ({changed[0]} is {line.config.get(changed[0])}, "
-                    f"now {self.config.get(changed[0])}); name another folder (--out), or begin anew with --force."
+                    f"now {self.config.get(changed[0])}); name another folder (--out), or move the file away."
                 )
 
     @property
@@ -148,7 +148,7 @@ def _line(path: Path, number: int, text: bytes) -> RunLine:
 
 def plain(config: object) -> dict[str, Any]:
     """Configuration as JSON values, with lists for tuples."""
-    return json.loads(json.dumps(asdict(config)))  # pyright: ignore[reportArgumentType]
+    return json.loads(json.dumps(config if isinstance(config, Mapping) else asdict(config)))  # pyright: ignore[reportArgumentType]
 
 
 def typed(kind: type[C], values: Mapping[str, Any]) -> C:

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -49,17 +50,18 @@ class Connection:
 
     Args:
         port: port of the server.
+        wait_s: longest silence of the server.
 
     Attributes:
         hung_up: true once the server was seen to close the connection; set by `until_silent` alone.
     """
 
-    def __init__(self, port: int) -> None:
-        self._port, self.hung_up = port, False
+    def __init__(self, port: int, wait_s: float = WAIT_S) -> None:
+        self._port, self._wait_s, self.hung_up = port, wait_s, False
         self._socket = self._connected()
 
     def _connected(self) -> socket.socket:
-        found = socket.create_connection(("127.0.0.1", self._port), WAIT_S)
+        found = socket.create_connection(("127.0.0.1", self._port), self._wait_s)
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return found
 
@@ -212,6 +214,23 @@ def _decodes(pid: int) -> bool:
     with suppress(OSError):
         return b"decode_worker" in (PROC / str(pid) / "cmdline").read_bytes()
     return True  # it has just ended
+
+
+def free_port() -> int:
+    """A port on loopback that no server uses at the moment."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def await_health(process: subprocess.Popen[Any], port: int, log: Path, whose: str, seconds: float) -> None:
+    """Wait until a server that was just started answers under /health; a `CrossdraftError` if it does not."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and process.poll() is None:
+        with suppress(OSError, EOFError), Connection(port) as connection:
+            if connection.request("GET", "/health").status == 200:
+                return
+        time.sleep(0.1)
+    raise CrossdraftError(f"{whose} did not start; the end of what it said:\n{log.read_text(errors='replace')[-2000:]}")
 
 
 @contextmanager

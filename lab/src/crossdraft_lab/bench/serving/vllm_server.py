@@ -6,12 +6,11 @@ by default, and run on all cores of this process. Every clip is new to both.
 
 import json
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from crossdraft.video.clip import DEFAULT_FRAMES
 from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.resources import halted
 from crossdraft_lab.bench.serving.plan import CHAT, Question, ServePlan, percentiles_ms, question
-from crossdraft_lab.bench.serving.process import Connection, serving
+from crossdraft_lab.bench.serving.process import Connection, await_health, free_port, serving
 from crossdraft_lab.bench.statistics import ratio, ratio_per_token
 from crossdraft_lab.bench.throughput import VLLM_GIB
 from crossdraft_lab.bench.vllm_child import LONGEST, MOST
@@ -165,7 +164,7 @@ def vllm_serving(target: str, python: Path, clips: Path, folder: Path) -> Iterat
         CrossdraftError: the server does not start.
     """
     source = find_checkpoint(target, {"reference": REFERENCE / "target"})
-    port, log = _free_port(), folder / "vllm.log"
+    port, log = free_port(), folder / "vllm.log"
     arguments = {
         "model": str(source), "served-model-name": "target", "host": "127.0.0.1", "port": str(port),
         "dtype": "float32", "max-model-len": str(LONGEST), "max-num-seqs": str(MOST),
@@ -189,7 +188,7 @@ def vllm_serving(target: str, python: Path, clips: Path, folder: Path) -> Iterat
             command, stdout=records, stderr=subprocess.STDOUT, env=os.environ | variables, cwd=folder
         )
     try:
-        _await_health(process, port, log)
+        await_health(process, port, log, "vLLM's server", START_S)
         yield Endpoint(port, process.pid, _for_vllm(clips))
     finally:
         process.terminate()
@@ -211,18 +210,3 @@ def _known_to_vllm(folder: Path) -> Path:
         "[vllm.general_plugins]\ncrossdraft = crossdraft_vllm.plugin:register\n"
     )
     return known.parent
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
-
-
-def _await_health(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    until = time.monotonic() + START_S
-    while time.monotonic() < until and process.poll() is None:
-        with suppress(OSError, EOFError), Connection(port) as connection:
-            if connection.request("GET", "/health").status == 200:
-                return
-        time.sleep(0.5)
-    raise CrossdraftError(f"vLLM's server did not start; the end of what it said:\n{log.read_text()[-2000:]}")
