@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from crossdraft.events.clock import time_unit, zero_of
 from crossdraft.events.limits import EventLimits
-from crossdraft.events.stream import LAST_US, Columns, Events, Sensor, Window, check_numbers, whole_times
+from crossdraft.events.stream import Columns, Events, Sensor, Window, check_numbers, whole_times
 
 if TYPE_CHECKING:
     import h5py
@@ -100,9 +100,7 @@ def _newest_from(recording: Recording, first: int, last: int, window: Window) ->
         return first
     begin = first
     if newest.us is not None:
-        end = recording.times(last - 1, last)[0]
-        if abs(end) < LAST_US:  # otherwise `Events.checked` reports it
-            begin = first_at(recording, int(end) + 1 - newest.us, first, last)
+        begin = first_at(recording, int(recording.times(last - 1, last)[0]) + 1 - newest.us, first, last)
     begin = min(begin, max(first, last - newest.least))
     return begin if newest.most is None else max(begin, last - newest.most)
 
