@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 
+from crossdraft.drafters.recycled import RecycledTokens
 from crossdraft.drafters.token_index import TokenIndex
 from crossdraft.drafters.trees.builder import SelectFn, TopK, WithoutReplacement
 from crossdraft.engine.cache import KVCache
@@ -85,7 +86,7 @@ def fork_of(state: State) -> State:
 
 def _own(value: object) -> object:
     match value:
-        case list() | dict() | KVCache() | TokenIndex():
+        case list() | dict() | KVCache() | TokenIndex() | RecycledTokens():
             return value.copy()
         case _:
             return value

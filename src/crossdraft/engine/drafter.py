@@ -30,6 +30,7 @@ class Needs:
             drafter waits for them when it is asked to begin.
         prompt: the prompt's token ids, once the target has prepared it: `Request.prompt_ids`. The drafter need not wait
             for them; they are known before anything is committed.
+        successors: number of likeliest tokens that are wanted after each verified node: `VerifyOutput.successors`.
         learns: true if it learns from answers for later ones. A rule that draws random numbers, such as `rejection`,
             must then use other numbers for each answer: a draft would otherwise depend on the draws that decide on it,
             and acceptance would not be exact.
@@ -44,6 +45,7 @@ class Needs:
     video: bool = False
     visual: bool = False
     prompt: bool = False
+    successors: int = 0
     learns: bool = False
     unasked: bool = False
     hides: bool = False
@@ -69,6 +71,7 @@ class Needs:
             video=any(need.video for need in needs),
             visual=any(need.visual for need in needs),
             prompt=any(need.prompt for need in needs),
+            successors=max((need.successors for need in needs), default=0),
             learns=any(need.learns for need in needs),
             unasked=all(need.unasked for need in needs),
             hides=any(need.may_hide for need in needs),
@@ -223,6 +226,8 @@ class VerifyOutput:
         prompt: that prompt, at the first commit of a drafter that asked for features.
         kv: keys and values [heads, n, head_dim] of each layer asked for, at all n tokens in front of the new root:
             views of the target's own, to be copied by who keeps them.
+        successors: the target's likeliest tokens, likeliest first, after each path of tokens through the verified tree,
+            accepted or not, and after the empty path; by their logits, before penalties and structure.
     """
 
     path: tuple[int, ...]
@@ -230,8 +235,10 @@ class VerifyOutput:
     hidden: Mapping[int, Tensor] = field(default_factory=dict)
     prompt: PromptFeatures | None = None
     kv: Mapping[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    successors: "Successors" = field(default_factory=dict)
 
 
+Successors = Mapping[tuple[int, ...], Sequence[int]]
 OnToken = Callable[[int], None]
 State = TypeVar("State")
 

@@ -32,6 +32,7 @@ from crossdraft.engine.request import Answer, Finish, Origin, Piece, Request, To
 from crossdraft.engine.sampling import SEEDS, warp_tree
 from crossdraft.engine.stats import Stats
 from crossdraft.engine.structure import Masks, masked
+from crossdraft.engine.successors import successors_of
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import ROOT, DraftTree
 from crossdraft.errors import ContextLengthError, CrossdraftError
@@ -151,7 +152,13 @@ class RequestState:
                 self.shared.keep(self.known, cache, self.cache_row, self.features, drafting=self.drafting)
 
     def output(
-        self, needs: Needs, draft: Draft, path: Sequence[int], tokens: tuple[int, ...], hidden: Sequence[Tensor]
+        self,
+        needs: Needs,
+        draft: Draft,
+        path: Sequence[int],
+        tokens: tuple[int, ...],
+        hidden: Sequence[Tensor],
+        logits: Tensor,
     ) -> VerifyOutput:
         """The output of a pass, for its drafter.
 
@@ -160,6 +167,7 @@ class RequestState:
             draft: the verified draft.
             path, tokens: the accepted nodes, and the tokens added to the answer.
             hidden: features of each captured layer, at the tokens read and the nodes.
+            logits: [1 + n, V] at the root and the nodes.
         """
         nodes, made = len(draft.tree), VerifyOutput(tuple(path[: len(tokens)]), tokens)
         layers = [layer[len(layer) - nodes - 1 :] for layer in hidden]
@@ -172,6 +180,8 @@ class RequestState:
             kept = [*range(roots), *(roots + node for node in made.path)]
             named = zip(needs.hidden_layers, layers, strict=True)
             made = replace(made, hidden={layer: features[kept] for layer, features in named})
+        if needs.successors:
+            made = replace(made, successors=successors_of(draft.tree, logits, needs.successors))
         return replace(made, path=tuple(self.proposed(draft, made.path)[1]))
 
     @property

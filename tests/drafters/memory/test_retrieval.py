@@ -1,6 +1,7 @@
 """The matches, their weights, and the tree that comes of them."""
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from crossdraft.drafters.memory.retrieval import (
     reweighted,
     tree_from_matches,
 )
+from crossdraft.drafters.recycled import RecycledTokens
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.tree import DraftTree
 
@@ -172,7 +174,10 @@ def test_matches_behind_a_token_by_hand():
     assert reweighted(matches, [(2.0, 1)], [6, 5]) == [(1000.0 * CONTRADICTED, 0), (2.0, 1)]
 
 
-def plain(ahead, weights, nodes, faintest):
+LIKELIEST = st.lists(st.integers(0, 9), max_size=4, unique=True)
+
+
+def plain(ahead, weights, nodes, faintest, recycled):
     """What `tree_from_matches` must give, in the plainest way: every weight is worked out anew along every path."""
     tree, positions = {(): -1}, []
 
@@ -191,6 +196,8 @@ def plain(ahead, weights, nodes, faintest):
         for row, weight in weighed.items():
             counted[ahead[row][len(path)]] = counted.get(ahead[row][len(path)], 0.0) + weight
         total = sum(counted.values()) + UNPREDICTED
+        for token, share in recycled.next_tokens(path).items():
+            counted[token] = counted.get(token, 0.0) + UNPREDICTED * share
         best = sorted(counted.items(), key=lambda one: -one[1])[:BRANCHES]
         return [(token, weight / total) for token, weight in best if token >= 0]
 
@@ -216,12 +223,15 @@ def plain(ahead, weights, nodes, faintest):
     ),
     st.integers(0, 20),
     st.sampled_from([1e-6, 1e-2]),
+    st.dictionaries(st.tuples(st.integers(0, 3)) | st.tuples(st.integers(0, 3), st.integers(0, 3)), LIKELIEST),
+    LIKELIEST,
 )
-def test_it_is_the_tree_that_plain_words_describe(matches, nodes, faintest):
+def test_it_is_the_tree_that_plain_words_describe(matches, nodes, faintest, after, passed_over):
     """The same path probabilities, and (where no two are as good as equal) the same nodes in the same order."""
     ahead, weights = matches
-    ours = tree_from_matches(np.array(ahead, np.int32), np.array(weights), nodes, faintest)
-    theirs = plain(ahead, weights, nodes, faintest)
+    recycled = RecycledTokens(after, passed_over, Counter(ahead[0]), (1, 2))
+    ours = tree_from_matches(np.array(ahead, np.int32), np.array(weights), nodes, faintest, recycled)
+    theirs = plain(ahead, weights, nodes, faintest, recycled)
     assert ours.path_probs == pytest.approx(theirs.path_probs, rel=1e-9)
     if all(a - b > 1e-9 for a, b in zip(theirs.path_probs, theirs.path_probs[1:], strict=False)):
         assert ours.tree.tokens[:-1] == theirs.tree.tokens[:-1]  # the last may be as good as one that was left out

@@ -56,8 +56,9 @@ def build(spec: Spec, settings: MemorySettings, context: DrafterContext) -> "Dra
 
 RECORDS = (
     Method(
-        "memory", "retrieval from earlier and running answers of the target (weighted n-gram match)",
-        "crossdraft; SAM, REST 2024; SRT: Chang 2026", build, check=check,
+        "memory", "what earlier and running answers, this one and its prompt say after similar text, and tokens that "
+        "the target thought likely before", "crossdraft; SAM, REST, Token Recycling 2024; LogitSpec 2025; SRT 2026",
+        build, check=check,
         settings=MemorySettings, drafts_trees=True, has_network=False,
     ),
 )  # fmt: skip

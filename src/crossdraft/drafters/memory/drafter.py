@@ -11,7 +11,7 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -21,6 +21,7 @@ from crossdraft.drafters.memory import MemorySettings
 from crossdraft.drafters.memory.append_log import AppendLog, Record
 from crossdraft.drafters.memory.datastore import START, Datastore, Scope
 from crossdraft.drafters.memory.retrieval import GRAM, retrieve
+from crossdraft.drafters.recycled import RANKS, RecycledTokens
 from crossdraft.drafters.token_index import TokenIndex
 from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.request import Request
@@ -133,6 +134,7 @@ class MemoryState:
     text: TokenIndex
     written: list[int]
     number: int
+    recycled: RecycledTokens = field(default_factory=RecycledTokens)
 
 
 class MemoryDrafter(PerRequestDrafter[MemoryState]):
@@ -142,7 +144,7 @@ class MemoryDrafter(PerRequestDrafter[MemoryState]):
         datastores: the answers; a request sees only answers of its own namespace.
     """
 
-    needs = Needs(learns=True, prompt=True)
+    needs = Needs(learns=True, prompt=True, successors=RANKS)
 
     def __init__(self, datastores: Datastores | None = None) -> None:
         self.datastores = datastores or Datastores()
@@ -171,13 +173,15 @@ class MemoryDrafter(PerRequestDrafter[MemoryState]):
             if other.number != state.number and (other.namespace, other.scope) == (state.namespace, state.scope)
         ]
         state.text.read_prompt()
-        draft = retrieve(store, state.scope, state.written, budget.nodes, budget.min_confidence, running, state.text)
+        given = budget.nodes, budget.min_confidence, running, state.text, state.recycled
+        draft = retrieve(store, state.scope, state.written, *given)
         show(draft.tree.main_path_tokens, budget)
         return draft
 
     def _commit(self, state: MemoryState, output: VerifyOutput) -> None:
         state.written += output.tokens
         state.text.append(output.tokens)
+        state.recycled.learn(output)
 
 
 def scope_of(request: Request) -> Scope:

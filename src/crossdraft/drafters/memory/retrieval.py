@@ -6,18 +6,21 @@ with the distance of its scope.
 
 The tree is the mixture of the matches' predictions (Bayes' rule for a mixture of experts, each of which predicts one
 text). After a token that a match did not predict, the match keeps the share `CONTRADICTED` of its weight and its place
-in the text: after a replaced token the text often goes on as before. Nodes are taken best first.
+in the text: after a replaced token the text often goes on as before. What no match predicts is divided among recycled
+tokens (`drafters.recycled`). Nodes are taken best first.
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
+from types import MappingProxyType
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from crossdraft.drafters.memory.datastore import START, Datastore, Scope
+from crossdraft.drafters.recycled import RecycledTokens
 from crossdraft.drafters.token_index import TokenIndex
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.tree import DraftTree
@@ -41,7 +44,7 @@ NO_TOKEN = -2  # in front of START
 CONTRADICTED = 0.01  # what is left of a match's weight after a token that it did not predict
 PRUNE = 0.02  # of the greatest weight: lighter matches are dropped
 UNPREDICTED = 0.05  # the weight of whatever no match predicts
-BRANCHES = 10  # most children of a node
+BRANCHES = 16  # most children of a node
 
 Match = tuple[float, int]  # weight, row of what it predicts
 Matches = list[Match]  # heaviest first
@@ -55,6 +58,7 @@ def retrieve(
     faintest: float = FAINT,
     running: Sequence[Sequence[int]] = (),
     text: TokenIndex | None = None,
+    recycled: RecycledTokens | None = None,
 ) -> Draft:
     """The likeliest `nodes` nodes after `context`, which begins with START.
 
@@ -62,6 +66,7 @@ def retrieve(
         faintest: least path probability of a node.
         running: answers in the same scope that are being written, as `context` is.
         text: index of the answer and, once it is known, the prompt before it.
+        recycled: tokens that the target thought likely earlier in the answer.
     """
     positions, trust = find_matches(store, scope, context)
     weights = match_weights(store, positions, trust, context, scope.question)
@@ -74,7 +79,7 @@ def retrieve(
     given, given_weights = prompt_matches(text, depth)
     predicted = np.concatenate([own, others, given, store.around(positions, 0, depth)])
     every = np.concatenate([own_weights, other_weights, given_weights, weights])
-    return tree_from_matches(predicted, every, nodes, max(FAINT, faintest))
+    return tree_from_matches(predicted, every, nodes, max(FAINT, faintest), recycled)
 
 
 def own_matches(context: Sequence[int], depth: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
@@ -168,7 +173,13 @@ def match_weights(
     return weights * store.ages(positions, question).astype(np.float64) ** -exponent
 
 
-def tree_from_matches(predicted: NDArray[np.int32], weights: NDArray[np.float64], nodes: int, faintest: float) -> Draft:
+def tree_from_matches(
+    predicted: NDArray[np.int32],
+    weights: NDArray[np.float64],
+    nodes: int,
+    faintest: float,
+    recycled: RecycledTokens | None = None,
+) -> Draft:
     """The likeliest `nodes` nodes of the tree that the matches predict, best first.
 
     Plain lists and tuples throughout: most nodes have a handful of matches, for which a numpy call takes longer than a
@@ -179,6 +190,7 @@ def tree_from_matches(predicted: NDArray[np.int32], weights: NDArray[np.float64]
         weights: [N].
         nodes: most nodes.
         faintest: least path probability of a node.
+        recycled: divides what no match predicts.
     """
     tokens: list[int] = []
     parents: list[int] = []
@@ -188,12 +200,13 @@ def tree_from_matches(predicted: NDArray[np.int32], weights: NDArray[np.float64]
     # that predict it, and all matches at its parent.
     leaves: list[tuple[float, int, int, int, int, Matches, Matches]] = []
     matches = sorted(zip(weights.tolist(), range(len(weights)), strict=True), reverse=True)
-    parent, above, depth, offered = -1, 1.0, 0, 0
-    while matches and len(tokens) < nodes:
+    parent, above, depth, offered, path = -1, 1.0, 0, 0, list[int]()
+    while len(tokens) < nodes:
         if depth < predicted.shape[1]:
             if depth == len(columns):
                 columns.append(predicted[:, depth].tolist())
-            for token, prob, agreeing in next_tokens(matches, columns[depth]):
+            likely = recycled.next_tokens(path) if recycled is not None else {}
+            for token, prob, agreeing in next_tokens(matches, columns[depth], likely):
                 if above * prob < faintest:
                     break  # the others are fainter still
                 offered += 1
@@ -201,7 +214,7 @@ def tree_from_matches(predicted: NDArray[np.int32], weights: NDArray[np.float64]
         if not leaves:
             break
         negative, _, token, its_parent, depth, agreeing, matches = heapq.heappop(leaves)
-        parent, above = len(tokens), -negative
+        parent, above, path = len(tokens), -negative, [*tokens[its_parent : its_parent + 1], token]
         tokens.append(token)
         parents.append(its_parent)
         path_probs.append(above)
@@ -210,12 +223,15 @@ def tree_from_matches(predicted: NDArray[np.int32], weights: NDArray[np.float64]
     return Draft(DraftTree(tuple(tokens), tuple(parents)), tuple(path_probs))
 
 
-def next_tokens(matches: Matches, column: Sequence[int]) -> list[tuple[int, float, Matches]]:
+def next_tokens(
+    matches: Matches, column: Sequence[int], likely: Mapping[int, float] = MappingProxyType({})
+) -> list[tuple[int, float, Matches]]:
     """The likeliest tokens, likeliest first: (token, probability, the matches that predict it).
 
     `column[row]` is the token that the match of that row predicts; a match that predicts an end adds to no token.
+    `likely` are tokens with their shares of what no match predicts.
     """
-    if len(matches) == 1:  # the usual case
+    if len(matches) == 1 and not likely:  # the usual case
         weight, row = matches[0]
         return [(column[row], weight / (weight + UNPREDICTED), matches)] if column[row] >= 0 else []
     agreeing: dict[int, Matches] = {}
@@ -230,19 +246,21 @@ def next_tokens(matches: Matches, column: Sequence[int]) -> list[tuple[int, floa
             agreeing[token] = [match]
             counted[token] = weight
     total = sum(counted.values()) + UNPREDICTED
+    for token, share in likely.items():
+        counted[token] = counted.get(token, 0.0) + share * UNPREDICTED
     best = sorted(counted.items(), key=itemgetter(1), reverse=True)[:BRANCHES]
-    return [(token, weight / total, agreeing[token]) for token, weight in best if token >= 0]
+    return [(token, weight / total, agreeing.get(token, [])) for token, weight in best if token >= 0]
 
 
 def reweighted(matches: Matches, agreeing: Matches, column: Sequence[int]) -> Matches:
     """The matches after the token that `agreeing` predicts: the others lose weight, and the lightest are dropped."""
-    if len(agreeing) == len(matches):
-        token, heaviest_other = None, 0.0
-    else:
-        token, heaviest_other = column[agreeing[0][1]], matches[0][0] * CONTRADICTED
+    if not matches:
+        return []
+    token = column[agreeing[0][1]] if agreeing else None  # only recycled tokens have it
+    heaviest_other = 0.0 if len(agreeing) == len(matches) else matches[0][0] * CONTRADICTED
     # If the heaviest itself agrees, then its weight counts, which is greater than `heaviest_other`.
-    least = max(agreeing[0][0], heaviest_other) * PRUNE
-    stay = [match for match in agreeing if match[0] > least] if agreeing[-1][0] <= least else agreeing
+    least = max(agreeing[0][0] if agreeing else 0.0, heaviest_other) * PRUNE
+    stay = [match for match in agreeing if match[0] > least] if agreeing and agreeing[-1][0] <= least else agreeing
     if heaviest_other <= least:
         return stay
     others: Matches = []

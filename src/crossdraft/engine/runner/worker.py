@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from crossdraft.engine.checks import drafts_of
-from crossdraft.engine.drafter import NOTHING, Budget, Draft, VerifyOutput
+from crossdraft.engine.drafter import NOTHING, Budget, Draft, Successors, VerifyOutput
 from crossdraft.engine.fast.elastic import borrowing
 from crossdraft.engine.fast.heap import RequestTrimmer
 from crossdraft.engine.progress import mark_on, progress
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 Received = tuple[str, Any, list[bytearray]]  # kind, body, arrays
 Asked = tuple[int, int, float]  # key of a request, most nodes, least confidence
+Committed = tuple[int, int, tuple[int, ...], Successors]  # key, accepted tokens, tokens added, their successors
 HIDDEN_FIRST = ("begin", "hidden", "drop", "visual")  # messages that wait until a hidden draft under way is done
 INTERRUPTING = ("begin", "hidden", "propose", "close")  # messages that do not wait for a draft that nobody waits for
 
@@ -298,10 +299,10 @@ class DraftServer:
 
         return pack_draft(replace(NOTHING, refusal=self.refused.get(key, "The drafter does not know the request.")))
 
-    def _commit(self, missed: Sequence[int], outputs: Sequence[tuple[int, int, tuple[int, ...]]]) -> None:
+    def _commit(self, missed: Sequence[int], outputs: Sequence[Committed]) -> None:
         """Commit each request's tokens, of which the target accepted the given number."""
         start = time.perf_counter()
-        for key, accepted, tokens in outputs:
+        for key, accepted, tokens, successors in outputs:
             if not self._able(key):
                 continue
             one = self.requests[key]
@@ -310,7 +311,7 @@ class DraftServer:
             path = tuple(one.tree.follow(tokens[:accepted]))  # the last draft may be newer than the verified one
             one.undrawn, one.tree = None, NOTHING.tree
             try:
-                self.drafter.commit([one.state], [VerifyOutput(path, tokens)])
+                self.drafter.commit([one.state], [VerifyOutput(path, tokens, successors=successors)])
             except CrossdraftError as error:
                 self.refused[key] = str(error)
         self._record("resync", start)
