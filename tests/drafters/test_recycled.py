@@ -71,4 +71,5 @@ def test_in_a_process_it_drafts_the_same():
         if isinstance(drafter, ProcessDrafter):
             drafter.close()
     assert len(found[0].tree)
-    assert found[0] == found[1]
+    assert found[0].tree == found[1].tree
+    assert found[0].path_probs == found[1].path_probs
