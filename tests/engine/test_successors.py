@@ -26,7 +26,7 @@ def test_the_likeliest_are_those_of_topk(size, count, seed):
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=3, repetition_penalty=1.3)])
 @torch.inference_mode()
-def test_a_drafter_is_told_what_was_likely_at_every_node_rejected_ones_too(target, sampling):
+def test_a_drafter_gets_what_was_likely_at_every_node_rejected_ones_too(target, sampling):
     trees = [DraftTree((7, 8, 9), (-1, 0, -1)), DraftTree.empty(), DraftTree.chain([5])]
     drafter = Scripted([*trees], Needs(successors=3))
     request = Request("xx", max_new_tokens=4, sampling=sampling, ignore_eos=True)
@@ -41,7 +41,7 @@ def test_a_drafter_is_told_what_was_likely_at_every_node_rejected_ones_too(targe
     assert said == answer.tokens[: len(said)]
 
 
-def test_who_does_not_ask_is_told_nothing(target):
+def test_no_tokens_come_unless_the_drafter_asks(target):
     drafter = Scripted([DraftTree.chain([5])])
     DecodeLoop(target, DraftRunner(drafter, "before"), adaptive=False).generate([Request("xx", max_new_tokens=3)])
     assert all(not output.successors for output in drafter.outputs)
