@@ -266,7 +266,8 @@ def test_a_part_of_a_clip_s_events_is_in_seconds_of_the_clip(clip, tmp_path, fir
         (-1, None, "--events-start is -1 s"),
         (None, float("nan"), "--events-end is nan s"),
         (0.5, 0.5, "must lie after"),
-        (1.5, None, "the clip lasts 1.000 s"),
+        (1.0, None, "the clip lasts 1.000 s"),
+        (None, 0.0, "end at 0 s, before they begin"),
     ],
 )
 def test_a_part_without_sense_is_one_sentence(clip, start, end, words):

@@ -115,10 +115,14 @@ def test_windows_are_spread_over_the_excerpt(recording):
 
 def test_windows_end_with_their_share_of_the_time_and_with_the_last_event(tmp_path):
     """Of 30 µs, and of the 16 µs that two windows read together."""
-    write_events(tmp_path / "a.h5", Events.checked([0] * 5, [0] * 5, [0, 7, 8, 22, 29], [0] * 5, 64, 48))
-    excerpt = Excerpt(tmp_path / "a.h5", windows=2)
-    for us, times in ((16, [[0, 7], [22, 29]]), (None, [[0, 7, 8], [22, 29]]), (99, [[0, 7, 8], [22, 29]])):
-        assert [window.t.tolist() for window in excerpt.read_windows(Newest(us))] == times
+    write_events(tmp_path / "a.h5", Events.checked([0] * 6, [0] * 6, [0, 7, 8, 15, 22, 29], [0] * 6, 64, 48))
+    halves = [[0, 7, 8], [15, 22, 29]]
+    for size, whole, times in (
+        (Newest(16), False, [[0, 7], [22, 29]]), (Newest(99), False, halves), (Newest(), False, halves),
+        (Newest(1, 8), True, [[0, 7, 8], [8, 15, 22, 29]]),
+    ):  # fmt: skip
+        found = Excerpt(tmp_path / "a.h5", windows=2, whole=whole).read_windows(size)
+        assert [window.t.tolist() for window in found] == times
     assert _share(Newest(1, 5, 5), 30, 2) == Newest(1, 3, 3)
 
 

@@ -61,7 +61,6 @@ def test_nothing_is_read_beyond_the_window(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("4 3\n0.1 0 0\n", "four numbers"),
         ("4 3\n0.1 0 0 a\n", "four numbers"),
         ("4 3\n0.1 0 0 0\n0.2 0\n", "four numbers"),
         ("4 3\n0.1 4 0 0\n", "outside the 4x3"),

@@ -60,13 +60,6 @@ def test_a_jump_is_seen_in_the_first_time_of_what_arrives_and_none_follows_it_at
     assert not clock.saw(136.0, 136.0, at=55.0)  # late again, only now
 
 
-def test_drift_is_that_of_the_last_quarter_of_an_hour():
-    clock = ArrivalClock()
-    for second in range(1001):  # from second 101 on the source loses 100 millionths
-        clock.saw(second, second, at=second + max(0, second - 101) / 10_000)
-    assert clock.drift_ppm == 100.0
-
-
 def test_catching_up_is_no_jump():
     clock = ArrivalClock()
     for second in range(10):
