@@ -26,6 +26,7 @@ def likeliest(logits: Tensor, count: int) -> Tensor:
 
     The greatest stand in the blocks with the greatest maxima, so only those are sorted: a fifth of the time of `topk`.
     """
+    logits = logits if logits.dtype == torch.float64 else logits.float()  # halves are slow to compare on a CPU
     blocks, rest = divmod(logits.shape[1], BLOCK)
     if blocks <= count:
         return logits.topk(min(count, logits.shape[1])).indices
