@@ -17,8 +17,10 @@ from crossdraft.drafters.memory.retrieval import (
     OWN_MOST,
     PRUNE,
     RECENT,
+    TRUST,
     UNPREDICTED,
     WITHIN,
+    find_matches,
     match_weights,
     next_tokens,
     own_matches,
@@ -70,6 +72,14 @@ def test_the_same_question_is_trusted_more_than_another():
     store.add(ELSEWHERE, [1, 3])
     assert tree(store, THERE, [1], 1) == [(2, -1)]
     assert tree(store, ELSEWHERE, [1], 1) == [(3, -1)]
+
+
+def test_answers_without_a_clip_are_not_about_the_same_clip():
+    store = Datastore(256)
+    store.add(Scope(0, 30), [1, 3])
+    store.add(Scope(0, 10), [1, 2])
+    trust = dict(zip(*find_matches(store, Scope(0, 10), [START, 1]), strict=True))
+    assert (trust[2], trust[5]) == (TRUST[2], TRUST[1])  # the positions of 3 and of 2
 
 
 def test_weights_by_hand():

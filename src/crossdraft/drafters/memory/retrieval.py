@@ -141,11 +141,12 @@ def find_matches(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """[N] positions after earlier occurrences of `context`'s end, some last tokens ignored; and the scopes' trust."""
     trust: dict[int, float] = {}
+    no_clip = scope.clip == 0  # else all answers without one would count as about the same
     for gap in range(GAPS + 1):
         for length in (2, 1) if gap < 2 else (2,):
             gram = context[max(0, len(context) - gap - length) : len(context) - gap]
             if len(gram) == length:
-                for worth, ends in zip(TRUST, store.ends(scope, gram, PER_CHAIN), strict=True):
+                for worth, ends in [*zip(TRUST, store.ends(scope, gram, PER_CHAIN), strict=True)][no_clip:]:
                     for end in ends:
                         trust.setdefault(end + 1 + gap, worth)
     for position in range(max(1, store.written - NEWEST), store.written + 1):
