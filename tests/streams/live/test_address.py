@@ -41,6 +41,7 @@ def test_each_form_is_read(of, text, found):
         ("events", "live:tcp://127.0.0.1", "names no host and port"),
         ("events", "live:tcp://127.0.0.1:0", "names no host and port"),
         ("events", "live:tcp://127.0.0.1:99999", "names no host and port"),
+        ("events", "live:tcp://me@127.0.0.1:9", "names no host and port"),
         ("events", "live:tcp://[::1:9", "names no host and port"),
         ("video", "live:udp://127.0.0.1:9/x?listen", "names no host and port"),
         ("events", "live:tcp://10.0.0.9:7", "of the host 10.0.0.9, which is not allowed; say --live-host 10.0.0.9."),
