@@ -109,8 +109,7 @@ def test_windows_are_spread_over_the_excerpt(recording):
         assert gaps == pytest.approx(gaps[0], abs=5_000)
         thirds = Excerpt(path, windows=3, whole=True).read_windows(Newest(1, 1))
         assert sum(map(len, thirds)) == pytest.approx(len(events), abs=5)
-        few = read_events(path, start_us=int(events.t[-9]), newest=Newest(1, 30))
-        assert same(few, events.slice(int(events.t[-9]), 1 << 60))
+        assert same(read_events(path, start_us=int(events.t[-9]), newest=Newest(1, 30)), events.take(slice(-9, None)))
 
 
 def test_windows_end_with_their_share_of_the_time_and_with_the_last_event(tmp_path):

@@ -19,7 +19,7 @@ def written(path, form):
     elif form == "table":
         np.savez(path, event_data=np.stack([columns[name].astype(np.int64) for name in "xytp"], axis=1))
     else:
-        table = np.empty(500, [("t", "i8"), ("x", "u2"), ("y", "u2"), ("p", "u1")])
+        table = np.empty(500, [("t", "i8"), ("x", "u2"), ("y", "u2"), ("p", "u1"), ("more", "u1")])
         for name, column in columns.items():
             table[name] = column
         np.savez(path, event_data=table)

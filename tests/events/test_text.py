@@ -72,7 +72,7 @@ def test_nothing_is_read_beyond_the_window(tmp_path, monkeypatch):
         ("4 3\n1e305 0 0 0\n", "finite numbers below"),
         ("4 3\nnan 0 0 0\n0.1 0 0 0\n", "finite numbers below"),
         ("4 3\n0.1 0 0 1e300\n", "polarity"),
-        ("4 3\n" + "0" * 300 + "1 0 0 0\n", "more than 256 characters"),
+        ("4 3\n" + "0" * 249 + "1 0 0 0\n", "more than 256 characters"),
         ("1" * 300 + " 3\n", "more than 256 characters"),
     ],
 )
@@ -118,7 +118,7 @@ def test_a_line_without_end_is_not_read_to_its_end(tmp_path):
 
 def test_blank_lines_are_no_events(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "CHUNK_LINES", 1)
-    (tmp_path / "a.txt").write_text("\n4 3\n\n0.1 0 0 0\n  \n0.2 1 1 1\n\n")
+    (tmp_path / "a.txt").write_text(f"\n4 3\n\n0.1 0 0 0{' ' * 246}\n  \n0.2 1 1 1\n\n")
     assert read_events(tmp_path / "a.txt").t.tolist() == [100_000, 200_000]
 
 

@@ -42,8 +42,7 @@ class Recorded:
     def __init__(self) -> None:
         self.said, self.watch = [], Watch(lambda request, on_piece: None, [Request("What?")])
         offer, signal = self.watch.offer, self.watch.signal
-        # A window was there when its last frame was: at moment 0.
-        self.watch.offer = lambda window: self.said.append(window.end_s - window.due_at) or offer(window)
+        self.watch.offer = lambda window: self.said.append(window.end_s - window.due_at) or offer(window)  # due at 0
         self.watch.signal = lambda there: self.said.append(there) or signal(there=there)
         self.closed, close = threading.Event(), self.watch.close
         self.watch.close = lambda error=None: close(error) or self.closed.set()

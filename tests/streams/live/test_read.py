@@ -122,24 +122,24 @@ def test_words_come_over_a_socket_in_pieces_of_any_size(tmp_path, monkeypatch, u
 def test_words_without_a_header_are_evt3_with_a_note_or_the_sensor_that_was_named_and_a_header_needs_no_end():
     for header, sensor, notes in ((b"", None, 1), (b"", (8, 8), 0), (HEADER.replace(b"% end\n", b""), None, 0)):
         with sender([header + words(5000, 300)]) as (place, go):
-            events = open_events(f"live:evt:{place}", 1.0, sensor=sensor)
+            events = open_events(f"live:evt:{place}", 1.0, sensor=sensor, offset_s=2.0)
             go()
             events.reader.start()
             assert times(events)[0] == 5000
-            assert len(events.to_json()["notes"]) == notes
+            assert (len(events.to_json()["notes"]), events.to_json()["offset"]) == (notes, "given")
             events.reader.close()
 
 
 def test_a_camera_that_is_started_anew_begins_a_segment_on_the_same_connection(monkeypatch):
     """As standard input could not be opened again. What is read together with the step back is lost."""
     monkeypatch.setattr("crossdraft.streams.live.read.PIECE", 1)
-    with sender([HEADER + words(500_000, 300), words(5000, 1), words(9000, 300)]) as (place, go):
-        events = open_events(f"live:evt:{place}", 1.0)
+    with sender([words(500_000, 300), words(5000, 1), words(9000, 300)]) as (place, go):
+        events = open_events(f"live:evt:{place}", 1.0, sensor=(8, 8))
         go(3)
         events.reader.start()
         until(lambda: times(events)[:1] == [9000])
         state = events.to_json()
-        assert (state["segments"], state["reconnects"]) == (2, 0)
+        assert (state["segments"], state["reconnects"], held(events).width) == (2, 0, 8)
         assert any("a new segment began" in note for note in state["notes"])
         events.reader.close()
 
