@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from crossdraft.drafters.independent import IndependentDrafter
+from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.drafters.ngram.drafter import NgramDrafter
 from crossdraft.drafters.trees.dynamic import expand_and_rerank
 from crossdraft.engine.conformance import SequentialPositions, planted
@@ -34,13 +35,14 @@ def drafter_of(kind, name):
     return {
         "none": lambda: None,
         "ngram": NgramDrafter,
+        "memory": MemoryDrafter,
         "model": lambda: IndependentDrafter(near),
         "tree": lambda: TreeDrafter(near, expand_and_rerank),
     }[kind]()
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
-@pytest.mark.parametrize("kind", ["none", "ngram", "model", "tree"])
+@pytest.mark.parametrize("kind", ["none", "ngram", "memory", "model", "tree"])
 @pytest.mark.parametrize("name", ["video_llava", "qwen2_5_vl"])
 def test_the_engine_gives_what_the_definition_gives(name, kind, sampling):
     target, request = as_target(*ZOO[name]()), replace(REQUEST, sampling=sampling)
