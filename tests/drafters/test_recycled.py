@@ -2,6 +2,7 @@
 
 import pytest
 
+from crossdraft.drafters import recycled
 from crossdraft.drafters.memory.drafter import MemoryDrafter
 from crossdraft.drafters.recycled import AFTER_ONE, AFTER_TWO, FREQUENT, PASSED_OVER, RecycledTokens
 from crossdraft.engine.drafter import Budget, VerifyOutput
@@ -36,6 +37,14 @@ def test_what_was_passed_over_and_what_is_frequent_share_the_rest():
         }
     )
     assert known.next_tokens([7]) == {2: AFTER_ONE[0]}
+
+
+def test_of_a_long_answer_the_newest_is_kept(monkeypatch):
+    monkeypatch.setattr(recycled, "KEPT", 4)
+    known = RecycledTokens()
+    for token in range(9):
+        known.learn(VerifyOutput((), (token,), successors={(): [token, 50 + token]}))
+    assert list(known.after) == [(6,), (5, 6), (7,), (6, 7)]
 
 
 def test_a_copy_learns_independently():

@@ -36,9 +36,21 @@ def test_a_drafter_gets_what_was_likely_at_every_node_rejected_ones_too(target, 
         paths = [(), *(tuple(tree.path_tokens(node)) for node in range(len(tree)))]
         assert list(output.successors) == paths
         for path, found in output.successors.items():
-            assert list(found) == full_forward(target, prompt, (*said, *path)).topk(3).indices.tolist()
+            likely = full_forward(target, prompt, (*said, *path)).topk(3).indices.tolist()
+            assert list(found) == [token for token in likely if token not in target.reserved]
         said += output.tokens
     assert said == answer.tokens[: len(said)]
+
+
+def test_tokens_that_must_not_be_drafted_are_left_out(target):
+    """A draft with one of them would be dropped whole."""
+    drafter = Scripted([DraftTree.chain([5])], Needs(successors=target.vocab_size))
+    DecodeLoop(target, DraftRunner(drafter, "before"), adaptive=False).generate([Request("xx", max_new_tokens=3)])
+    assert target.reserved
+    for output in drafter.outputs:
+        for found in output.successors.values():
+            assert len(found) > 3
+            assert target.reserved.isdisjoint(found)
 
 
 def test_no_tokens_come_unless_the_drafter_asks(target):

@@ -8,6 +8,7 @@ answer says most often anyway.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from crossdraft.engine.drafter import VerifyOutput
 
@@ -18,6 +19,7 @@ AFTER_ONE = (0.29, 0.07, 0.05, 0.03)
 PASSED_OVER = (0.066, 0.047, 0.038, 0.033, 0.022, 0.018, 0.018)
 FREQUENT = (0.026, 0.026, 0.024, 0.02, 0.015, 0.015)
 RANKS = 1 + len(PASSED_OVER)
+KEPT = 1 << 14  # texts of one or two tokens that are kept of an answer, some 4 MB; the oldest make room
 
 
 @dataclass
@@ -45,6 +47,8 @@ class RecycledTokens:
         for path, likeliest in output.successors.items():
             text = (*self.end, *path)
             self.after[text[-1:]] = self.after[text[-2:]] = likeliest
+        for text in [*islice(self.after, max(0, len(self.after) - KEPT))]:
+            del self.after[text]
         if output.tokens:
             *path, came = output.tokens
             self.passed_over = [token for token in output.successors.get(tuple(path), ()) if token != came]

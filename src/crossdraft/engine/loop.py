@@ -237,7 +237,8 @@ class DecodeLoop:
                 row.stats.count_round(tree.depth, len(tree), len(path), len(emitted), hidden=first)
                 if row.drafting:  # for a finished answer, too: a drafter may learn from it
                     needs = self.drafter.needs
-                    made = row.output(needs, draft, path, emitted, out.hidden[index], logits)
+                    hidden, reserved = out.hidden[index], self.target.reserved
+                    made = row.output(needs, draft, path, emitted, hidden, logits, reserved)
                     kept = self.cache.row_views(row.cache_row, needs.kv_layers)
                     outputs.append((row, replace(made, kv=kept) if kept else made))
             except Exception as error:

@@ -4,7 +4,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -159,6 +159,7 @@ class RequestState:
         tokens: tuple[int, ...],
         hidden: Sequence[Tensor],
         logits: Tensor,
+        reserved: Collection[int] = (),
     ) -> VerifyOutput:
         """The output of a pass, for its drafter.
 
@@ -168,6 +169,7 @@ class RequestState:
             path, tokens: the accepted nodes, and the tokens added to the answer.
             hidden: features of each captured layer, at the tokens read and the nodes.
             logits: [1 + n, V] at the root and the nodes.
+            reserved: ids that must never be drafted.
         """
         nodes, made = len(draft.tree), VerifyOutput(tuple(path[: len(tokens)]), tokens)
         layers = [layer[len(layer) - nodes - 1 :] for layer in hidden]
@@ -181,7 +183,7 @@ class RequestState:
             named = zip(needs.hidden_layers, layers, strict=True)
             made = replace(made, hidden={layer: features[kept] for layer, features in named})
         if needs.successors:
-            made = replace(made, successors=successors_of(draft.tree, logits, needs.successors))
+            made = replace(made, successors=successors_of(draft.tree, logits, needs.successors, reserved))
         return replace(made, path=tuple(self.proposed(draft, made.path)[1]))
 
     @property

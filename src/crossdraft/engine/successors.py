@@ -1,5 +1,7 @@
 """The target's likeliest tokens at the nodes of a verified tree, for drafters that reuse them (Luo et al. 2024)."""
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor
 
@@ -9,16 +11,18 @@ from crossdraft.engine.tree import DraftTree
 BLOCK = 128  # tokens whose greatest logit is found first
 
 
-def successors_of(tree: DraftTree, logits: Tensor, count: int) -> Successors:
+def successors_of(tree: DraftTree, logits: Tensor, count: int, reserved: Collection[int] = ()) -> Successors:
     """See `VerifyOutput.successors`.
 
     Args:
         tree: the verified tree of n nodes.
         logits: [1 + n, V] or more rows, at the root and at every node.
         count: number of likeliest tokens.
+        reserved: ids that must never be drafted; they are left out.
     """
     paths = [(), *(tuple(tree.path_tokens(node)) for node in range(len(tree)))]
-    return dict(zip(paths, likeliest(logits[: len(paths)], count).tolist(), strict=True))
+    rows = likeliest(logits[: len(paths)], count).tolist()
+    return {path: [token for token in row if token not in reserved] for path, row in zip(paths, rows, strict=True)}
 
 
 def likeliest(logits: Tensor, count: int) -> Tensor:
