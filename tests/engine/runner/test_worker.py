@@ -22,7 +22,7 @@ QUESTIONS = ("x", "no", "xx")
 def test_what_a_drafter_refuses_is_that_requests(method, tmp_path):
     ours, theirs = Pipe()
     drafter = Refusing(method)
-    outputs = [(key, 0, (7,)) for key in range(3)]
+    outputs = [(key, 0, (7,), {}) for key in range(3)]
     for key, question in enumerate(QUESTIONS):
         ours.send(("begin", (key, pack_request(Request(question))[0], [])))
     for serial in (1, 2):
@@ -48,7 +48,7 @@ def test_what_a_drafter_refuses_is_that_requests(method, tmp_path):
 @pytest.mark.parametrize(
     ("message", "interrupts"),
     [
-        (("commit", ([], [(7, 0, (1,))])), False),
+        (("commit", ([], [(7, 0, (1,), {})])), False),
         (("ahead", (1, [(8, 4, 0.0)])), False),
         (("end", [8]), False),
         (("end", [8, 7]), True),
