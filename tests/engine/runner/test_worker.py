@@ -99,7 +99,7 @@ def share_behind_a_missed_draft(folder) -> float:
         server._begin((key, packed, []), [])
         server._answer("hidden", 0, (key, 4, False))
         if 0 not in unpack_draft(ours.recv()[1][2]).tree.tokens:
-            server._commit([key], [(key, 0, (1,))])
+            server._commit([key], [(key, 0, (1,), {})])
             server._answer("propose", 0, [(key, 4, 0.0)])
             firsts.append(unpack_draft(ours.recv()[1][2][0]).tree.tokens[0])
         server._end([key], copies=False)
