@@ -10,7 +10,7 @@
 # make interop-processors  every class of docs/models.md from its folder, with its real processor: minutes, 4 GB
 # make interop-ray   replicas on a Ray cluster, a node of which is killed; INTEROP_JSON=FILE writes what was counted
 # make interop-clients  OpenAI's clients and what is built on them, in Python and Node, against the server: a minute
-# make gpu      on a machine with a CUDA device: its tests and the shapes of 7B models, in one JSON; needs no `make setup`
+# make gpu      on a machine with a CUDA device: its tests and the shapes of 7B models, in one JSON; PARTS=tests,heads: only these
 # make peers    llama.cpp's server, for `crossdraft bench --llama-server`, from a source archive: a quarter of an hour
 # make kernels  the Triton kernel of recurrent layers in Triton's interpreter, without a GPU: minutes
 # make dist     source and wheel of each distribution, in dist
@@ -108,7 +108,7 @@ $(SITE)/.ready: pyproject.toml
 # By the machine's own PyTorch, which knows its GPU; else by ours.
 gpu:
 	@python=$(PYTHON); $$python -c 'import torch' 2>/dev/null || test ! -x $(BIN)/python || python=$(BIN)/python; \
-	  PYTHONPATH=$(SOURCES):. $$python tests/gpu/run.py $(ARGS)
+	  PYTHONPATH=$(SOURCES):. $$python tests/gpu/run.py $(if $(PARTS),--parts $(PARTS)) $(ARGS)
 
 # Triton is needed here alone, and beside what is installed: PyTorch for a CPU brings none.
 KERNELS := .venv-kernels

@@ -36,7 +36,9 @@ def test_on_a_device_one_json_holds_everything(tmp_path):
     config = tmp_path / "drafter.json"
     config.write_text(json.dumps(TINY))
     out = tmp_path / "gpu.json"
+    out.write_text('{"earlier": 1}')
     options = [f"--json-out={out}", "--device=cpu", f"--config={config}", f"--drafter={config}"]
+    options += ["--parts=tests,scale,attention,cudnn,recurrent,heads,training,throughput"]
     ran = subprocess.run(
         [sys.executable, "tests/gpu/run.py", *options, "-k", "other_ways or planted or name_is"],
         cwd=ROOT,
@@ -50,4 +52,8 @@ def test_on_a_device_one_json_holds_everything(tmp_path):
     assert found["tests"]["passed"] == 4
     assert found["tests"]["failed"] == 0
     assert found["tests"]["identity"]["float32"] == {"identical": 10, "answers": 10, "divergences": []}
-    assert found["scale"]["workload"]["device"] == "cpu"
+    assert found["earlier"] == 1
+    assert {one["workload"]["device"] for one in (found["scale"], found["heads"], found["recurrent"])} == {"cpu"}
+    assert [found[name]["cudnn"] for name in ("attention", "cudnn")] == [False, True]
+    assert not {"skipped"} & (found["attention"].keys() | found["cudnn"].keys())
+    assert [one["requests"] for one in found["throughput"]["sizes"]] == [1, 2]

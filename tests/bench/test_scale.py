@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -33,23 +32,6 @@ from crossdraft_lab.bench.scale_models import (
 from tests.engine.zoo import ZOO, as_target
 from tests.gpu.pairs import TINY
 
-VISION: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "image_size": 8,
-    "patch_size": 4,
-}
-TEXT: dict[str, Any] = {
-    "vocab_size": 99,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-}
 # `python -m crossdraft_lab.bench.scale`, on a machine that has nothing but what the engine needs
 BARE = """
 import runpy, sys
@@ -64,7 +46,7 @@ runpy.run_module("crossdraft_lab.bench.scale", run_name="__main__")
 def files(tmp_path_factory):
     """config.json of a micro Video-LLaVA and of a micro EventGPT."""
     folder = tmp_path_factory.mktemp("scale")
-    vision, text = CLIPVisionConfig(**VISION), LlamaConfig(**TEXT)
+    vision, text = CLIPVisionConfig(**TINY["vision_config"]), LlamaConfig(**TINY["text_config"])
     target = VideoLlavaConfig(vision_config=vision, text_config=text, image_token_index=97, video_token_index=98)
     target.to_json_file(folder / "target.json")
     drafter = EventGPTConfig(vision_config=vision, text_config=text, event_token_id=98)

@@ -1,9 +1,11 @@
-"""`make gpu`: the tests for a GPU, identity in float32 and bfloat16 among them, `bench scale` and `bench compiled`.
+"""`make gpu`: all that is measured on a GPU, in parts, with random weights of any shape.
 
-Leaves one JSON. Needs torch, transformers, numpy and pytest, no network and no other package; takes at most fifteen
-minutes, of which compiling a 7B target's passes takes up to five:
+Each part takes at most nine minutes, and its result goes into one JSON at once, beside those of earlier calls:
 
-    PYTHONPATH=src:lab/src:. python tests/gpu/run.py --json-out gpu.json
+    make gpu PARTS=tests,scale ARGS="--json-out gpu.json"
+
+Needs torch, transformers, numpy and pytest, no network and no trained weights. On a CPU (`--device cpu`) it runs small
+shapes, to try out the script itself.
 """
 
 import argparse
@@ -12,13 +14,32 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 NO_DEVICE = "no CUDA device here; nothing was run"
-TESTS_S, SCALE_S, COMPILED_S = 400, 170, 300
+LIMIT_S = 520  # seconds of a part
+TESTS = "tests"
+PROGRAMS = {
+    "scale": "scale --config {config} --drafter {drafter} --drafter small --budget 1",
+    "attention": "scale_parts attention --config {config} --drafter {drafter}",
+    "cudnn": "scale_parts attention --config {config} --drafter {drafter} --cudnn",
+    "decode": "compiled --config {config} --repeats 50",
+    "gaps": "scale_parts gaps --config {config} --compile",
+    "concurrent": "scale --config {config} --drafter 1b --budget 1 --compile",
+    "recurrent": "recurrent",
+    **{name: f"scale_parts {name} --config {{config}}" for name in ("heads", "training", "throughput")},
+}
+PARTS = (TESTS, *PROGRAMS)
+SMALL = {  # settings for a CPU
+    "recurrent": "--repeats 5",
+    "scale": "--budget 0.05",
+    "scale_parts": "--budget 0.05 --tokens 16 --answer 12 --repeats 1 --sizes 1 2",
+}
 
 
 def run_tests(device: str, only: str, folder: Path) -> dict[str, Any]:
@@ -28,7 +49,7 @@ def run_tests(device: str, only: str, folder: Path) -> dict[str, Any]:
     environment = {**os.environ, "CROSSDRAFT_TEST_REPORT": str(report), "CROSSDRAFT_TEST_DEVICE": device}
     environment["PYTHONPATH"] = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(entry_points(folder))])
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "tests/gpu", "-k", only]
-    ended = _run(command, environment, TESTS_S)
+    ended = _run(command, environment)
     cases = [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()]
     counts = {name: sum(case["outcome"] == name for case in cases) for name in ("passed", "failed", "skipped")}
     return {**counts, "exit": ended, "identity": identity(cases), "cases": cases}
@@ -62,40 +83,36 @@ def identity(cases: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def run_scale(device: str, config: str, drafters: list[str], folder: Path) -> dict[str, Any]:
-    """`bench scale`; its JSON, or how it ended."""
-    out = folder / "scale.json"
-    command = [sys.executable, "-m", "crossdraft_lab.bench.scale", "--config", config, "--device", device]
-    command += [word for drafter in drafters for word in ("--drafter", drafter)]
-    ended = _run([*command, "--budget", "1", "--json-out", str(out)], dict(os.environ), SCALE_S)
+def run_program(name: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Run a module of the laboratory; its JSON, or how it ended."""
+    module, *words = [word.format(**vars(given)) for word in PROGRAMS[name].split()]
+    out, small = folder / "out.json", SMALL.get(module, "").split() if given.device == "cpu" else []
+    command = [sys.executable, "-m", f"crossdraft_lab.bench.{module}", *words, *small, "--device", given.device]
+    ended = _run([*command, "--json-out", str(out)], dict(os.environ))
     return json.loads(out.read_text(encoding="utf-8")) if ended == 0 else {"exit": ended}
 
 
-def run_compiled(device: str, config: str, folder: Path) -> dict[str, Any]:
-    """`bench compiled`: V(n) of graph-captured passes against the executor `fast`; its JSON, or how it ended."""
-    out = folder / "compiled.json"
-    command = [sys.executable, "-m", "crossdraft_lab.bench.compiled", "--config", config, "--device", device]
-    ended = _run([*command, "--repeats", "50", "--json-out", str(out)], dict(os.environ), COMPILED_S)
-    return json.loads(out.read_text(encoding="utf-8")) if ended == 0 else {"exit": ended}
-
-
-def _run(command: list[str], environment: dict[str, str], limit_s: int) -> int | str:
+def _run(command: list[str], environment: dict[str, str]) -> int | str:
     """Exit status, or why there is none."""
     try:
-        return subprocess.run(command, cwd=ROOT, env=environment, timeout=limit_s, check=False).returncode
+        return subprocess.run(command, cwd=ROOT, env=environment, timeout=LIMIT_S, check=False).returncode
     except subprocess.TimeoutExpired:
-        return f"stopped after {limit_s} s"
+        return f"stopped after {LIMIT_S} s"
 
 
 def main() -> int:
     """Exit status: 0 if everything passed, or if there is no device to run anything on."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json-out", type=Path, default=Path("gpu.json"), help="where the result goes")
-    parser.add_argument("--device", default="cuda", help="cpu tries out the tests themselves")
-    parser.add_argument("--config", default="video-llava-7b", help="the target that bench scale measures")
-    parser.add_argument("--drafter", action="append", help="its drafters; eventgpt-7b and small by default")
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"comma-separated: {', '.join(PARTS)}; all by default")
+    parser.add_argument("--json-out", type=Path, default=Path("gpu.json"), help="where results are kept, part by part")
+    parser.add_argument("--device", default="cuda", help="cpu tries out the script itself, with small settings")
+    parser.add_argument("--config", default="video-llava-7b", help="shape of the target")
+    parser.add_argument("--drafter", default="eventgpt-7b", help="shape of the drafter of its size")
     parser.add_argument("-k", dest="only", default="", help="only tests whose names contain this")
     given = parser.parse_args()
+    parts = given.parts.split(",")
+    if unknown := [name for name in parts if name not in PARTS]:
+        parser.error(f"there is no part '{unknown[0]}'; choose among {', '.join(PARTS)}")
     try:
         import torch
     except ImportError:
@@ -106,19 +123,17 @@ def main() -> int:
         return 0
     from crossdraft_lab.bench.environment import environment
 
-    with tempfile.TemporaryDirectory() as folder:
-        found: dict[str, Any] = {"environment": environment()}
-        found["tests"] = run_tests(given.device, given.only, Path(folder))
-        found["scale"] = run_scale(given.device, given.config, given.drafter or ["eventgpt-7b", "small"], Path(folder))
-        found["compiled"] = run_compiled(given.device, given.config, Path(folder))
-    given.json_out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    tests = found["tests"]
-    sys.stdout.write(
-        f"{tests['passed']} passed, {tests['failed']} failed, {tests['skipped']} skipped; "
-        f"scale {'failed' if 'exit' in found['scale'] else 'measured'}, "
-        f"compiled passes {'failed' if 'exit' in found['compiled'] else 'measured'}; {given.json_out}\n"
-    )
-    return int(tests["exit"] != 0 or "exit" in found["scale"])
+    kept = json.loads(given.json_out.read_text(encoding="utf-8")) if given.json_out.is_file() else {}
+    found: dict[str, Any] = {**kept, "environment": environment()}
+    for name in parts:
+        with tempfile.TemporaryDirectory() as folder:
+            start = time.monotonic()
+            run = partial(run_tests, given.device, given.only) if name == TESTS else partial(run_program, name, given)
+            found[name] = run(Path(folder))
+        given.json_out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        ended = f"failed ({found[name]['exit']})" if found[name].get("exit") else "done"
+        sys.stdout.write(f"{name}: {ended} in {time.monotonic() - start:.0f} s; {given.json_out}\n")
+    return int(any(found[name].get("exit") for name in parts))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
-"""Sampling, memory, and the benchmark that needs no trained weights."""
+"""Sampling and memory."""
 
 import gc
-import json
-import time
 from collections import Counter
 
 import pytest
@@ -11,8 +9,7 @@ import torch
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling
-from crossdraft_lab.bench.scale import main
-from tests.gpu.pairs import DEVICE, REQUESTS, TINY, answers, drafter_of, inline, target_of
+from tests.gpu.pairs import DEVICE, REQUESTS, answers, drafter_of, inline, target_of
 
 DRAWS = 300
 WARM = Sampling(temperature=1.5, top_k=4)
@@ -78,18 +75,3 @@ def test_an_interrupted_batch_leaves_the_device_usable():
         decoder.step()
     assert decoder.answer(request_ids[1]).tokens == answers(target, None, REQUESTS[4:])[0].tokens
     placement.close()
-
-
-@pytest.mark.parametrize("compiled", [(), ("--compile",)])
-def test_scale_measures_every_placement(compiled, tmp_path):
-    """Of tiny shapes: what the benchmark of the large ones does."""
-    config, out = tmp_path / "config.json", tmp_path / "out.json"
-    config.write_text(json.dumps(TINY))
-    start = time.perf_counter()
-    options = [f"--config={config}", f"--drafter={config}", f"--device={DEVICE.type}", f"--json-out={out}"]
-    main([*options, *compiled, "--dtype=float32", "--budget=0.05"])
-    found = json.loads(out.read_text())
-    placements = found["drafters"][0]["placements"]
-    assert [entry["placement"] for entry in placements] == ["before", "thread", "process"]
-    assert not [entry for entry in placements if "skipped" in entry]
-    assert time.perf_counter() - start < 240

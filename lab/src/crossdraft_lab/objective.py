@@ -264,9 +264,9 @@ def acceptance_counts(
 def teacher(batch: TrainBatch, head: Tensor, layer: int, lookup: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The target's logits [B, T, D] and labels [B, T] at every position of a batch, for `score`.
 
-    The answers are the target's own greedy ones, also while serving: its argmax at position t is token t + 1, and no
-    product with the whole vocabulary is needed to know it. Labels before the answer are the prompt's tokens, which
-    no loss reads.
+    The answers are the target's own, also while serving: what it chose at position t, greedily or by chance, is token
+    t + 1, and no product with the whole vocabulary is needed to know it. Labels before the answer are the prompt's
+    tokens, which no loss reads.
 
     Args:
         head: [D, H] the target's output rows of the draft vocabulary.

@@ -48,6 +48,15 @@ def test_one_file_and_a_copy_of_it_are_refused(folder: Path, kind: str, name: st
             refuse_overlap(splits(folder, {}, {key: other}))
 
 
+def test_prompts_in_words_alone_are_compared_by_their_wording(tmp_path: Path) -> None:
+    for name, prompts in (("a", ["Who?", "Why so?"]), ("b", ["why  SO"]), ("c", ["How?"])):
+        (tmp_path / name).write_text(json.dumps({"prompt": prompts}))
+    lists = {name: ListSource(tmp_path / name) for name in "abc"}
+    refuse_overlap({name: lists[name] for name in "ac"})
+    with pytest.raises(CrossdraftError, match=r"Line 1 of b and Line 1 of a ask the same"):
+        refuse_overlap(lists)
+
+
 def test_files_that_differ_in_the_middle_alone_are_two(folder: Path) -> None:
     bytes_of_a = bytearray((folder / "a.txt").read_bytes())
     bytes_of_a[bytes_of_a.index(b"3", len(bytes_of_a) // 2)] = ord("5")

@@ -3,7 +3,8 @@
 import pytest
 
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.train.capture.plan import canonical, default_layers, default_visual_layers
+from crossdraft_lab.sizes import default_layers
+from crossdraft_lab.train.capture.plan import canonical, default_visual_layers
 
 
 def test_negative_indexes_count_from_the_end_and_each_is_taken_once() -> None:

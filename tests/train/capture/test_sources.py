@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab import scenes
 from crossdraft_lab.train.capture.run import prefetch
@@ -107,8 +108,11 @@ def test_a_list_is_read_line_by_line_relative_to_its_folder(clip_folder: Path) -
     ("line", "sentence"),
     [
         ("{", "Line 1 of .* is no JSON"),
-        ("7", 'Line 1 of .* must be an object with "video" and "prompt"'),
+        ("7", 'Line 1 of .* must be an object with "prompt", with "video" if'),
         ({"video": "a.mp4"}, "Line 1 of .* must be an object"),
+        ({"prompt": "Who?", "events": "a.h5"}, "Line 1 of .* must be an object"),
+        ({"prompt": "Who?", "temperature": "hot"}, 'Line 1 of .*: "temperature" must be a number'),
+        ({"prompt": "Who?", "temperature": -1}, "Line 1 of .*: temperature is"),
         ({"video": "a.mp4", "prompt": "Who?", "evnts": "a.h5"}, r"Line 1 of .* unknown key 'evnts' .*mean 'events'\?"),
         ({"video": "a.mp4", "prompt": []}, 'Line 1 of .*: "prompt" must be a question'),
         ({"video": "a.mp4", "prompt": ["Who?", " "]}, 'Line 1 of .*: "prompt" must be a question'),
@@ -122,6 +126,16 @@ def test_a_bad_line_is_one_sentence(clip_folder: Path, line: object, sentence: s
     with pytest.raises(CrossdraftError, match=sentence) as caught:
         ListSource(write_list(clip_folder, line))
     assert "\n" not in str(caught.value)
+
+
+def test_without_a_video_a_line_is_asked_in_words_and_may_be_sampled(tmp_path: Path) -> None:
+    source = ListSource(
+        write_list(tmp_path, {"prompt": "Who?"}, {"prompt": ["A?", "B?"], "kind": "x", "temperature": 1})
+    )
+    greedy, sampled = (source.read(number).requests(5) for number in (0, 1))
+    assert (greedy[0].video, greedy[0].sampling.greedy, source.kinds(0)) == (None, True, ("who",))
+    assert [one.sampling for one in sampled] == [Sampling(temperature=1.0, seed=2)] * 2
+    assert source.kinds(1) == ("x", "x")
 
 
 def test_an_empty_or_missing_list_is_one_sentence(tmp_path: Path) -> None:

@@ -22,8 +22,9 @@ from crossdraft.load import load_target, target_fingerprint
 from crossdraft_lab.align.networks.vision import QueriesConfig
 from crossdraft_lab.compression.packer_network import TokenPackerConfig
 from crossdraft_lab.networks import ALIGNED, VISION_ADAPTERS, task_of
+from crossdraft_lab.sizes import default_levels, sizes_of
 from crossdraft_lab.train.heads.clip_features import patches_per_frame
-from crossdraft_lab.train.heads.recipe import default_levels, load_head_recipe, recipe_names, scales_of, sizes_of
+from crossdraft_lab.train.heads.recipe import load_head_recipe, recipe_names, scales_of
 from crossdraft_lab.train.heads.run import head_config
 from tests.support import ClipPaths
 
@@ -122,7 +123,7 @@ def test_without_the_reference_a_recipe_names_no_size_of_it(name: str) -> None:
 
 
 def test_every_level_is_one_that_a_capture_keeps() -> None:
-    from crossdraft_lab.train.capture.plan import default_layers
+    from crossdraft_lab.sizes import default_layers
 
     for depth in range(2, 80):
         assert set(default_levels(depth)) <= set(default_layers(depth))

@@ -5,6 +5,7 @@ Random weights at Qwen3.5's default sizes, three gated delta nets and one attend
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -37,7 +38,9 @@ BRANCHES = 4  # children of the root; the rest of the tree hangs below them in c
 def compare_steps(
     device: torch.device, dtype: torch.dtype, nodes: int, repeats: int, sizes: Mapping[str, int] = DEFAULTS
 ) -> Json:
-    """Time steps of ours and of Hugging Face in turn, and on a CPU the recurrent modules in passes over trees.
+    """Time steps of ours and of Hugging Face in turn; on a CPU the recurrent modules in passes over trees, too.
+
+    On CUDA the same steps and trees are also run by the fused kernel (`kernel`, `kernel_tree`; see `Target.compile`).
 
     Args:
         device, dtype: of the model.
@@ -55,20 +58,24 @@ def compare_steps(
     theirs = model(ids[None].to(device)).past_key_values
     target, prompt = Target(model, lambda request: Prompt(ids), str, []), Prompt(ids)
     room, root = len(prompt) + repeats + WARM_UPS + nodes + 2, Chunk(torch.tensor([7]))
-    caches = {name: target.new_cache(capacity=room) for name in ("ours", "tree")}
-    for cache in caches.values():
-        prefill(target, cache, prompt, target.encode(prompt), room)
+    targets = {"ours": target, "tree": target}
+    if device.type == "cuda":
+        fused = target.reading()
+        fused.compile()
+        targets |= {"kernel": fused, "kernel_tree": fused}
+    caches = {name: one.new_cache(capacity=room) for name, one in targets.items()}
+    for name, cache in caches.items():
+        prefill(targets[name], cache, prompt, target.encode(prompt), room)
     tree = DraftTree(tuple(range(10, 10 + nodes)), tuple(max(-1, node - BRANCHES) for node in range(nodes)))
 
     def ours(name: str, draft: DraftTree) -> None:
-        target.extend(caches[name], [PassRow(0, root, draft)]).done.wait()
+        targets[name].extend(caches[name], [PassRow(0, root, draft)]).done.wait()
         caches[name].keep(0, [])
 
     token = torch.tensor([[7]], device=device)
     ways: dict[str, Callable[[], object]] = {
-        "ours": lambda: ours("ours", DraftTree.empty()),
         "hugging_face": lambda: float(model(token, past_key_values=theirs).logits[0, 0, 0]),
-        "tree": lambda: ours("tree", tree),
+        **{name: partial(ours, name, tree if "tree" in name else DraftTree.empty()) for name in targets},
     }
     on_cpu = device.type == "cpu"  # elsewhere a module's forward ends before its work does
     found: dict[str, list[float]] = {name: [] for name in (*ways, *(PARTS if on_cpu else ()))}
@@ -91,6 +98,7 @@ def compare_steps(
         "workload": {"device": str(device), "dtype": dtype_name(dtype), "nodes": nodes},
         "threads": torch.get_num_threads(),
         **{f"{name}_ms": quartiles(times).ms() for name, times in found.items()},
+        "tree_over_step": round(median(found["tree"]) / median(found["ours"]), 3),
         "over_hugging_face": median_ratio(found["hugging_face"], found["ours"]).to_json(),
         "beyond_projections": round(median(shares), 3) if shares else None,
     }

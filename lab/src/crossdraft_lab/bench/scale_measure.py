@@ -190,14 +190,14 @@ def measure_drafter(
     placements = list[Json]()
     for placement, hidden in (("before", "before"), ("thread", "beside")):
         say(f"{name}: {placement}")
-        placements.append(_with_drafter(target, placement, DraftRunner(drafter, hidden, device)))
+        placements.append(measure_placement(target, placement, DraftRunner(drafter, hidden, device)))
     del drafter
     gc.collect()
     torch.cuda.empty_cache()
     say(f"{name}: process")
     try:
         worker = ProcessDrafter(factory, cores, drafter_timeout_s=120.0)
-        placements.append(_with_drafter(target, "process", DraftRunner(worker, workers=[worker])))
+        placements.append(measure_placement(target, "process", DraftRunner(worker, workers=[worker])))
     except (CrossdraftError, DrafterLost) as error:
         placements.append({"placement": "process", "skipped": str(error)})
     return found | {"placements": placements}
@@ -225,7 +225,7 @@ def _alone(drafter: IndependentDrafter, budget_s: float) -> tuple[Quartiles, Qua
     return sample(reads, budget_s), sample(steps, budget_s)
 
 
-def _with_drafter(target: Target, name: str, runner: DraftRunner[Any]) -> Json:
+def measure_placement(target: Target, name: str, runner: DraftRunner[Any]) -> Json:
     """Time answers with and without the drafter, interleaved, after warm-ups: the first may end without a draft."""
     request = Request("scale", max_new_tokens=NEW_TOKENS)
     decoders = {"alone": DecodeLoop(target), "drafting": DecodeLoop(target, runner, nodes=NODES, adaptive=False)}

@@ -69,6 +69,7 @@ TARGETS: dict[str, Callable[[], PretrainedConfig]] = {
 }
 DRAFTERS: dict[str, Callable[[], PretrainedConfig]] = {
     "eventgpt-7b": EventGPTConfig,
+    "1b": lambda: EventGPTConfig(text_config=small_llama(2048, 16, 32001)),
     "small": lambda: EventGPTConfig(vision_config=clip(768, 12, 16, 512), text_config=small_llama(512, 8, 32001)),
 }
 

@@ -18,7 +18,9 @@ from crossdraft_lab.cli.bench_options import (
     Nodes,
     Pairs,
     Plot,
+    Prompts,
     ReportOptions,
+    check_asked,
     loaded_target,
 )
 
@@ -157,20 +159,22 @@ def heads(
     kinds: Kinds = None,
     plot_file: Plot = None,
     blind: Blind = "blind",
+    prompts: Prompts = None,
 ) -> None:
     """Measure every trained drafter: τ of trees and chains, time a draft, size, training, and is it the same text?"""
     output.check(plot=plot_file)
     from crossdraft_lab.bench.heads import HeadsBench, draw, lines, run_heads, tables
     from crossdraft_lab.bench.heads_select import select_heads, short_labels
     from crossdraft_lab.bench.study import terminal_table
-    from crossdraft_lab.bench.workload import Workload
+    from crossdraft_lab.bench.workload import Workload, read_prompts
 
     chosen, notes = select_heads(None if methods is None else listed(methods), tuple(drafters or ()))
-    work = Workload(pairs, answers, listed(kinds), max_new_tokens)
+    check_asked(models, prompts, list(chosen))
+    pairs = pairs if prompts is None else min(pairs, len(read_prompts(prompts, listed(kinds))))
+    work = Workload(pairs, answers, listed(kinds), max_new_tokens, prompts=prompts)
     warm = numbers("--temperatures", temperatures)
-    measurement = HeadsBench(
-        models.models(blind), work, chosen, nodes, chain, warm, timed, speed, cores.cores(models.device), notes
-    )
+    pair, share = models.models(blind, shows=prompts is None), cores.cores(models.device)
+    measurement = HeadsBench(pair, work, chosen, nodes, chain, warm, timed, speed, share, notes)
     hush()
     with progress("measuring", measurement.ticks) as tick:
         report = run_heads(measurement, tick)

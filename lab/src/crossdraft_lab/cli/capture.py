@@ -37,7 +37,8 @@ def capture(
     clips: Annotated[int | None, typer.Option(min=1, help="How many clips; 64 scenes, or a whole list.")] = None,
     prompts: Annotated[int | None, typer.Option(help="Questions about each scene; 8 by default.")] = None,
     listed: Annotated[
-        Path | None, typer.Option("--list", help='Clips of your own: lines of {"video": …, "prompt": …}.')
+        Path | None,
+        typer.Option("--list", help='Clips of your own: lines of {"video": …, "prompt": …}; without video, prompts.'),
     ] = None,
     split: Annotated[str | None, typer.Option(help="Split of the scenes: train (default) or validation.")] = None,
     first: Annotated[int | None, typer.Option(help="The split's first scene to take; 0 by default.")] = None,
@@ -71,7 +72,7 @@ def capture(
     if out.exists() and not out.is_dir():
         raise CrossdraftError(f"{out} is no folder; name an empty or a new one, or that of a capture.")
     check_values(device=device, dtype=dtype, quantize=quantize, max_new_tokens=max_new_tokens)
-    check_models(target)
+    check_models(target, shows=listed is None)
     kept, visual = _numbers("layers", layers), _numbers("visual-layers", visual_layers)
     scenes = {"split": split, "prompts": prompts, "first": first, "prompt_noise": prompt_noise}
     source = _source(listed, clips, scenes, seed)

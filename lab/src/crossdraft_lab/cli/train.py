@@ -186,7 +186,7 @@ def head(
 ) -> None:
     """Train a head on a target's answers; an interrupted run is resumed."""
     check_values(device=device)
-    check_models(target, event)
+    check_models(target, event, shows=capture is None)
     from crossdraft.checkpoints.locate import EVENT_MODELS
     from crossdraft.cli.reporting import hush, report
     from crossdraft_lab.train.heads.recipe import load_head_recipe

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from crossdraft.engine.noise import uniform
 from crossdraft.engine.prompt import Prompt
+from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.train.capture.shard import CapturedAnswer
@@ -75,9 +77,9 @@ def check_sample(
     error = 0.0
     for index in sorted(chosen.tolist()):
         clip, question = source.locate(index)
-        prompt = target.prepare(source.read(clip).requests(spec.max_new_tokens)[question])
+        request = source.read(clip).requests(spec.max_new_tokens)[question]
         answer = store.answer(index, spec.layers, spec.visual_layers)
-        gaps, off = _compare(target, prompt, answer)
+        gaps, off = _compare(target, target.prepare(request), answer, request.sampling)
         near = NEAR_TIE_COARSE if coarse else NEAR_TIE
         tokens, error = tokens + len(gaps), max(error, off)
         differing += int((gaps > near).sum())
@@ -88,13 +90,20 @@ def check_sample(
     return found
 
 
-def _compare(target: Target, prompt: Prompt, answer: CapturedAnswer) -> tuple[Tensor, float]:
-    """Return how far each token's logit is below the largest one, [A], and the largest relative error of a feature."""
+def _compare(target: Target, prompt: Prompt, answer: CapturedAnswer, sampling: Sampling | None) -> tuple[Tensor, float]:
+    """Return how far each token's logit is below the largest one, [A], and the largest relative error of a feature.
+
+    The logits of a sampled answer are taken with the noise that drew it; see `engine.noise`.
+    """
     start, answer_ids = answer.start, answer.tokens[answer.start :]
     if prompt.input_ids[-start:].tolist() != answer.tokens[:start].tolist():  # another prompt altogether
         return torch.full((len(answer_ids),), float("inf")), float("inf")
     logits, states = plain_pass(target, prompt, answer_ids[:-1].tolist())
     answer_logits = logits[-len(answer_ids) :].float()
+    if sampling is not None and sampling.temperature and sampling.seed is not None:
+        every = torch.arange(answer_logits.shape[1], device=answer_logits.device)
+        drawn = [uniform(sampling.seed, position, every) for position in range(len(answer_ids))]
+        answer_logits = answer_logits - sampling.temperature * torch.stack(drawn).log().neg().log()
     gaps = answer_logits.max(1).values - answer_logits.gather(1, answer_ids.to(answer_logits.device)[:, None])[:, 0]
     first = len(prompt) - start
     error = max(_error(states, answer.hidden, slice(first, None)), _error(states, answer.visual, slice(0, first)))

@@ -1,7 +1,8 @@
 """Refusal of splits that share a clip: training clips must not be used for validation or measurement.
 
 Two clips are the same if they are the same scene, name files of the same content, or are parts of one sequence that
-overlap in time (a list's `sequence`, `start_s`, `end_s`, as `crossdraft data pairs` writes them).
+overlap in time (a list's `sequence`, `start_s`, `end_s`, as `crossdraft data pairs` writes them). Without clips, two
+lines are the same if they share a prompt, but for case and spaces.
 """
 
 import filecmp
@@ -12,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from crossdraft.errors import CrossdraftError
+from crossdraft_lab.datasets.sample import wording
 from crossdraft_lab.train.capture.sources import ClipSource, ListSource, PromptedClip, SceneSource
 
 BLOCK = 1 << 16  # bytes at either end of a file that are compared before whole files are
@@ -35,6 +37,7 @@ def refuse_overlap(splits: Mapping[str, ClipSource]) -> None:
         for number in range(len(source))
     ]
     _refuse_files(lines)
+    _refuse_prompts(lines)
     _refuse_times(lines)
 
 
@@ -53,7 +56,8 @@ class _Line:
         """Yield (kind of file, path) for each file of the clip."""
         if self.clip.events is not None:
             yield "recording", Path(self.clip.events)
-        yield "video", Path(str(self.clip.video))
+        if self.clip.video is not None:
+            yield "video", Path(str(self.clip.video))
 
 
 def _refuse_scenes(sources: Mapping[str, SceneSource]) -> None:
@@ -80,6 +84,16 @@ def _refuse_files(lines: list[_Line]) -> None:
                 alike.append((path, line))
             elif other.split != line.split:
                 raise CrossdraftError(f"The splits overlap: {line} and {other} name the same {kind}, {path}; {MEND}.")
+
+
+def _refuse_prompts(lines: list[_Line]) -> None:
+    """Refuse prompts in words alone that are in two splits."""
+    known: dict[str, _Line] = {}
+    for line in lines:
+        for prompt in line.clip.prompts if line.clip.video is None else ():
+            other = known.setdefault(wording(prompt), line)
+            if other.split != line.split:
+                raise CrossdraftError(f"The splits overlap: {line} and {other} ask the same; leave it in one only.")
 
 
 def _ends(path: Path) -> str:

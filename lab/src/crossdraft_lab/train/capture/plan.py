@@ -19,6 +19,7 @@ from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import parse_json
 from crossdraft.load import target_fingerprint, vocabulary_of
+from crossdraft_lab.sizes import default_layers
 from crossdraft_lab.train.capture.shard import CaptureSpec
 from crossdraft_lab.train.capture.sources import ClipSource
 from crossdraft_lab.train.core.provenance import origin, write_json
@@ -48,12 +49,6 @@ def canonical(layers: Iterable[int], depth: int) -> tuple[int, ...]:
             )
         found.add(layer % (depth + 1))
     return tuple(sorted(found))
-
-
-def default_layers(depth: int) -> tuple[int, ...]:
-    """Layers that our heads read: EAGLE-3's three levels, the last layer's input, and its output."""
-    wanted = {2, depth // 2, depth - 3, depth - 1, depth}
-    return tuple(sorted(layer for layer in wanted if 0 <= layer <= depth))
 
 
 def default_visual_layers(depth: int) -> tuple[int, ...]:

@@ -4,8 +4,10 @@ A list is a file with one JSON object a line, its paths relative to the list's f
 
     {"video": "clips/a.mp4", "prompt": "What is ahead?"}
     {"video": "clips/b.mp4", "prompt": ["What is ahead?", "Is it dark?"], "events": "clips/b.h5"}
+    {"prompt": "Write a letter.", "kind": "prose", "temperature": 0.7}
 
-`crossdraft data pairs` writes such lists, with further keys that are not read here.
+A line without a video is asked in words alone; its answer is greedy without a temperature. `crossdraft data pairs` and
+`crossdraft data instructions` write such lists, with further keys that are not read here.
 """
 
 import math
@@ -21,6 +23,7 @@ import numpy as np
 
 from crossdraft.checks import did_you_mean, whole
 from crossdraft.engine.request import Request
+from crossdraft.engine.sampling import Sampling
 from crossdraft.errors import CrossdraftError
 from crossdraft.files import parse_json
 from crossdraft.video.clip import DEFAULT_FRAMES
@@ -32,7 +35,7 @@ from crossdraft_lab.train.reference.clips import clip_seed, sample_times
 
 SPLITS = ("train", "validation")
 MOST_PROMPTS = 512  # questions about one scene
-KEYS = {"video", "prompt", "events"}  # keys of a line
+KEYS = {"video", "prompt", "events", "kind", "temperature"}  # keys of a line
 # Further keys of a line that `crossdraft_lab.datasets.pairs` writes.
 ABOUT = {"answers", "kinds", "ids", "sequence", "start_s", "end_s", "dataset", "licence"}
 FROM, TO = "start_s", "end_s"  # keys of the times of a part
@@ -69,6 +72,8 @@ class PromptedClip:
         name: name for people, and the key of drafters with a memory.
         video: a path, or frames uint8 [F, H, W, 3], as `Request.video`.
         part: part of a sequence, if the list names one.
+        sampling: of the answers; `None` = greedy.
+        kind: kind of its prompts; empty = each is its own wording.
     """
 
     name: str
@@ -76,11 +81,14 @@ class PromptedClip:
     prompts: tuple[str, ...]
     events: str | None = None
     part: SequencePart | None = None
+    sampling: Sampling | None = None
+    kind: str = ""
 
     def requests(self, max_new_tokens: int) -> list[ClipRequest]:
         """One request for each question."""
+        length, how, name = max_new_tokens, self.sampling, self.name
         return [
-            ClipRequest(prompt, self.video, self.events, max_new_tokens=max_new_tokens, clip_name=self.name)
+            ClipRequest(prompt, self.video, self.events, max_new_tokens=length, sampling=how, clip_name=name)
             for prompt in self.prompts
         ]
 
@@ -263,7 +271,8 @@ class ListSource:
         return self._clips[index].prompts
 
     def kinds(self, index: int) -> tuple[str, ...]:
-        return tuple(map(wording, self.questions(index)))
+        clip = self._clips[index]
+        return tuple(clip.kind or wording(question) for question in clip.prompts)
 
     def read(self, index: int) -> PromptedClip:
         return self._clips[index]
@@ -304,8 +313,11 @@ def _parse_line(path: Path, number: int, line: str) -> PromptedClip:
         entry: Any = parse_json(line)
     except ValueError as error:
         raise CrossdraftError(f"{where} is no JSON: {error}.") from error
-    if not isinstance(entry, dict) or not {"video", "prompt"} <= entry.keys():
-        raise CrossdraftError(f'{where} must be an object with "video" and "prompt", and "events" where there are any.')
+    if not isinstance(entry, dict) or "prompt" not in entry or ("events" in entry and "video" not in entry):
+        raise CrossdraftError(
+            f'{where} must be an object with "prompt", with "video" if it is about a clip, and with "events" if the '
+            "clip has any."
+        )
     if unknown := sorted(entry.keys() - KEYS - ABOUT):
         raise CrossdraftError(f"{where} has the unknown key '{unknown[0]}'{did_you_mean(unknown[0], KEYS | ABOUT)}.")
     prompts = [entry["prompt"]] if isinstance(entry["prompt"], str) else entry["prompt"]
@@ -313,14 +325,34 @@ def _parse_line(path: Path, number: int, line: str) -> PromptedClip:
         raise CrossdraftError(f'{where}: "prompt" must be a question, or a list of questions, none of them empty.')
     files = {name: _file(where, path.parent, name, entry[name]) for name in ("video", "events") if name in entry}
     try:
-        probe(files["video"])
+        if "video" in files:
+            probe(files["video"])
         empty = "events" in files and Excerpt(Path(files["events"])).first_time() is None
     except CrossdraftError as error:
         raise CrossdraftError(f"{where}: {error}") from error
     if empty:
         raise CrossdraftError(f"{where}: {files['events']} holds no events.")
-    part = _part(where, entry)
-    return PromptedClip(f"line {number}", files["video"], tuple(prompts), files.get("events"), part)
+    return PromptedClip(
+        f"line {number}",
+        files.get("video"),
+        tuple(prompts),
+        files.get("events"),
+        _part(where, entry),
+        _sampling(where, number, entry.get("temperature")),
+        str(entry.get("kind", "")),
+    )
+
+
+def _sampling(where: str, number: int, temperature: object) -> Sampling | None:
+    """Sampling of a line's answers, seeded by the line's number; `None` where the line has no temperature."""
+    if temperature is None:
+        return None
+    if isinstance(temperature, bool) or not isinstance(temperature, int | float):
+        raise CrossdraftError(f'{where}: "temperature" must be a number, 0 or more.')
+    try:
+        return Sampling(temperature=float(temperature), seed=number)
+    except CrossdraftError as error:
+        raise CrossdraftError(f"{where}: {error}") from error
 
 
 def _part(where: str, entry: Mapping[str, Any]) -> SequencePart | None:

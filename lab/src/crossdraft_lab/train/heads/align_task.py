@@ -25,6 +25,7 @@ from crossdraft_lab.align.networks.token import TokenConfig
 from crossdraft_lab.align.networks.visual import VisualConfig
 from crossdraft_lab.networks import ALIGNED
 from crossdraft_lab.objective import OUTSIDE, PREFIX, PREFIXES, Objective, score, target_to_draft, teacher
+from crossdraft_lab.sizes import source_layers
 from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.dist import LossFn, full_batch
 from crossdraft_lab.train.heads.clip_answers import (
@@ -35,7 +36,7 @@ from crossdraft_lab.train.heads.clip_answers import (
     paired_answers,
 )
 from crossdraft_lab.train.heads.clip_features import FEATURES, FeatureCache, patches_per_frame
-from crossdraft_lab.train.heads.recipe import HeadRecipe, source_layers
+from crossdraft_lab.train.heads.recipe import HeadRecipe
 from crossdraft_lab.train.heads.state_file import StateFile
 from crossdraft_lab.train.heads.task import HeadTask, TaskData, TaskInputs, captured_source, check_of, load_event_model
 from crossdraft_lab.train.reference.models import TrainableEventGPT

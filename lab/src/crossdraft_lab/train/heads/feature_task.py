@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +54,16 @@ class HeadLoss:
         return loss_of
 
     @torch.inference_mode()
-    def figures(self, batches: BatchSource, steps: int) -> dict[str, float]:
+    def figures(self, batches: BatchSource, steps: int, passes: int = 1) -> dict[str, float]:
         """Compute τ of chains and the share right at each offset, teacher-forced, over all of `steps` batches.
+
+        Each batch is cut into `passes`, because its logits over a large vocabulary may not fit into memory.
 
         Offsets without a loss position are left out.
         """
         totals: dict[str, tuple[int, int]] = {}
-        for step in range(steps):
-            batch = batches.batch(step, self.recipe.optim.clips, MicroBatch()).to(self.rows.device)
+        for step, part in product(range(steps), range(passes)):
+            batch = batches.batch(step, self.recipe.optim.clips, MicroBatch(part, passes)).to(self.rows.device)
             _, labels = self._teacher(batch)
             drafts = sorted(self.head(batch), key=lambda draft: draft.offset)
             for name, (right, count) in acceptance_counts(drafts, batch, labels).items():
@@ -107,7 +110,9 @@ class FeatureTask(HeadTask):
         check: Check | None = None
         if validation is not None:
             held_out = self._stored(validation, *layers)
-            check = partial(_check, loss, held_out)
+            optim = recipe.optim
+            passes = min(optim.accumulate, *(len(held_out.indices(step, optim.clips)) for step in range(CHECKED)))
+            check = partial(_check, loss, held_out, passes)
 
         return TaskData(loss.loss_of(batches), lambda step: batches.describe(step, recipe.optim.clips), check)
 
@@ -133,5 +138,5 @@ class FeatureTask(HeadTask):
         return StoredBatches(store, layers, visual, self.inputs.recipe.seed)
 
 
-def _check(loss: HeadLoss, batches: BatchSource, _: int) -> Mapping[str, float]:
-    return loss.figures(batches, CHECKED)
+def _check(loss: HeadLoss, batches: BatchSource, passes: int, _: int) -> Mapping[str, float]:
+    return loss.figures(batches, CHECKED, passes)

@@ -18,6 +18,7 @@ from crossdraft.heads.networks.base import Head, HeadConfig
 from crossdraft.heads.registry import NETWORKS
 from crossdraft.load import load_target, target_fingerprint
 from crossdraft_lab.networks import task_of
+from crossdraft_lab.sizes import sizes_of
 from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.dist import SINGLE, Distributed, init_distributed, require_one_piece, use_threads
 from crossdraft_lab.train.core.log import say
@@ -26,7 +27,7 @@ from crossdraft_lab.train.core.trainer import Stage, Trainer, load_weights
 from crossdraft_lab.train.heads.align_task import AlignTask
 from crossdraft_lab.train.heads.event_task import EventTask
 from crossdraft_lab.train.heads.feature_task import FeatureTask
-from crossdraft_lab.train.heads.recipe import MAY_CHANGE, HeadRecipe, sizes_of
+from crossdraft_lab.train.heads.recipe import MAY_CHANGE, HeadRecipe
 from crossdraft_lab.train.heads.task import Check, HeadTask, TaskData, TaskInputs, checked_on, refuse_shared_clips
 from crossdraft_lab.train.heads.vision_task import PackerTask, VisionTask
 

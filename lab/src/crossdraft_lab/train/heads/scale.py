@@ -31,7 +31,8 @@ from crossdraft_lab.align.networks.visual import VisualAdapter
 from crossdraft_lab.compression.packer import default_heads, default_levels
 from crossdraft_lab.compression.packer_network import TokenPacker
 from crossdraft_lab.networks import ALIGNED, PACKERS, VISION_ADAPTERS
-from crossdraft_lab.train.heads.recipe import load_head_recipe, recipe_names, sizes_of, source_layers
+from crossdraft_lab.sizes import sizes_of, source_layers
+from crossdraft_lab.train.heads.recipe import load_head_recipe, recipe_names
 
 NAMES = (*ALIGNED, *VISION_ADAPTERS, *PACKERS)
 LM_HEAD = "the target's LM head"
