@@ -20,6 +20,7 @@ from crossdraft_lab.cli.bench_options import (
     Plot,
     Prompts,
     ReportOptions,
+    asked_prompts,
     check_asked,
     loaded_target,
 )
@@ -166,14 +167,15 @@ def heads(
     from crossdraft_lab.bench.heads import HeadsBench, draw, lines, run_heads, tables
     from crossdraft_lab.bench.heads_select import select_heads, short_labels
     from crossdraft_lab.bench.study import terminal_table
-    from crossdraft_lab.bench.workload import Workload, read_prompts
+    from crossdraft_lab.bench.workload import Workload
 
     chosen, notes = select_heads(None if methods is None else listed(methods), tuple(drafters or ()))
-    check_asked(models, prompts, list(chosen))
-    pairs = pairs if prompts is None else min(pairs, len(read_prompts(prompts, listed(kinds))))
+    asked = asked_prompts(prompts, kinds)
+    check_asked(models, None if prompts is None else asked, list(chosen))
+    pairs = min(pairs, len(asked) or pairs)
     work = Workload(pairs, answers, listed(kinds), max_new_tokens, prompts=prompts)
     warm = numbers("--temperatures", temperatures)
-    pair, share = models.models(blind, shows=prompts is None), cores.cores(models.device)
+    pair, share = models.models(blind, asked=asked), cores.cores(models.device)
     measurement = HeadsBench(pair, work, chosen, nodes, chain, warm, timed, speed, share, notes)
     hush()
     with progress("measuring", measurement.ticks) as tick:

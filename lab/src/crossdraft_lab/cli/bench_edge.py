@@ -9,7 +9,7 @@ import typer
 from crossdraft.cli.options import Dtype, Target, option_groups
 from crossdraft.cli.reporting import hush, progress
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.cli.bench_options import BenchModels, MaxTokens, Prompts, ReportOptions, check_asked
+from crossdraft_lab.cli.bench_options import BenchModels, MaxTokens, Prompts, ReportOptions, asked_prompts, check_asked
 
 
 @option_groups
@@ -40,7 +40,8 @@ def edge(
     with them. The edge has one core of this machine, the server the others.
     """
     output.check()
-    check_asked(BenchModels(target), prompts, [drafter, *([] if cloud is None else [cloud])])
+    asked = None if prompts is None else asked_prompts(prompts, None)
+    check_asked(BenchModels(target), asked, [drafter, *([] if cloud is None else [cloud])])
     from crossdraft_lab.bench.edge.run import EdgePlan, results_table, run_edge, to_json
     from crossdraft_lab.bench.study import terminal_table
 

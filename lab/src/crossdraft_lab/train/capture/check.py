@@ -90,7 +90,7 @@ def check_sample(
     return found
 
 
-def _compare(target: Target, prompt: Prompt, answer: CapturedAnswer, sampling: Sampling | None) -> tuple[Tensor, float]:
+def _compare(target: Target, prompt: Prompt, answer: CapturedAnswer, sampling: Sampling) -> tuple[Tensor, float]:
     """Return how far each token's logit is below the largest one, [A], and the largest relative error of a feature.
 
     The logits of a sampled answer are taken with the noise that drew it; see `engine.noise`.
@@ -100,7 +100,7 @@ def _compare(target: Target, prompt: Prompt, answer: CapturedAnswer, sampling: S
         return torch.full((len(answer_ids),), float("inf")), float("inf")
     logits, states = plain_pass(target, prompt, answer_ids[:-1].tolist())
     answer_logits = logits[-len(answer_ids) :].float()
-    if sampling is not None and sampling.temperature and sampling.seed is not None:
+    if sampling.temperature and sampling.seed is not None:
         every = torch.arange(answer_logits.shape[1], device=answer_logits.device)
         drawn = [uniform(sampling.seed, position, every) for position in range(len(answer_ids))]
         answer_logits = answer_logits - sampling.temperature * torch.stack(drawn).log().neg().log()

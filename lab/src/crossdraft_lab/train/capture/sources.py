@@ -40,6 +40,7 @@ KEYS = {"video", "prompt", "events", "kind", "temperature"}  # keys of a line
 ABOUT = {"answers", "kinds", "ids", "sequence", "start_s", "end_s", "dataset", "licence"}
 FROM, TO = "start_s", "end_s"  # keys of the times of a part
 LATEST_S = 1e12
+GREEDY = Sampling()
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class PromptedClip:
         name: name for people, and the key of drafters with a memory.
         video: a path, or frames uint8 [F, H, W, 3], as `Request.video`.
         part: part of a sequence, if the list names one.
-        sampling: of the answers; `None` = greedy.
+        sampling: of the answers; greedy by default.
         kind: kind of its prompts; empty = each is its own wording.
     """
 
@@ -81,7 +82,7 @@ class PromptedClip:
     prompts: tuple[str, ...]
     events: str | None = None
     part: SequencePart | None = None
-    sampling: Sampling | None = None
+    sampling: Sampling = GREEDY
     kind: str = ""
 
     def requests(self, max_new_tokens: int) -> list[ClipRequest]:
@@ -343,10 +344,10 @@ def _parse_line(path: Path, number: int, line: str) -> PromptedClip:
     )
 
 
-def _sampling(where: str, number: int, temperature: object) -> Sampling | None:
-    """Sampling of a line's answers, seeded by the line's number; `None` where the line has no temperature."""
+def _sampling(where: str, number: int, temperature: object) -> Sampling:
+    """Sampling of a line's answers, seeded by the line's number; greedy where the line has no temperature."""
     if temperature is None:
-        return None
+        return GREEDY
     if isinstance(temperature, bool) or not isinstance(temperature, int | float):
         raise CrossdraftError(f'{where}: "temperature" must be a number, 0 or more.')
     try:
