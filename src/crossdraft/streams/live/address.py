@@ -57,7 +57,7 @@ def live_address(text: str, of: Literal["events", "video"], hosts: Collection[st
         return LiveAddress(str(kind), path=path or "")
     try:
         parts = urlsplit(f"{network.removeprefix('evt:')}://{place}")
-        host, port = (parts.hostname or "").lower(), parts.port or (554 if network == "rtsp" else 0)
+        host, port = parts.hostname or "", parts.port or (554 if network == "rtsp" else 0)
     except ValueError:
         raise CrossdraftError(f"'{shown}' names no host and port; write {forms}.") from None
     if not host or not port or (network != "rtsp" and (parts.path or parts.query or parts.username)):
