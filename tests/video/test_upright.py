@@ -86,7 +86,7 @@ def test_a_turned_clip_is_shown_as_players_show_it(tmp_path: Path, degrees: int,
     assert sample.notes == ((note,) if said else ())
 
 
-@pytest.mark.parametrize("aspect", [Fraction(2), Fraction(12, 11), Fraction(1, 2), Fraction(8, 9)])
+@pytest.mark.parametrize("aspect", [Fraction(2), Fraction(16, 15), Fraction(1, 2), Fraction(8, 9)])
 @pytest.mark.parametrize("degrees", [0, 90])
 def test_pixels_become_square_by_the_width(tmp_path: Path, aspect: Fraction, degrees: int) -> None:
     """As ffplay's window and FFmpeg's `scale=iw*sar:ih`; the filter for a turn also turns the pixels."""
