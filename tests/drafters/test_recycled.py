@@ -47,16 +47,6 @@ def test_of_a_long_answer_the_newest_is_kept(monkeypatch):
     assert list(known.after) == [(6,), (5, 6), (7,), (6, 7)]
 
 
-def test_a_copy_learns_independently():
-    known = RecycledTokens()
-    known.learn(VerifyOutput((), (7,), successors={(): [7, 8]}))
-    copy = known.copy()
-    copy.learn(VerifyOutput((), (5,), successors={(): [5, 6]}))
-    assert known.next_tokens([]) == {8: PASSED_OVER[0]}
-    assert copy.next_tokens([]) == {6: PASSED_OVER[0], 7: FREQUENT[0]}
-    assert known.next_tokens([5]) == {}
-
-
 def test_the_memory_drafts_them_where_no_earlier_text_helps():
     drafter = MemoryDrafter()
     states = drafter.begin([Request("?")])

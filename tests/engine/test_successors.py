@@ -51,9 +51,3 @@ def test_tokens_that_must_not_be_drafted_are_left_out(target):
         for found in output.successors.values():
             assert len(found) > 3
             assert target.reserved.isdisjoint(found)
-
-
-def test_no_tokens_come_unless_the_drafter_asks(target):
-    drafter = Scripted([DraftTree.chain([5])])
-    DecodeLoop(target, DraftRunner(drafter, "before"), adaptive=False).generate([Request("xx", max_new_tokens=3)])
-    assert all(not output.successors for output in drafter.outputs)
