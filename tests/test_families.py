@@ -1,6 +1,7 @@
 """Models whose clips have text between the frames, from a checkpoint folder to an answer."""
 
 import json
+from functools import cache
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from crossdraft.video.clip_frames import UNTIMED, ClipFrames
 from tests.tiny_families import CHAT, IDS, MODELS, PATCHED, PROCESSORS, save_family
 from tests.video.helpers import animation, picture, timed
 from tests.video.test_image import FILES, turned
+
+pytestmark = pytest.mark.usefixtures("one_target")
 
 PER_FRAME = 9
 DRAFTERS = ("union:memory,ngram", "model", "patched", "kin", "fewer")
@@ -46,21 +49,25 @@ def expected(folders, requests):
     return {name: [generated(folders[name], request) for request in requests] for name in MODELS}
 
 
+@cache
+def plain(folder):
+    return load_target(str(folder), "cpu", packed=False)
+
+
 def generated(folder, request):
-    target = load_target(str(folder), "cpu", packed=False)
+    target = plain(folder)
     prompt = target.prepare(request)
     out = target.model.generate(input_ids=prompt.input_ids[None], **prompt.features, max_new_tokens=24, do_sample=False)
     return tuple(out[0, len(prompt) :].tolist())
 
 
 def with_drafters():
-    """Each model with each drafter: in the fast suite alone and with two or three of them."""
+    """Each model with each drafter: in the fast suite with two or three of them."""
     found = []
     for number, name in enumerate(MODELS):
-        quick = {None, "fewer", DRAFTERS[number % 5], {"smolvlm": "kin", "qwen3_vl": "patched"}.get(name)}
+        quick = {"fewer", DRAFTERS[number % 5], {"smolvlm": "kin", "qwen3_vl": "patched"}.get(name)}
         found += [
-            pytest.param(name, drafter, marks=[] if drafter in quick else pytest.mark.slow)
-            for drafter in (None, *DRAFTERS)
+            pytest.param(name, drafter, marks=[] if drafter in quick else pytest.mark.slow) for drafter in DRAFTERS
         ]
     return found
 

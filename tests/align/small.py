@@ -1,6 +1,7 @@
 """A small random adapter of any network for a pair of models, in double precision, whose every weight matters."""
 
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -17,9 +18,14 @@ from crossdraft_lab.align.networks.base import Adapter
 IDS = tuple(range(30, 300))
 
 
+@cache
+def embeddings_of(target: Path) -> SharedWeights:
+    return SharedWeights(*(rows.double() for rows in load_embeddings(str(target), "cpu", "float32")))
+
+
 def some_adapter(network: str, target: Path, event: Path, model: Target, **more: object) -> Adapter:
     """For the target in that folder and the event model, which is loaded as `model`."""
-    shared = SharedWeights(*(rows.double() for rows in load_embeddings(str(target), "cpu", "float32")))
+    shared = embeddings_of(target)
     vocabulary, size = shared.lm_head.shape
     values = {
         "hidden_size": size, "vocab_size": vocabulary, "num_layers": 2, "draft_ids": IDS, "heads": 4, "kv_heads": 2,

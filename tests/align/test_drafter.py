@@ -88,22 +88,36 @@ def output(drafter, at, tokens):
     return VerifyOutput(tuple(range(len(tokens) - 1)), tuple(tokens), {layer: torch.cat((question, features))}, prompt)
 
 
-def committed(drafter, question, text, pieces=1):
-    """A state whose committed text this is, verified in pieces, and read by the model."""
+@torch.inference_mode()
+def read_on(drafter, state, at, tokens):
+    """Commit tokens that follow an answer of `at`; the model reads them."""
+    if tokens:
+        drafter.commit([state], [output(drafter, at, tokens)])
+        drafter._read_on(state, 0)
+
+
+def committed(drafter, question, text):
+    """A state whose committed text this is, verified token by token, and read by the model."""
     (state,) = drafter.begin([question])
-    with torch.inference_mode():
-        for at in range(0, len(text), pieces):
-            drafter.commit([state], [output(drafter, at, text[at : at + pieces])])
-            drafter._read_on(state, 0)
+    for at, token in enumerate(text):
+        read_on(drafter, state, at, (token,))
     return state
 
 
 def check_consistency(drafter, event, question, pieces):
-    """Logits of training and of drafting after every token of a text; returns how many were compared."""
+    """Logits of training and of drafting after every token of a text; returns how many were compared.
+
+    The text is verified in pieces; within one, a fork of the state reads the tokens up to there.
+    """
     expected, start = trained_logits(drafter, event, question)
+    (state,), read = drafter.begin([question]), 0
     for count in range(len(TEXT) + 1):
-        state = committed(drafter, question, TEXT[:count], pieces)
-        own = state.logits[-1][list(IDS)]
+        if count - read == pieces:
+            read_on(drafter, state, read, TEXT[read:count])
+            read = count
+        (fork,) = drafter.fork([state])
+        read_on(drafter, fork, read, TEXT[read:count])
+        own = fork.logits[-1][list(IDS)]
         assert torch.allclose(own, expected[0][start - 1 + count].float(), atol=1e-5), count
     return count + 1
 
@@ -222,6 +236,14 @@ def test_without_an_adapter_the_target_head_reads_the_padded_feature(drafter_of,
     assert torch.allclose(state.logits[-1][list(IDS)], own.float(), atol=1e-5)
 
 
+@pytest.fixture(scope="module")
+def alone(pair, clip):
+    """The target's own answer."""
+    request = cd.Request(video=str(clip.video), events=str(clip.events), prompt="What is ahead?", max_new_tokens=16)
+    with cd.Engine.load(str(pair.target), None, cd.Options(adaptive=False, dtype="float32")) as engine:
+        return engine.generate(request)
+
+
 def seen_by(target, clip, network):
     """Sizes of the target's visual features, for an adapter that reads them."""
     if network != "l4v":
@@ -246,13 +268,11 @@ def seen_by(target, clip, network):
     ],
 )
 @pytest.mark.usefixtures("one_target")
-def test_answers_are_the_targets_own(pair, event, clip, tmp_path, network, spec):
+def test_answers_are_the_targets_own(pair, event, clip, tmp_path, alone, network, spec):
     adapter = some_adapter(network, pair.target, pair.event, event, **seen_by(pair.target, clip, network))
     save_head(tmp_path, adapter, network, target_fingerprint(str(pair.target)), torch.float32)
     request = cd.Request(video=str(clip.video), events=str(clip.events), prompt="What is ahead?", max_new_tokens=16)
     options = cd.Options(adaptive=False, dtype="float32", placement="inline")
-    with cd.Engine.load(str(pair.target), None, options) as engine:
-        alone = engine.generate(request)
     with cd.Engine.load(str(pair.target), spec.format(tmp_path, pair.event), options) as engine:
         answers = [engine.generate(request) for _ in range(2)]  # the second from its prefix cache
         warm = engine.generate(cd.Request(

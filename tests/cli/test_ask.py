@@ -1,12 +1,9 @@
-"""`crossdraft ask` from end to end on the tiny pair: in this process, as a subprocess, in a terminal, interrupted."""
+"""`crossdraft ask` from end to end on the tiny pair: in this process, in a terminal, interrupted."""
 
 import json
 import os
 import pty
 import re
-import signal
-import subprocess
-import sys
 from base64 import b64encode
 from xml.etree import ElementTree as ET
 
@@ -14,10 +11,10 @@ import pytest
 
 from crossdraft import api
 from crossdraft.cli.main import main
+from tests.forked import interrupt, start_command
 from tests.support import CONTEXT
 
 QUESTION = "What is the car in front doing?"
-PROGRAM = "from crossdraft.cli.main import main; raise SystemExit(main())"
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 
@@ -273,20 +270,13 @@ def test_frames_are_an_option(ask):
     assert (status, "give one of them" in errors) == (2, True)
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", PROGRAM, "ask", *arguments, QUESTION]
-
-
-def test_piped_with_the_drafter_in_a_process_of_its_own(models, files, ask):
+def test_piped_with_the_drafter_in_a_process_of_its_own(ask):
     _, expected, _ = ask("--json")
-    arguments = command(*files, *models, "--placement", "process", "--max-new-tokens", "24", "--compare")
-    run = subprocess.run(arguments, capture_output=True, text=True, timeout=600, check=False)
-    progress = "starting PyTorch$|loading the models$|warming up$|comparing: "
-    said = [line for line in run.stderr.splitlines() if not re.match(progress, line)]
-    assert (run.returncode, said) == (0, [])
-    assert "\x1b" not in run.stdout
-    assert run.stdout.startswith(json.loads(expected)["text"].lstrip() + "\n")
-    assert "the tokens are identical" in run.stdout
+    status, shown, errors = ask("--placement", "process", "--compare")
+    assert (status, errors) == (0, "")
+    assert "\x1b" not in shown
+    assert shown.startswith(json.loads(expected)["text"].lstrip() + "\n")
+    assert "the tokens are identical" in shown
 
 
 def test_ctrl_c_stops_the_answer_and_leaves_the_terminal_clean(patient, files, ask):
@@ -301,24 +291,14 @@ def test_ctrl_c_stops_the_answer_and_leaves_the_terminal_clean(patient, files, a
 def interrupted(begun, *arguments):
     """Ask in a terminal, press Ctrl-C once the answer has begun: exit status, and what the terminal showed."""
     ours, theirs = pty.openpty()
-    long = command(*arguments, "--max-new-tokens", "18000")
-    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
-    shown = b""
-    with subprocess.Popen(
-        long,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=environment,
-        # A test run in the background of a shell inherits an ignored SIGINT; a terminal's child would not.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads here
-    ) as process:
-        os.close(theirs)
-        while begun not in ESCAPE.sub("", shown.decode(errors="replace")):
-            shown += os.read(ours, 4096)
-        process.send_signal(signal.SIGINT)
-        shown += read_rest(ours)
-    return process.returncode, shown.decode()
+    long = ["ask", *arguments, "--max-new-tokens", "18000", QUESTION]
+    process, shown = start_command(long, [theirs] * 3, TERM="xterm"), b""
+    while begun not in ESCAPE.sub("", shown.decode(errors="replace")):
+        shown += os.read(ours, 4096)
+    interrupt(process)
+    shown += read_rest(ours)
+    process.join()
+    return process.exitcode, shown.decode()
 
 
 def read_rest(terminal: int) -> bytes:

@@ -4,8 +4,6 @@ import io
 import json
 import os
 import pty
-import signal
-import subprocess
 import sys
 
 import pytest
@@ -13,8 +11,7 @@ from PIL import Image
 
 from crossdraft.api import Engine
 from crossdraft.cli.main import main
-
-PROGRAM = "from crossdraft.cli.main import main; raise SystemExit(main())"
+from tests.forked import interrupt, start_command
 
 
 @pytest.fixture
@@ -132,28 +129,20 @@ def test_without_a_clip_one_sentence_says_what_to_give_and_what_answers_without(
 
 def test_in_a_terminal_ctrl_c_ends_the_answer_and_ctrl_d_the_chat(patient, clip):
     models = ["--target", str(patient), "--drafter", "none", "--device", "cpu", "--max-new-tokens", "18000"]
-    command = [sys.executable, "-c", PROGRAM, "chat", "--video", str(clip.video), *models]
     ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        command,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=os.environ | {"TERM": "xterm"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads here
-    ) as process:
-        os.close(theirs)
-        read_until(ours, b"/help lists the commands")
-        read_until(ours, b"> ")
-        os.write(ours, b"What is ahead?\n")
-        read_until(ours, b"\n")
-        read_until(ours, b"\x1b[?25l")  # the answer is being shown
-        process.send_signal(signal.SIGINT)
-        read_until(ours, b"(cancelled)")
-        read_until(ours, b"> ")
-        os.write(ours, b"\x04")
-        read_until(ours, None)
-    assert process.returncode == 0
+    process = start_command(["chat", "--video", str(clip.video), *models], [theirs] * 3, TERM="xterm")
+    read_until(ours, b"/help lists the commands")
+    read_until(ours, b"> ")
+    os.write(ours, b"What is ahead?\n")
+    read_until(ours, b"\n")
+    read_until(ours, b"\x1b[?25l")  # the answer is being shown
+    interrupt(process)
+    read_until(ours, b"(cancelled)")
+    read_until(ours, b"> ")
+    os.write(ours, b"\x04")
+    read_until(ours, None)
+    process.join()
+    assert process.exitcode == 0
 
 
 def read_until(terminal: int, end: bytes | None) -> bytes:

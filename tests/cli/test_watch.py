@@ -2,9 +2,6 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -12,9 +9,8 @@ from crossdraft.api import Engine
 from crossdraft.cli.main import main
 from crossdraft.events import read_events, write_events
 from tests.align.some_gate import predicted_spec
+from tests.forked import interrupt, start_command
 from tests.support import encodes_clips
-
-PROGRAM = "from crossdraft.cli.main import main; raise SystemExit(main())"
 
 
 @pytest.fixture
@@ -124,17 +120,14 @@ def test_bad_files_cost_one_sentence(watch, clip, tmp_path):
 def test_ctrl_c_ends_it_with_the_summary(patient, clip):
     models = ["--target", str(patient), "--drafter", "none", "--device", "cpu", "--max-new-tokens", "18000"]
     command = ["watch", "--video", str(clip.video), "--ask", "What is ahead?", *SHORT, *models]
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads here
-    ) as process:
-        shown = b""
-        while not shown.startswith(b"    0.42 s ") and (part := os.read(process.stdout.fileno(), 1)):
-            shown += part  # an answer has begun
-        process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
+    ours, theirs = os.pipe()
+    process, shown = start_command(command, [0, theirs, theirs]), b""
+    while not shown.startswith(b"    0.42 s ") and (part := os.read(ours, 1)):
+        shown += part  # an answer has begun
+    interrupt(process)
+    with open(ours, "rb") as stream:
+        rest = stream.read()
+    process.join()
+    assert process.exitcode == 0, rest
     assert b"0 answered" in rest
     assert b"unfinished" in rest

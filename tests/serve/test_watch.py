@@ -5,9 +5,6 @@ import json
 import os
 import random
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -29,6 +26,7 @@ from crossdraft.serve.live import LiveSource
 from crossdraft.streams import EventBuffer, SlidingWindows, Watch, Windowing
 from crossdraft.streams.messages import ROUTE, SCHEMA, PushedEvents, PushedFrame, StreamEnd
 from crossdraft.video import iter_frames
+from tests.forked import interrupt, start_command
 from tests.serve.conftest import QUESTION, body
 from tests.serve.test_metrics import finished
 
@@ -575,18 +573,15 @@ def test_ctrl_c_ends_the_command_with_the_summary(server, media_root):
     at = f"ws://{server.address[0]}:{server.address[1]}"
     windows = ["--every", "125ms", "--window", "125ms", "--speed", "0.05", "--max-new-tokens", "4"]
     command = ["watch", "--server", at, "--video", str(media_root / "clip.mp4"), "--ask", QUESTION, *windows]
-    with subprocess.Popen(
-        [sys.executable, "-c", "from crossdraft.cli.main import main; raise SystemExit(main())", *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - it starts no threads before
-    ) as process:
-        shown = b""
-        while not shown.startswith(b"    0.12 s ") and (part := os.read(process.stdout.fileno(), 1)):
-            shown += part  # an answer has begun
-        process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=30)
-    assert (process.returncode, errors) == (0, b"")
+    (ours, theirs), (complaints, errors) = os.pipe(), os.pipe()
+    process, shown = start_command(command, [0, theirs, errors]), b""
+    while not shown.startswith(b"    0.12 s ") and (part := os.read(ours, 1)):
+        shown += part  # an answer has begun
+    interrupt(process)
+    with open(ours, "rb") as stream, open(complaints, "rb") as said:
+        rest = stream.read()
+        process.join(30)
+        assert (process.exitcode, said.read()) == (0, b"")
     assert b"1 answered" in rest
     assert idle(server)
 

@@ -16,6 +16,7 @@ from crossdraft_lab.bench.experiments import registry
 from crossdraft_lab.bench.experiments.record import Experiment, FigureTable, Findings, Setting, UnitResult
 from crossdraft_lab.bench.experiments.runner import read_outcome, run_experiment
 from crossdraft_lab.bench.experiments.runs import RUNS
+from crossdraft_lab.bench.forking import start_method
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path, monkeypat
     """Its lines would be among those of the first; with --force it would take away the file that the first writes."""
     monkeypatch.setattr(registry, "EXPERIMENTS", {"squares": SQUARES})
     folder, again = tmp_path / "squares", ["experiment", "squares", "--out", str(tmp_path)]
-    first = multiprocessing.get_context("spawn").Process(target=run_and_wait, args=(tmp_path,))
+    first = multiprocessing.get_context(start_method()).Process(target=run_and_wait, args=(tmp_path,))
     first.start()
     try:
         end = time.monotonic() + 60
