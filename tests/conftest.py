@@ -7,6 +7,7 @@ import random
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from multiprocessing import get_context
@@ -22,6 +23,7 @@ from crossdraft.engine.runner.child import START
 from crossdraft_lab.bench.forking import fork
 
 if TYPE_CHECKING:
+    from crossdraft_lab.scenes import ClipFiles, Scene
     from tests.support import ClipPaths, PairPaths
 
 SHARED = Path(__file__).parents[1].parent / "shared"
@@ -81,13 +83,29 @@ def _one_tls_context() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _events_simulated_once() -> Iterator[None]:
-    """A scene's events are simulated once, which takes 0.3 s; tests of the simulator import it itself."""
+def _scenes_made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A scene's events are simulated once, which takes 0.3 s, and its clip is written once; then it is copied.
+
+    Tests of either import it itself.
+    """
     with pytest.MonkeyPatch.context() as patch:
         if (scenes := sys.modules.get("crossdraft_lab.scenes")) is not None:
-            once = lru_cache(64)(scenes.simulate_events)
+            once, write = lru_cache(64)(scenes.simulate_events), scenes.write_clip
             patch.setattr(scenes, "simulate_events", once)
             patch.setattr("crossdraft_lab.scenes.clip.simulate_events", once)
+            written = cache(lambda scene: write(scene, tmp_path_factory.mktemp("scene")))
+
+            def copied(scene: "Scene", folder: Path) -> "ClipFiles":
+                made = written(scene)
+                try:
+                    Path(folder).mkdir(parents=True, exist_ok=True)
+                    return replace(
+                        made, **{kind: Path(shutil.copy(file, folder)) for kind, file in asdict(made).items()}
+                    )
+                except OSError:  # as whoever really writes there says it
+                    return write(scene, folder)
+
+            patch.setattr(scenes, "write_clip", copied)
         yield
 
 
