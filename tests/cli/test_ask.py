@@ -14,6 +14,8 @@ from crossdraft.cli.main import main
 from tests.forked import interrupt, start_command
 from tests.support import CONTEXT
 
+pytestmark = pytest.mark.usefixtures("one_target")
+
 QUESTION = "What is the car in front doing?"
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"

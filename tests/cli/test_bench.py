@@ -428,7 +428,7 @@ def test_a_text_model_is_asked_prompts(prompts, tmp_path):
     assert all(method["identical"] == {"equal": 2, "total": 2} for method in found["methods"])
     assert (found["workload"]["prompts"], found["workload"]["held_out_wordings"]) == ("prompts.jsonl", None)
     assert "2 prompts of prompts.jsonl, in words alone, of 2 kinds" in found["workload"]["in_words"][0]
-    sizes = ["--max-new-tokens=16", "--kinds=scene", f"--json-out={out}", "--force"]
+    sizes = ["--max-new-tokens=8", "--kinds=scene", f"--json-out={out}", "--force"]
     assert main(["bench", "identity", prompts, *sizes, *language]) == 0
     checks = json.loads(out.read_text())["checks"]
     assert [check["identical"] for check in checks] == [{"equal": 1, "total": 1}] * 8

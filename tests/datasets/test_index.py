@@ -47,13 +47,13 @@ def indexed(folder, reader) -> PairIndex:
     return index
 
 
-def test_a_hundred_thousand_rows_take_little_time(tmp_path):
+def test_thirty_thousand_rows_take_little_time(tmp_path):
     started = time.process_time()
-    with indexed(tmp_path, Made(100_000)) as index:
-        assert index.counts().samples == 100_000
-        assert sum(divide(index, SplitPlan(0.1, 0.1)).samples.values()) == 100_000
-        assert export(index, tmp_path / "all.jsonl") == (10_000, 0)
-    assert time.process_time() - started < 30
+    with indexed(tmp_path, Made(30_000)) as index:
+        assert index.counts().samples == 30_000
+        assert sum(divide(index, SplitPlan(0.1, 0.1)).samples.values()) == 30_000
+        assert export(index, tmp_path / "all.jsonl") == (3000, 0)
+    assert time.process_time() - started < 9
 
 
 def test_memory_does_not_grow_with_the_rows(tmp_path, monkeypatch):

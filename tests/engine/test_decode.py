@@ -59,9 +59,14 @@ def test_the_target_alone_is_transformers_greedy(target, alone):
         assert tuple(out[0, len(prompt) :].tolist()) == tokens
 
 
-@pytest.mark.parametrize("adaptive", [True, False])
-@pytest.mark.parametrize("batch", [1, 2, 4])
-@pytest.mark.parametrize("hidden", ["auto", "before", "beside", "off"])
+@pytest.mark.parametrize(  # each way with each batch, and either with and without adapting
+    ("hidden", "batch", "adaptive"),
+    [
+        (hidden, batch, (way + number) % 2 == 0)
+        for way, hidden in enumerate(("auto", "before", "beside", "off"))
+        for number, batch in enumerate((1, 2, 4))
+    ],
+)
 def test_greedy_answers_are_the_targets_own(target, kin, alone, hidden, batch, adaptive):
     found = decoder(target, kin, hidden, max_batch=batch, adaptive=adaptive).generate(REQUESTS)
     assert [answer.tokens for answer in found] == alone
