@@ -73,9 +73,12 @@ def test_what_is_over_soon_writes_none(capsys):
 def test_waiting_for_one_thing_is_one_line(capsys, monkeypatch):
     monkeypatch.setattr(bars, "FIRST_S", 0.05)
     monkeypatch.setattr(reporting, "FIRST_S", 0.05)
+    said, until = "", time.monotonic() + 60
     with waiting("loading the models"):
-        time.sleep(0.4)
-    assert lines(capsys) == ["loading the models"]
+        while not said and time.monotonic() < until:
+            said = capsys.readouterr().err
+        time.sleep(0.1)
+    assert [*said.splitlines(), *lines(capsys)] == ["loading the models"]
 
 
 class Terminal(io.StringIO):

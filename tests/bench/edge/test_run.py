@@ -1,7 +1,6 @@
 """What the edge's bench says of its answers: they are the engine's own, or they are not."""
 
 import json
-import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
@@ -135,7 +134,7 @@ def test_the_recording_is_sent_to_a_server_that_drafts_as_the_edge_would(tmp_pat
 
 
 def test_sending_the_recording_is_in_the_time_and_in_the_bytes(tmp_path, monkeypatch):
-    asked, deleted = [], []
+    asked, deleted, now = [], [], [0.0]
 
     class Client:
         def ask(self, chat, request, drafter, *, mode):
@@ -144,20 +143,20 @@ def test_sending_the_recording_is_in_the_time_and_in_the_bytes(tmp_path, monkeyp
 
     @contextmanager
     def uploaded(address, key, path):
-        time.sleep(0.05)
+        now[0] += 0.05
         yield "file-1"
-        time.sleep(0.3)  # deleting is of nobody's answer
+        now[0] += 0.3  # deleting is of nobody's answer
         deleted.append(path)
 
     (tmp_path / "a.h5").write_bytes(bytes(570))
     monkeypatch.setattr(edge_run, "uploaded", uploaded)
+    monkeypatch.setattr(edge_run, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     link = object.__new__(edge_run._EdgeLink)
     link.client, link.drafter, link.model = Client(), None, "reference"
     link.proxy = SimpleNamespace(address="ws://x")
     item = SimpleNamespace(request=Request("?", str(tmp_path / "a.mp4"), str(tmp_path / "a.h5"), max_new_tokens=4))
     found = link.ask(item, EdgeWay(OFF, RECORDING))
-    assert 0.25 <= found.total_s < 0.5
-    assert 0.15 <= found.first_s < 0.4
+    assert (found.total_s, found.first_s) == (pytest.approx(0.25), pytest.approx(0.15))
     assert found.sent[RECORDING] == 570
     assert [part["type"] for part in asked[0][0]] == ["video_url", "event_url", "text"]
     assert asked[0][0][1]["event_url"]["url"] == "file-1"
