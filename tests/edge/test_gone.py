@@ -45,7 +45,7 @@ def asking(running, fingerprint):
 def test_an_edge_that_is_silent_is_hung_up_on_though_no_ping_can_be_sent(start, fingerprint, monkeypatch):
     monkeypatch.setattr("crossdraft.serve.edge.SILENT_S", 0.3)
     with asking(start(edges=1), fingerprint) as socket, pytest.raises(ConnectionClosed):
-        socket.recv(10)
+        socket.recv(30)
     assert socket.close_code == 1001
 
 
@@ -70,11 +70,11 @@ def test_an_error_of_ours_is_logged_and_sent_to_the_edge(start, fingerprint, mon
         with monkeypatch.context() as planted, connected(running, fingerprint) as socket:
             planted.setattr(where, fails)
             socket.send(encode(AskFrame(secrets.token_bytes(16), json.dumps(chat()).encode())))
-            while isinstance(frame := decode(socket.recv(10)), Ping):
+            while isinstance(frame := decode(socket.recv(30)), Ping):
                 socket.send(encode(Pong(frame.at)))
             assert isinstance(frame, Refused)
             assert (frame.code, frame.message.split(";")[0]) == ("internal_error", "The server failed on this request")
             with pytest.raises(ConnectionClosed):
-                socket.recv(10)
+                socket.recv(30)
     logged = [one for one in caplog.records if one.exc_info and "planted" in str(one.exc_info[1])]
     assert len(logged) == 2

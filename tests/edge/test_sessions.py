@@ -113,7 +113,7 @@ def test_every_question_has_a_line_in_the_log_and_a_span(start, fingerprint, alo
     with connected(running, fingerprint) as socket:
         assert answered(socket, secrets.token_bytes(16)) == alone
         ask(socket, secrets.token_bytes(16), model="other")
-        assert isinstance(decode(socket.recv(10)), Refused)
+        assert isinstance(decode(socket.recv(30)), Refused)
         lines = [(one.getMessage(), one.facts.get("new_tokens")) for one in caplog.records]
         assert lines == [("WEBSOCKET /v1/edge 200", len(alone)), ("WEBSOCKET /v1/edge 404", None)]
         assert caplog.records[0].facts["drafter"] == "event"

@@ -30,20 +30,12 @@ from crossdraft_lab.train.capture.store import CaptureStore
 from crossdraft_lab.train.core.recipe import read_section
 from crossdraft_lab.train.core.trainer import Trainer
 from crossdraft_lab.train.heads.joint import copy_settings
-from tests.train.capture.both import both_captures, capture_both
+from tests.train.capture.both import both_captures
 
 SMALL = (
     "rank=4", "optim.steps=30", "optim.decay_steps=0", "optim.warmup_steps=1", "optim.clips=8", "optim.ema=0",
     "optim.checkpoint_every=15", "optim.learning_rate=0.01", "measure.pairs=2", "threads=1",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def captured(pair, tmp_path_factory) -> Path:
-    """A capture to learn from; beside it stands one of validation scenes."""
-    out = tmp_path_factory.mktemp("capture") / "store"
-    settings = "--clips 2 --prompts 4 --max-new-tokens 12 --workers 0 --device cpu --json"
-    return capture_both(pair, out, settings)
 
 
 def tune(pair, captured, out, *more):

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -23,20 +22,12 @@ from crossdraft_lab.train.heads.clip_answers import paired_answers
 from crossdraft_lab.train.heads.recipe import load_head_recipe
 from crossdraft_lab.train.heads.run import TASKS
 from crossdraft_lab.train.heads.task import check_of
-from tests.train.capture.both import both_captures, capture_both
+from tests.train.capture.both import both_captures
 
 SMALL = (
     "optim.steps=30", "optim.decay_steps=0", "optim.warmup_steps=1", "optim.clips=8", "optim.ema=0", "optim.bf16=false",
     "optim.checkpoint_every=15", "optim.learning_rate=0.01", "measure.pairs=2", "threads=1",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def captured(pair, tmp_path_factory) -> Path:
-    """A capture to learn from; beside it stands one of validation scenes."""
-    out = tmp_path_factory.mktemp("capture") / "store"
-    settings = "--clips 2 --prompts 4 --max-new-tokens 12 --workers 0 --device cpu --json"
-    return capture_both(pair, out, settings)
 
 
 def test_the_accepted_prefix_is_a_mean_over_answers_however_long_they_are():
