@@ -76,6 +76,7 @@ def test_waiting_for_one_thing_is_one_line(capsys, monkeypatch):
     said, until = "", time.monotonic() + 60
     with waiting("loading the models"):
         while not said and time.monotonic() < until:
+            time.sleep(0.01)
             said = capsys.readouterr().err
         time.sleep(0.1)
     assert [*said.splitlines(), *lines(capsys)] == ["loading the models"]
