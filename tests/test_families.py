@@ -19,7 +19,7 @@ from tests.video.test_image import FILES, turned
 
 pytestmark = pytest.mark.usefixtures("one_target")
 
-PER_FRAME = 9
+PER_FRAME, LENGTH = 9, 12
 DRAFTERS = ("union:memory,ngram", "model", "patched", "kin", "fewer")
 
 
@@ -34,13 +34,13 @@ def folders(tmp_path_factory):
 @pytest.fixture(scope="module")
 def requests(clip):
     asked = ("what is the car doing?", "why?", "what is the car doing?")
-    return [cd.Request(question, str(clip.video), max_new_tokens=24) for question in asked]
+    return [cd.Request(question, str(clip.video), max_new_tokens=LENGTH) for question in asked]
 
 
 @pytest.fixture(scope="module")
 def about_an_image():
     pixels = np.random.default_rng(0).integers(0, 256, (70, 40, 3), dtype=np.uint8)
-    return [cd.Request(question, image=pixels, max_new_tokens=24) for question in ("what is it?", "why?")]
+    return [cd.Request(question, image=pixels, max_new_tokens=LENGTH) for question in ("what is it?", "why?")]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def plain(folder):
 def generated(folder, request):
     target = plain(folder)
     prompt = target.prepare(request)
-    out = target.model.generate(input_ids=prompt.input_ids[None], **prompt.features, max_new_tokens=24, do_sample=False)
+    out = target.model.generate(input_ids=prompt.input_ids[None], **prompt.features, max_new_tokens=LENGTH, do_sample=False)
     return tuple(out[0, len(prompt) :].tolist())
 
 
