@@ -57,7 +57,8 @@ def plain(folder):
 def generated(folder, request):
     target = plain(folder)
     prompt = target.prepare(request)
-    out = target.model.generate(input_ids=prompt.input_ids[None], **prompt.features, max_new_tokens=LENGTH, do_sample=False)
+    given = {"input_ids": prompt.input_ids[None], **prompt.features}
+    out = target.model.generate(**given, max_new_tokens=LENGTH, do_sample=False)
     return tuple(out[0, len(prompt) :].tolist())
 
 
