@@ -15,6 +15,7 @@ from crossdraft import Engine
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request_state import RequestState
 from crossdraft.engine.runner.process import ProcessDrafter
+from crossdraft.serve.decode import MediaDecoder
 from crossdraft.serve.server import DrainingServer, configured
 from crossdraft.serve.service import Service, load_engine
 from crossdraft.serve.settings import ServerSettings, read_settings
@@ -59,13 +60,15 @@ class Running:
 
 @dataclass
 class Runner:
-    """Starts servers, and ends them."""
+    """Starts servers, and ends them. Their decoding processes start with the first job, if there is one."""
 
     engine: Engine
     root: Path
 
     def start(self, settings: ServerSettings, **more) -> tuple[Running, DrainingServer, threading.Thread]:
-        service = Service(settings, self.engine, **more)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(MediaDecoder, "warm_up", lambda decoder: None)
+            service = Service(settings, self.engine, **more)
         listener = bound_socket("127.0.0.1", 0)
         server = DrainingServer(configured(service), service)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
