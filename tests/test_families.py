@@ -19,7 +19,7 @@ from tests.video.test_image import FILES, turned
 
 pytestmark = pytest.mark.usefixtures("one_target")
 
-PER_FRAME, LENGTH = 9, 12
+PER_FRAME, LENGTH = 9, 24
 DRAFTERS = ("union:memory,ngram", "model", "patched", "kin", "fewer")
 
 

@@ -239,7 +239,7 @@ def test_without_an_adapter_the_target_head_reads_the_padded_feature(drafter_of,
 @pytest.fixture(scope="module")
 def alone(pair, clip):
     """The target's own answer."""
-    request = cd.Request(video=str(clip.video), events=str(clip.events), prompt="What is ahead?", max_new_tokens=10)
+    request = cd.Request(video=str(clip.video), events=str(clip.events), prompt="What is ahead?", max_new_tokens=16)
     with cd.Engine.load(str(pair.target), None, cd.Options(adaptive=False, dtype="float32")) as engine:
         return engine.generate(request)
 
@@ -271,7 +271,7 @@ def seen_by(target, clip, network):
 def test_answers_are_the_targets_own(pair, event, clip, tmp_path, alone, network, spec):
     adapter = some_adapter(network, pair.target, pair.event, event, **seen_by(pair.target, clip, network))
     save_head(tmp_path, adapter, network, target_fingerprint(str(pair.target)), torch.float32)
-    request = cd.Request(video=str(clip.video), events=str(clip.events), prompt="What is ahead?", max_new_tokens=10)
+    request = cd.Request(video=str(clip.video), events=str(clip.events), prompt="What is ahead?", max_new_tokens=16)
     options = cd.Options(adaptive=False, dtype="float32", placement="inline")
     with cd.Engine.load(str(pair.target), spec.format(tmp_path, pair.event), options) as engine:
         answers = [engine.generate(request) for _ in range(2)]  # the second from its prefix cache

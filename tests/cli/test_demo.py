@@ -11,9 +11,8 @@ from crossdraft_lab.cli.demo_scene import KINDS
 
 
 @pytest.fixture
-def cores_restored(monkeypatch):
+def cores_restored():
     """A target in this process may be given fewer cores; the other tests want them back."""
-    monkeypatch.setattr("crossdraft.cli.demo.REPEATS", 1)
     cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
     yield
     os.sched_setaffinity(0, cores)
@@ -38,6 +37,7 @@ def test_every_question_is_answered_and_compared(pair, tmp_path, capsys, monkeyp
 @pytest.mark.usefixtures("cores_restored")
 def test_json_is_a_record_for_each_question_and_all_there_is_on_standard_output(pair, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("crossdraft_lab.cli.demo_scene.KINDS", KINDS[:2])
+    monkeypatch.setattr("crossdraft.cli.demo.REPEATS", 1)
     models = ["--target", str(pair.target), "--drafter", str(pair.event), "--max-new-tokens", "8"]
     assert main(["demo", "--json", "--out", str(tmp_path), *models]) == 0
     found = json.loads(capsys.readouterr().out)
