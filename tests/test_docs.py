@@ -63,9 +63,9 @@ def test_pages_name_files_that_exist():
 
 
 def commands(page: Path) -> list[str]:
-    """The command lines of a page: lines of a fenced or indented block that call crossdraft."""
+    """The command lines of a page: lines of a fenced or indented block that call crossdraft, continued ones joined."""
     lines, fenced = [], False
-    for line in page.read_text(encoding="utf-8").splitlines():
+    for line in re.sub(r" \\\n +", " ", page.read_text(encoding="utf-8")).splitlines():
         fenced = fenced != line.startswith("```")
         called = re.match(r"(?:    )?(?:\$ |torchrun .* -m )?(crossdraft .*)", line)
         if called and (fenced or line.startswith("    ")):
