@@ -246,6 +246,22 @@ def test_a_recording_in_us_is_never_refused_or_altered(count, span, start, pixel
         assert found_unit(t / 1e6, "s", pixels)[0] == "s"
 
 
+@pytest.mark.parametrize(("count", "span_s"), [(150, 60), (150, 6), (1000, 60), (5000, 2), (50_000, 60)])
+@pytest.mark.parametrize("pixels", [640 * 480, 346 * 260])
+@pytest.mark.parametrize("seed", range(3))
+def test_float32_holds_enough_of_a_recording_in_seconds_to_tell_its_unit(count, span_s, pixels, seed):
+    """As float64 does, though only the first seconds are exact in it; none is taken for ms."""
+    t = np.sort(np.random.default_rng(seed).integers(0, span_s * 1_000_000, count)) / 1e6
+    found = []
+    for times in (t, t.astype("f4")):
+        try:
+            found.append(found_unit(times, "us", pixels)[0])
+        except CrossdraftError:
+            found.append("refused")
+    assert found[0] in ("s", "refused")
+    assert found[1] == found[0]
+
+
 @given(st.integers(2, 3000), st.floats(1000, 1e9), st.integers(0, 9))
 @settings(max_examples=200, deadline=None)
 def test_a_simulator_s_fractions_of_us_stay_us(count, span, seed):

@@ -25,6 +25,7 @@ LEAST_PIXELS = 128 * 128  # of a camera; a made-up recording may have fewer
 LEAST_HZ_PX, MOST_HZ_PX = 0.001, 100.0  # events a second per pixel, averaged over a recording
 MOST_PER_US = 10_000  # events: ten times what any camera's wires bear
 QUIET_HZ_PX = 1e-5  # a few events a second of a whole sensor
+LEAST_CHANCE = 1e-6  # of an accident; what is less likely is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +51,18 @@ class StoredTimes:
 
     def grid(self) -> tuple[int, bool]:
         """Exponent of the widest power of 1000 that divides all times, from the first on; false if it is unknown."""
-        floats = self.sample.dtype.kind == "f"
-        after = (self.sample - self.sample[0]).astype(np.float64)
-        if not after.any():
+        floats, sample = self.sample.dtype.kind == "f", np.unique(self.sample)
+        exactly = sample.astype(np.float64) if floats else sample  # as float32 a difference is rounded again
+        after = (exactly - exactly[0]).astype(np.float64)[1:]
+        if not len(after):
             return -9 if floats else 0, False
-        spacing = np.abs(np.spacing(self.sample)).astype(np.float64) if floats else np.zeros(len(after))
-        errors = (spacing + spacing[0]) / 2
+        spacing = np.abs(np.spacing(sample)).astype(np.float64) if floats else np.zeros(len(sample))
+        errors = (spacing[1:] + spacing[0]) / 2
         for exponent in (3, 0, -3, -6):
             power = 10.0**exponent
             exact = errors <= power / 4
-            if 2 * exact.sum() < len(exact):
+            # The chance that they all lie on the grid by accident, as float32 holds the first seconds exactly alone.
+            if (2 * errors[exact] / power).clip(1e-9).prod() > LEAST_CHANCE:
                 return exponent, False
             off = np.abs(after - power * np.rint(after / power))
             if (off <= errors + 1e-15 * np.abs(after))[exact].all():
@@ -90,7 +93,7 @@ def time_unit(
         other = _doubtful(times, usual, units, fine)
         notes = [f"{said}; if they are in {SPELLED[other]}, say so (time_unit={other})."] if other else []
     else:
-        found = _replaced(times, units, fine)
+        found = _replaced(times, units, fine, grid)
         if found is None:
             ask = "give their unit (time_unit=…): s, ms, us or ns."
             raise CrossdraftError(f"{source}: its times ({said}) cannot be in {SPELLED[usual]}; {ask}")
@@ -114,13 +117,14 @@ def _possible(times: StoredTimes, unit: str, grid: int, known: bool) -> bool:
     return not (fractions or (known and (tick <= -6 or whole_seconds)))
 
 
-def _replaced(times: StoredTimes, units: list[str], fine: str | None) -> str | None:
+def _replaced(times: StoredTimes, units: list[str], fine: str | None, grid: int) -> str | None:
     """The unit that remains where the usual one is impossible, of the possible `units`; `None` if there are several."""
     if len(units) == 1:
         return units[0]
     if fine is None:
-        units = [unit for unit in units if _is_usual(times, unit, 100)]
-        return units[0] if len(units) == 1 else None
+        found = [unit for unit in units if _is_usual(times, unit, 100)]
+        whole = [unit for unit in units if grid + EXPONENTS[unit] >= 0]  # in which they may be whole µs
+        return found[0] if len(found) == 1 and (found[0] in whole or not whole) else None
     # The grid tells, but whole µs may be ns that a simulator counts, and steps of 10 µs seconds of a video's frames.
     hundredths = (times.sample - times.sample[0]).astype(np.float64) * 100
     other = {"us": "ns", "ms": "s" if (np.abs(hundredths - np.rint(hundredths)) < 0.01).all() else None}.get(fine)
