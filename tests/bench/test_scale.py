@@ -142,18 +142,21 @@ def test_bad_input(tmp_path):
 def test_lines_of_a_result():
     times = {"lean_ms": {"median": 30.0}, "compiled_ms": {"median": 11.0}, "compile_s": 2.0, "same_tokens": False}
     ratio = {"value": 0.366667, "ci95": [0.366667, 0.366667], "n": 3}
+    first = {"lean_ms": {"median": 20.0}, "compiled_ms": {"median": 10.0}, "compile_s": 3.0, "same_tokens": True}
+    bound = {"weight_bytes": 2e9, "bandwidth": 2e11, "seconds": 0.01, "share": 0.5}
     found = {
         "workload": {"config": "7b", "device": "cuda:0", "dtype": "bfloat16"},
-        "passes": [{"n": 16, "ratio": ratio, **times}],
-        "over_v1": {16: 1.1},
-        "bound": {"lean": {"share": 0.5}, "compiled": {"share": 0.5}},
+        "passes": [{"n": 1, "ratio": ratio, **first}, {"n": 16, "ratio": ratio, **times}],
+        "over_v1": {1: 1.0, 16: 1.1},
+        "bound": {"lean": bound, "compiled": bound},
     }
-    assert lines(found)[1:] == [
+    assert lines(found)[2:] == [
         (
-            "V(16)  lean 30.000 ms, compiled 11.000 ms (0.37 [0.37, 0.37; n=3 runs]), V(16)/V(1) 1.10, "
-            "compiled in 2.0 s, NOT the same tokens"
+            "V(16)  lean 30.000 ms, compiled 11.000 ms (0.37 [0.37, 0.37; n=3 runs]), V(16)/V(1) 1.50 lean, "
+            "1.10 compiled, first run 2.0 s, NOT the same tokens"
         ),
-        "share of the bandwidth bound 50% lean, 50% compiled",
+        "lean: 2.000 GB of weights a step, at 200.0 GB/s at least 10.00 ms, 50% of the bandwidth bound",
+        "compiled: 2.000 GB of weights a step, at 200.0 GB/s at least 10.00 ms, 50% of the bandwidth bound",
     ]
 
 

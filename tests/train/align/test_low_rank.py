@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from crossdraft.engine.fast.quantized_linear import QuantizedLinear
+from crossdraft.engine.fast.quantized_linear import quantized_layers
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.train.align.low_rank import Int4Linear, LowRankLinear, Scratch, attach_low_rank
 from crossdraft_lab.train.core.finite import require_finite
@@ -16,7 +16,7 @@ def linear(wide: int = 64, out: int = 32) -> nn.Linear:
 
 def test_four_bits_stand_for_what_the_kernels_layer_stands_for():
     layer = linear()
-    ours, kernel = Int4Linear(layer, Scratch()), QuantizedLinear(layer, 4)
+    ours, kernel = Int4Linear(layer, Scratch()), quantized_layers([layer], 4)[0]
     assert torch.allclose(ours.weight.float(), kernel.weight.float(), atol=2e-3)
     assert not torch.allclose(ours.weight.float(), layer.weight.float(), atol=2e-3)
     assert (ours.weight - layer.weight).abs().max() < 0.02  # the range of weights, 0.25, in 15 steps

@@ -160,8 +160,9 @@ def decode_bytes(model: Any) -> int:
     """
     head = list(model.get_output_embeddings().parameters())
     table = {id(parameter) for parameter in model.get_input_embeddings().parameters()}
-    body = [p for p in model.base_model.language_model.parameters() if id(p) not in table]
-    modules = [*model.base_model.language_model.modules(), model.get_output_embeddings()]
+    text: Any = getattr(model.base_model, "language_model", model.base_model)
+    body = [p for p in text.parameters() if id(p) not in table]
+    modules = [*text.modules(), model.get_output_embeddings()]
     packed = sum(module.nbytes for module in modules if isinstance(module, PrepackedLinear))  # no parameters
     return packed + sum(parameter.numel() * parameter.element_size() for parameter in (*body, *head))
 

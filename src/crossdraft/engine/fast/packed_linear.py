@@ -96,19 +96,42 @@ def _multiply(rows: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
     return _linear(rows, packed, bias, "none", [], "")
 
 
-class _Product:
-    """One packed matrix that holds the rows of several linear layers."""
+class Product:
+    """One packed matrix that holds the rows of several linear layers.
+
+    A subclass holds other numbers: it overrides `hold`, `multiply`, `dense`, `traced` and `nbytes`.
+    """
+
+    padded = True  # to a usual number of rows
 
     def __init__(self, linears: Sequence[nn.Linear]) -> None:
         parts = [linear.weight.detach() for linear in linears]
         weights = torch.cat(parts) if len(parts) > 1 else parts[0]
         biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
         self.sizes = [linear.out_features for linear in linears]
+        self.in_features, self.dtype = linears[0].in_features, weights.dtype
         self.bias = torch.cat(biases) if biases else None
-        # Held by no module: an opaque tensor can be neither moved nor written to a file.
-        self.packed: Tensor = _reorder(weights, ROWS_HINT)
+        self.hold(weights)
         self._last: dict[int, tuple[Tensor, Sequence[Tensor]]] = {}  # by thread: several may read at once
         self._known: tuple[int, ...] = ()  # numbers of rows that there were, in rising order
+
+    def hold(self, weights: Tensor) -> None:
+        """Keep [out, in] of all layers in the kernels' layout."""
+        # Held by no module: an opaque tensor can be neither moved nor written to a file.
+        self.packed: Tensor = _reorder(weights, ROWS_HINT)
+
+    def multiply(self, rows: Tensor) -> Tensor:
+        """[n, in] -> [n, out]."""
+        return _multiply(rows, self.packed, self.bias)
+
+    def dense(self) -> Tensor:
+        """[out, in] as the products see it, a copy."""
+        return self.packed.to_dense()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights."""
+        return self.in_features * sum(self.sizes) * self.dtype.itemsize
 
     def part(self, index: int, rows: Tensor) -> Tensor:
         """Compute layer `index` of `rows`. The joint product is kept until its last part has been fetched."""
@@ -125,13 +148,13 @@ class _Product:
     def whole(self, rows: Tensor) -> Tensor:
         """[..., in] -> [..., out] of all layers, in one product padded to a usual number of rows."""
         count = math.prod(rows.shape[:-1])
-        usual = usual_rows(count, self._known)
+        usual = usual_rows(count, self._known) if self.padded else count
         if usual not in self._known:  # another thread may put its own there meanwhile, and one is forgotten
             self._known = tuple(sorted((*self._known, usual)))
         if usual == count:
-            return _multiply(rows, self.packed, self.bias)
+            return self.multiply(rows)
         more = F.pad(rows.reshape(count, -1), (0, 0, 0, usual - count))
-        return _multiply(more, self.packed, self.bias)[:count].unflatten(0, rows.shape[:-1])
+        return self.multiply(more)[:count].unflatten(0, rows.shape[:-1])
 
     def traced(self, rows: Tensor) -> Sequence[Tensor]:
         """Apply all layers to `rows`, by an operator that torch.compile does not change."""
@@ -146,20 +169,22 @@ class _Product:
 class PrepackedLinear(nn.Module):
     """`nn.Linear` whose weight only the CPU's matrix kernels can read; `weight` makes a plain copy on demand."""
 
-    def __init__(self, product: _Product, index: int, in_features: int) -> None:
+    kept = "packed", "with packed=False"  # what the layer is, and how to load a plain one
+
+    def __init__(self, product: Product, index: int) -> None:
         super().__init__()
-        self.in_features, self.out_features = in_features, product.sizes[index]
+        self.in_features, self.out_features = product.in_features, product.sizes[index]
         self._product, self._index = product, index
 
     @property
     def nbytes(self) -> int:
         """Bytes of the weight."""
-        return self.in_features * self.out_features * self._product.packed.dtype.itemsize
+        return self._product.nbytes * self.out_features // sum(self._product.sizes)
 
     @property
     def weight(self) -> Tensor:
-        """[out, in], a copy."""
-        return self._product.rows_of(self._index, self._product.packed.to_dense())
+        """[out, in] as the products see it, a copy."""
+        return self._product.rows_of(self._index, self._product.dense())
 
     @property
     def bias(self) -> Tensor | None:
@@ -175,11 +200,12 @@ class PrepackedLinear(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PrepackedLinear":
-        before = torch.empty(0, dtype=self._product.packed.dtype)
+        before = torch.empty(0, dtype=self._product.dtype)
         after = fn(before)
         if after.dtype != before.dtype or after.device != before.device:
+            what, how = self.kept
             raise CrossdraftError(
-                f"A packed layer cannot be moved to {after.device} or cast to {after.dtype}; load with packed=False."
+                f"A {what} layer cannot be moved to {after.device} or cast to {after.dtype}; load {how}."
             )
         return super()._apply(fn, recurse)
 
@@ -234,18 +260,39 @@ def prepack(model: nn.Module, fill: Callable[[nn.Linear], None] = lambda linear:
     if not torch.backends.mkldnn.is_available() or None in (_reorder, _linear, _has_bf16):
         return 0
     bound_kernels()
+    parents = parents_of(model)
+    packs = _faster(Counter(_shape(group) for parent in parents for group in _groups(parent, _packable)), rows)
+    return replace_groups(parents, _packable, _packed, fill) if packs else 0
+
+
+def parents_of(model: nn.Module) -> list[nn.Module]:
+    """Modules that may have linear layers as children; not these, as a list would keep their weights to the end."""
+    return [module for module in model.modules() if type(module) is not nn.Linear]
+
+
+def replace_groups(
+    parents: Sequence[nn.Module],
+    fits: Callable[[nn.Module], bool],
+    made: Callable[[Sequence[nn.Linear]], Sequence[Any]],
+    fill: Callable[[nn.Linear], None],
+) -> int:
+    """Put other layers in the place of modules' linear children, group by group; returns how many there were.
+
+    Args:
+        parents: the modules.
+        fits: true for layers that can be replaced.
+        made: makes the layers, each with `nbytes`, that replace those of a group: one layer, or all of one input.
+        fill: as `prepack`.
+    """
     count, heap = 0, HeapTrimmer()
-    # A list of all modules would keep the plain layers, and so their weights, to the end.
-    parents = [module for module in model.modules() if type(module) is not nn.Linear]
-    packs = _faster(Counter(_shape(group) for parent in parents for group in _grouped(_plain(parent))), rows)
     for parent in parents:
-        for group in _grouped(_plain(parent)):
-            if packs:
-                for linear in group.values():
-                    fill(linear)
-                _pack_together(parent, group)
-                heap.replaced(sum(getattr(parent, name).nbytes for name in group))
-                count += len(group)
+        for group in _groups(parent, fits):
+            for linear in group.values():
+                fill(linear)
+            for name, layer in zip(group, made([*group.values()]), strict=True):
+                setattr(parent, name, layer)
+                heap.replaced(layer.nbytes)
+            count += len(group)
     heap.trim()
     return count
 
@@ -275,7 +322,7 @@ def product_times(features: int, sizes: tuple[int, ...], dtype: torch.dtype, row
     with torch.inference_mode():
         for linear in chain(*plain):
             linear.weight.zero_()
-        ways = [_Product(linears).whole for linears in plain], [*chain(*plain)]
+        ways = [Product(linears).whole for linears in plain], [*chain(*plain)]
         read, found = torch.zeros(rows, features, dtype=dtype), (list[float](), list[float]())
         for _, (way, seconds) in product(range(1 + TIMED), zip(ways, found, strict=True)):
             start = time.perf_counter()
@@ -285,20 +332,15 @@ def product_times(features: int, sizes: tuple[int, ...], dtype: torch.dtype, row
     return parts * min(found[0]) / copies, parts * min(found[1]) / copies
 
 
-def _pack_together(parent: nn.Module, linears: Mapping[str, nn.Linear]) -> None:
-    """Replace a module's linear children by parts of one packed product."""
-    product = _Product([*linears.values()])
-    for index, (name, linear) in enumerate(linears.items()):
-        setattr(parent, name, PrepackedLinear(product, index, linear.in_features))
+def _packed(linears: Sequence[nn.Linear]) -> list[PrepackedLinear]:
+    """Make parts of one packed product."""
+    made = Product(linears)
+    return [PrepackedLinear(made, index) for index in range(len(linears))]
 
 
-def _plain(parent: nn.Module) -> dict[str, nn.Linear]:
-    """Linear layers among a module's children that can be packed."""
-    return {name: child for name, child in parent.named_children() if _packable(child)}
-
-
-def _grouped(linears: Mapping[str, nn.Linear]) -> list[dict[str, nn.Linear]]:
-    """Group layers that become one product; each other layer is a group by itself."""
+def _groups(parent: nn.Module, fits: Callable[[nn.Module], bool]) -> list[dict[str, nn.Linear]]:
+    """Group those of a module's children that can be replaced: several become one product, or one is by itself."""
+    linears = {name: cast("nn.Linear", child) for name, child in parent.named_children() if fits(child)}
     groups = [names for names in TOGETHER if all(name in linears for name in names)]
     groups = [
         names

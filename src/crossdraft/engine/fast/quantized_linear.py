@@ -1,94 +1,196 @@
-"""Weight-only quantised linear layers on a CPU: weights in 8 or 4 bits, activations in bfloat16.
+"""Quantised linear layers on a CPU: weights in 8 or 4 bits.
 
 The kernels are PyTorch's own: the fastest of those tried here, without a further package; torchao's and bitsandbytes'
-layers unpack the whole weight at each call on a CPU. PyTorch's also give a row the same bits whatever the other rows
-are, so that a target's logits do not depend on how many tokens are verified together. Only `int8` has a second way, for
-pieces of a prompt that are wider than any draft tree: there the weight is unpacked, as the kernel for few rows would
-take two to three times as long. That way rounds otherwise, so a prompt's keys depend on the pieces it is read in.
+layers unpack the whole weight at each call on a CPU. A row gets the same bits whatever the other rows are, so that a
+target's logits do not depend on how many tokens are verified together.
 
-`int8` has one scale for each row of the weight (absolute maximum), `int4` a scale and a zero for each group of 32
-(minimum and maximum). A quantised target is another target: "lossless" is relative to the quantised one.
+`int8` has one scale for each row of the weight (absolute maximum). Where the processor multiplies 8-bit numbers (VNNI),
+the rows are quantised as well, each by its own absolute maximum: oneDNN then sums whole numbers, exactly, so that a
+prompt's keys do not depend on the pieces it is read in either. A gated MLP's inner values have a few that are hundreds
+of times as large as the others; the layer behind it reads them in 16 bits, as two rows of 8, and so does the head. On
+other processors the rows stay in bfloat16, and the head's weight too. `int4` has a scale and a zero for each group of
+32 (minimum and maximum), and rows in bfloat16; its head is that of `int8`.
+
+A quantised target is another target: "lossless" is relative to the quantised one.
 """
 
-from collections.abc import Callable
-from typing import Any, Protocol, TypeGuard, cast
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
 
-from crossdraft.engine.fast.heap import HeapTrimmer
+from crossdraft.engine.fast.packed_linear import PrepackedLinear, Product, bound_kernels, parents_of, replace_groups
 from crossdraft.errors import CrossdraftError
 
 QUANTIZATIONS = ("int8", "int4")
 DTYPE = torch.bfloat16  # of the activations; in float32 the kernels are slower than plain products
 GROUP = 32
-WIDE = 256  # rows from which on int8 unpacks the weight
+WIDE = 256  # rows from which on int8 unpacks the weight, where rows stay in bfloat16
+FINE = 254  # steps of the second row of 8 bits in one of the first
+AT_ONCE = 4096  # rows of a weight that are quantised at once, as that takes four times their memory
+ZERO = 128  # what stands for 0 in a quantised row: kernels for VNNI take rows without a sign
 OF_A_DRAFTER = " (of a drafter: draft_quantize=none)"
 # The kernels' own steps; on other sizes some crash instead of complaining.
 ROW_STEP, COLUMN_STEP = 16, GROUP
-_int8_product, _int4_product, _int4_pack = (  # private: another PyTorch may lack them
-    cast("Any", getattr(torch, name, None))
-    for name in ("_weight_int8pack_mm", "_weight_int4pack_mm_for_cpu", "_convert_weight_to_int4pack_for_cpu")
+_int8_product, _int4_product, _int4_pack, _has_vnni = (  # private: another PyTorch may lack them
+    cast("Any", getattr(module, name, None))
+    for module, name in (
+        (torch, "_weight_int8pack_mm"),
+        (torch, "_weight_int4pack_mm_for_cpu"),
+        (torch, "_convert_weight_to_int4pack_for_cpu"),
+        (torch.cpu, "_is_vnni_supported"),
+    )
 )
+_vnni_pack, _vnni_product = (
+    cast("Any", getattr(getattr(torch.ops.onednn, name, None), "default", None))
+    for name in ("qlinear_prepack", "qlinear_pointwise")
+)
+_library = torch.library.Library("crossdraft", "FRAGMENT")
+_library.define("uint8_linear(Tensor rows, Tensor weight, Tensor scales, Tensor zeros, bool fine) -> Tensor")
 
 
-class QuantizedLinear(nn.Module):
-    """`nn.Linear` without a copy of its plain weight; `weight` makes one on demand.
+class _QuantizedProduct(Product):
+    """Several linear layers in fewer bits. A subclass says how they are held and multiplied."""
 
-    Args:
-        linear: the plain layer, on the CPU, in bfloat16.
-        bits: 8 or 4.
-    """
-
-    quantized: Tensor
     scales: Tensor
-    bias: Tensor | None
+    bits, fine = 8, True  # of the weights; whether rows have 16 bits
+    padded = False
 
-    def __init__(self, linear: nn.Linear, bits: int) -> None:
-        super().__init__()
-        self.in_features, self.out_features, self.bits = linear.in_features, linear.out_features, bits
-        quantized, scales = (to_int8 if bits == 8 else to_int4)(linear.weight.detach())
-        self.register_buffer("quantized", quantized)
-        self.register_buffer("scales", scales)
-        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
+    def product(self, flat: Tensor) -> Tensor:
+        """[n, in] -> [n, out], without the bias."""
+        raise NotImplementedError
+
+    def multiply(self, rows: Tensor) -> Tensor:
+        """[..., in] -> [..., out]."""
+        if rows.numel() == 0:
+            return rows.new_empty(*rows.shape[:-1], sum(self.sizes))
+        out = self.product(rows.reshape(-1, self.in_features))
+        return (out if self.bias is None else out.add_(self.bias)).view(*rows.shape[:-1], -1)
+
+    def traced(self, rows: Tensor) -> Sequence[Tensor]:
+        """Apply all layers to `rows`, by operators that torch.compile can trace."""
+        return torch.split_with_sizes(self.multiply(rows), self.sizes, -1)
+
+    def dense(self) -> Tensor:
+        """[out, in] as the products see it, a copy."""
+        return self.product(torch.eye(self.in_features, dtype=DTYPE)).T.contiguous()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the weight."""
-        return self.quantized.nbytes + self.scales.nbytes
+        """Bytes of the weights."""
+        return self.in_features * sum(self.sizes) * self.bits // 8 + self.scales.nbytes
 
-    @property
-    def weight(self) -> Tensor:
-        """[out, in] as the products see it, a copy."""
-        return self._product(torch.eye(self.in_features, dtype=DTYPE)).T.contiguous()
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """[..., in] -> [..., out]."""
-        out = self._product(rows.reshape(-1, self.in_features))
-        out = out if self.bias is None else out + self.bias
-        return out.view(*rows.shape[:-1], self.out_features)
+class Int8Product(_QuantizedProduct):
+    """Weights in 8 bits, rows in bfloat16."""
 
-    def _product(self, flat: Tensor) -> Tensor:
-        """[rows, in] -> [rows, out], without the bias."""
-        if flat.shape[0] == 0:
-            return flat.new_empty(0, self.out_features)
-        if self.bits == 4:
-            return _int4_product(flat, self.quantized, GROUP, self.scales)
+    def hold(self, weights: Tensor) -> None:
+        """See `to_int8`."""
+        self.packed, self.scales = to_int8(weights)
+
+    def product(self, flat: Tensor) -> Tensor:
+        """[n, in] -> [n, out]; more rows than any draft tree has read an unpacked weight, which rounds otherwise."""
         if flat.shape[0] <= WIDE:
-            return _int8_product(flat, self.quantized, self.scales)
+            return _int8_product(flat, self.packed, self.scales)
         # Whole numbers up to 127 are exact in bfloat16.
-        return nn.functional.linear(flat, self.quantized.to(flat.dtype)) * self.scales
+        return nn.functional.linear(flat, self.packed.to(flat.dtype)) * self.scales
 
-    def extra_repr(self) -> str:
-        return f"in_features={self.in_features}, out_features={self.out_features}, bits={self.bits}"
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "QuantizedLinear":
-        after = fn(torch.empty(0, dtype=DTYPE))
-        if after.dtype != DTYPE or after.device.type != "cpu":
-            raise CrossdraftError(
-                f"A quantised layer cannot be moved to {after.device} or cast to {after.dtype}; load without quantize."
-            )
-        return super()._apply(fn, recurse)
+class VnniProduct(_QuantizedProduct):
+    """Weights and rows in 8 bits; rows of 16 bits for layers with more inputs than outputs, which end an MLP."""
+
+    padded = True  # oneDNN makes a primitive for each number of rows
+
+    def hold(self, weights: Tensor) -> None:
+        """See `to_int8`."""
+        bound_kernels()
+        whole, scales = to_int8(weights)
+        self.packed, self.scales = _vnni_pack(whole, None), scales.float()
+        self.zeros, self.fine = torch.zeros_like(scales, dtype=torch.int32), self.in_features > sum(self.sizes)
+
+    def product(self, flat: Tensor) -> Tensor:
+        """[n, in] -> [n, out], without the bias."""
+        multiply = torch.ops.crossdraft.uint8_linear if torch.compiler.is_compiling() else _multiply_uint8
+        return multiply(flat, self.packed, self.scales, self.zeros, self.fine)
+
+
+class Int4Product(_QuantizedProduct):
+    """Weights in 4 bits, rows in bfloat16."""
+
+    bits = 4
+
+    def hold(self, weights: Tensor) -> None:
+        """See `to_int4`."""
+        self.packed, self.scales = to_int4(weights)
+
+    def product(self, flat: Tensor) -> Tensor:
+        """[n, in] -> [n, out], without the bias."""
+        return _int4_product(flat, self.packed, GROUP, self.scales)
+
+
+class QuantizedLinear(PrepackedLinear):
+    """`nn.Linear` without a copy of its plain weight; `weight` makes one on demand."""
+
+    kept = "quantised", "without quantize"
+
+
+def quantized_layers(linears: Sequence[nn.Linear], bits: int, *, fine: bool = False) -> list[QuantizedLinear]:
+    """Quantise layers that read the same input, as one product.
+
+    Args:
+        linears: plain layers, on the CPU, in bfloat16.
+        bits: 8 or 4.
+        fine: never read rows of less than 16 bits.
+    """
+    eight = VnniProduct if has_vnni() else Int8Product
+    made = (eight if bits == 8 else Int4Product)(linears)
+    made.fine |= fine
+    return [QuantizedLinear(made, index) for index in range(len(linears))]
+
+
+def has_vnni() -> bool:
+    """True if this processor multiplies vectors of 8-bit numbers itself, and PyTorch has the operators for it."""
+    return None not in (_has_vnni, _vnni_pack, _vnni_product) and bool(_has_vnni())
+
+
+def to_uint8(rows: Tensor, *, fine: bool) -> tuple[Tensor, Tensor]:
+    """[n, in] -> whole numbers from 1 to 255 that stand for -127 to 127, and a scale [n, 1] for each row.
+
+    Args:
+        rows: rows.
+        fine: give [2 n, in]; the second n are what the first n leave, in steps of 1 / `FINE`.
+
+    >>> whole, scales = to_uint8(torch.tensor([[127.0, -2.25]]), fine=True)
+    >>> whole.tolist(), scales.tolist()
+    ([[255, 126], [128, 64]], [[1.0]])
+    """
+    wide = rows.float()
+    scales = wide.abs().amax(-1, keepdim=True).div_(127).clamp_min_(torch.finfo(torch.float32).tiny)
+    wide = wide.div_(scales)
+    if fine:
+        first = wide.round()
+        wide = torch.cat((first, wide.sub_(first).mul_(FINE)))
+    return wide.add_(ZERO + 0.5).to(torch.uint8), scales
+
+
+def _multiply_uint8(flat: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor, fine: bool) -> Tensor:
+    """[n, in] -> [n, out] by sums of whole numbers; see `VnniProduct`."""
+    whole, own = to_uint8(flat, fine=fine)
+    out = _vnni_product(whole, 1.0, ZERO, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], "")
+    if fine:
+        out = torch.add(*out.chunk(2), alpha=1 / FINE)
+    return out.mul_(own).to(flat.dtype)
+
+
+@torch.library.register_fake("crossdraft::uint8_linear", lib=_library)  # pyright: ignore[reportUntypedFunctionDecorator]
+def _uint8_shape(flat: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor, fine: bool) -> Tensor:
+    return flat.new_empty(flat.shape[0], scales.shape[0])
+
+
+_library.impl("uint8_linear", _multiply_uint8, "CompositeExplicitAutograd")
 
 
 def to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,11 +200,13 @@ def to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
     >>> quantized.tolist(), scales.tolist()
     ([[1, -127], [0, 0]], [1.0, 1.0])
     """
-    plain = weight.float()
-    scales = (plain.abs().amax(1) / 127).to(DTYPE)
+    scales = (torch.linalg.vector_norm(weight, math.inf, 1) / 127).to(DTYPE)
     scales = torch.where(scales > 0, scales, 1)
-    whole = (plain / scales.float()[:, None]).round_().clamp_(-127, 127)  # rounded scales may be a little too small
-    return whole.to(torch.int8), scales
+    whole = torch.empty_like(weight, dtype=torch.int8)
+    for part, plain, own in zip(*(one.split(AT_ONCE) for one in (whole, weight, scales)), strict=True):
+        # Rounded scales may be a little too small.
+        part.copy_((plain / own.float()[:, None]).round_().clamp_(-127, 127))
+    return whole, scales
 
 
 def to_int4(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,8 +257,8 @@ def check_quantization(name: str, device: torch.device, dtype: torch.dtype) -> N
 def quantize_layers(model: Any, name: str, fill: Callable[[nn.Module], None] = lambda linear: None) -> int:
     """Quantise the linear layers of a model's language model, in place; returns how many there were.
 
-    The embedding, the head, vision encoders and layers of sizes that the kernels do not take are not changed.
-    Plain weights are given up layer by layer.
+    The head is held in 8 bits where the processor multiplies them; it is not counted. The embedding, vision encoders
+    and layers of sizes that the kernels do not take are not changed. Plain weights are given up layer by layer.
 
     Args:
         model: on the CPU, in bfloat16.
@@ -164,46 +268,31 @@ def quantize_layers(model: Any, name: str, fill: Callable[[nn.Module], None] = l
     Raises:
         CrossdraftError: the language model has no layer that can be quantised.
     """
-    bits = 8 if name == "int8" else 4
-    count = replace_layers(model, lambda linear: QuantizedLinear(linear, bits), fill)
+    count = replace_layers(model, partial(quantized_layers, bits=8 if name == "int8" else 4), fill)
     if count == 0:
         raise CrossdraftError(
             f"A {type(model).__name__} of these sizes has no layer for quantize={name} (multiples of {COLUMN_STEP} in, "
             f"of {ROW_STEP} out); leave it out."
         )
+    if has_vnni():
+        head = model.get_output_embeddings()
+        made = partial(quantized_layers, bits=8, fine=True)
+        replace_groups([model], lambda one: one is head and _quantizable(one), made, fill)
     return count
-
-
-class _Smaller(Protocol):
-    """A layer in fewer bits."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the weight."""
-        ...
 
 
 def replace_layers(
-    model: Any, smaller: Callable[[nn.Linear], "_Smaller"], fill: Callable[[nn.Module], None] = lambda linear: None
+    model: Any,
+    smaller: Callable[[Sequence[nn.Linear]], Sequence[Any]],
+    fill: Callable[[nn.Module], None] = lambda linear: None,
 ) -> int:
-    """Put smaller layers in the place of a language model's linear ones, one by one; returns how many there were.
+    """Put smaller layers in the place of a language model's linear ones; returns how many there were.
 
     Args:
-        model: as `quantize_layers`.
-        smaller: makes the smaller layer from a linear layer of a size that the kernels take.
-        fill: as `quantize_layers`.
+        model, fill: as `quantize_layers`.
+        smaller: makes smaller layers from those of one input, of sizes that the kernels take; see `replace_groups`.
     """
-    count, heap = 0, HeapTrimmer()
-    for parent in [module for module in _decoder(model).modules() if type(module) is not nn.Linear]:
-        for child in [key for key, module in parent.named_children() if _quantizable(module)]:
-            linear = cast("nn.Linear", getattr(parent, child))
-            fill(linear)
-            made = smaller(linear)
-            setattr(parent, child, made)
-            heap.replaced(made.nbytes)
-            count += 1
-    heap.trim()
-    return count
+    return replace_groups(parents_of(_decoder(model)), _quantizable, smaller, fill)
 
 
 def bytes_saved(model: Any, name: str | None) -> int:

@@ -168,4 +168,4 @@ def to_int4_base(model: Any, fill: Callable[[nn.Module], None]) -> None:
         fill: reads a layer's weights, which may still be in their file.
     """
     scratch = Scratch()
-    replace_layers(model, lambda linear: Int4Linear(linear, scratch), fill)
+    replace_layers(model, lambda linears: [Int4Linear(linear, scratch) for linear in linears], fill)
