@@ -14,9 +14,10 @@ from crossdraft.engine.drafter import Draft
 from crossdraft.engine.estimates import RequestDifficulty, expected_accepted
 from crossdraft.engine.policy import SpeculationPolicy
 from crossdraft.engine.request import Request
-from crossdraft.engine.request_state import Job, RequestState
+from crossdraft.engine.request_state import LATE, Job, RequestState
 from crossdraft.engine.rules import rule_for
 from crossdraft.engine.sampling import Sampling
+from crossdraft.engine.timeline import Span
 from crossdraft.engine.tree import DraftTree
 from tests.engine.cost_models import depth, drafted, passes, reader, trained
 
@@ -414,6 +415,8 @@ def test_an_answer_without_drafts_says_what_a_draft_would_have_cost():
 def test_a_drafter_that_proposes_nothing_is_named():
     for adaptive in (True, False):
         state = rounds_of(trained(0.9, 0.01), 12, adaptive=adaptive)
+        assert state.why_undrafted() == LATE
+        state.ledger.waited(0.0, 1.0, [Span("drafter", "draft", state.ledger.started, math.inf)])
         assert state.why_undrafted() == "The drafter proposed nothing in 12 rounds."
 
 

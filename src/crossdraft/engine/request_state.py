@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 OnPiece = Callable[[Piece], None]
 FORCED = 0.95  # probability of what a structure forces: the model may write it in other tokens
 LEAST_ROUNDS = 8  # a shorter answer does not note why hardly anything was drafted
+LATE = "No draft came before the answer was complete; nothing was drafted."
 
 
 @dataclass(frozen=True)
@@ -120,15 +121,18 @@ class RequestState:
     def why_undrafted(self) -> str | None:
         """Why hardly anything was drafted for it, with the numbers; `None` if something was, or it is short."""
         stats, plan, rounds = self.stats, self.plain_plan, self.stats.rounds
-        if rounds < LEAST_ROUNDS:
-            return None
-        if 2 * stats.rounds_off > rounds and plan is not None and (best := plan.nearest) is not None:
+        off = 2 * stats.rounds_off > rounds >= LEAST_ROUNDS
+        if off and plan is not None and (best := plan.nearest) is not None:
             return (
                 f"Drafting did not pay in {stats.rounds_off} of {rounds} rounds: in the last of them a draft of "
                 f"{best.depth} and its pass would have taken {best.seconds / plan.token_s:.1f} times as long as a pass "
                 f"without, for {best.tokens:.1f} tokens."
             )
-        return None if stats.drafted else f"The drafter proposed nothing in {rounds} rounds."
+        if stats.drafted or stats.rounds_off + 1 >= rounds:
+            return None
+        if not self.ledger.drafted:
+            return LATE
+        return f"The drafter proposed nothing in {rounds} rounds." if rounds >= LEAST_ROUNDS else None
 
     def captured(self, chunk: Chunk, needs: Needs) -> tuple[int, ...]:
         """The hidden layers that its drafter wants of its next tokens."""

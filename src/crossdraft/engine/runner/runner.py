@@ -41,7 +41,6 @@ from crossdraft.errors import CrossdraftError
 log = logging.getLogger(__name__)
 
 HIDDEN_MODES = ("auto", "before", "beside", "off")
-STILL_READING = "No draft came before the answer was complete; nothing was drafted."
 CLOSING_S = 10.0  # longest wait for the end of a restart under way
 State = TypeVar("State")
 
@@ -100,6 +99,7 @@ class _Slot(Generic[State]):
     until: threading.Event | None = None
     hidden: Proposal | None = None
     read_wait_s: float = 0.0  # seconds that the target waited while the drafter read the request
+    unread: tuple[int, ...] = ()  # tokens committed before the drafter reads the request
 
     def stop(self) -> None:
         """Tell the drafter to end the hidden draft."""
@@ -126,8 +126,8 @@ class DraftRunner(Generic[State]):
     Args:
         drafter: the drafter; `None` = the target is alone.
         hidden: when the draft for the ride-along is made: `before` the prefill, `beside` it (in a thread, with a CUDA
-            stream of its own on a GPU, or in the drafter's process), `off` (the drafter reads the request after the
-            prefill), or `auto`: `beside` if the drafter has a process or a GPU, else `before` where that pays.
+            stream of its own on a GPU, or in the drafter's process), `off` (the drafter reads the request when a draft
+            is asked for), or `auto`: `beside` if the drafter has a process or a GPU, else `before` where that pays.
         device: device of the drafter's network; `None` = no GPU.
         workers: processes in which the drafter, or parts of it, run.
         restarts: limit on restarts of a lost drafter; by default it is not restarted.
@@ -275,18 +275,16 @@ class DraftRunner(Generic[State]):
             self._guarded(slots, lambda: self._commit(slots, outputs))
 
     def end(self, row: RequestState) -> float | None:
-        """End a request; returns the seconds that the target waited for the drafter to read it, `None` if undrafted."""
+        """End a request; returns the seconds that the target waited for the drafter to read it, if the drafter did."""
         if row.visual_features is not None:
             row.visual_features.cancel()
         slot = self._slots.get(row.request_id)
         if slot is None:
             return None
-        drafted = row.drafting
-        if drafted and row.stats.rounds > 1 and not (row.stats.drafted or row.ledger.drafted):
-            row.notes.append(STILL_READING)
+        read = row.drafting and slot.state is not None
         self._guarded([slot], lambda: self._end(slot))
         self._slots.pop(row.request_id, None)
-        return slot.read_wait_s if drafted else None
+        return slot.read_wait_s if read else None
 
     # -- when it is lost ---------------------------------------------------------------------------------------------
 
@@ -469,6 +467,8 @@ class DraftRunner(Generic[State]):
             start = time.perf_counter()
             try:
                 slot.state = self._there().begin([slot.request])[0]
+                if slot.unread:
+                    self._there().commit([slot.state], [VerifyOutput((), slot.unread)])
             except CrossdraftError as error:
                 slot.refusal = str(error)
             except DrafterLost:
@@ -505,8 +505,12 @@ class DraftRunner(Generic[State]):
         return lambda: [draft for proposal in proposals for draft in proposal()]
 
     def _commit(self, slots: Sequence[_Slot[State]], outputs: Sequence[VerifyOutput]) -> None:
-        states = [self._read(slot) for slot in slots]
-        committed = [(state, output) for state, output in zip(states, outputs, strict=True) if state is not None]
+        needs, committed = self.announced, list[tuple[State, VerifyOutput]]()
+        for slot, output in zip(slots, outputs, strict=True):
+            if slot.state is None and needs.nothing and not needs.learns:
+                slot.unread += output.tokens  # it reads the request when a draft is asked for
+            elif (state := self._read(slot)) is not None:
+                committed.append((state, output))
         start = time.perf_counter()
         try:
             if committed:
