@@ -193,7 +193,7 @@ def test_dtypes_and_devices_that_are_not_there(pair):
 
 
 def test_without_video_or_events_the_request_says_so(pair, clip, caplog):
-    inline = cd.Options(placement="inline")
+    inline = cd.Options(placement="inline", hidden="before")  # else it is not read before a draft is asked for
     with cd.Engine.load(str(pair.target), str(pair.event), inline) as engine:
         answer = engine.generate(cd.Request("where?", video=str(clip.video)))
         assert "The request has no event recording (`events`)" in answer.other_notes[0]

@@ -76,6 +76,7 @@ def test_auto_takes_a_process_for_a_network_of_its_own_where_there_are_two_cores
     on_cpu = Options(device="cpu")
     assert decided(on_cpu, parse("union:event,memory")).placement == ("process" if many else "inline")
     assert decided(on_cpu, parse("union:memory,ngram")).placement == "inline"
+    assert decided(on_cpu, parse("model:dir=x")).placement == "inline"  # it reads what the target reads
     assert decided(on_cpu, None).placement == "inline"
     said = decided(on_cpu, parse("union:memory@process,ngram"))
     assert (said.placement, said.draft_cores is not None) == ("inline", many)

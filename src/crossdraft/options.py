@@ -110,7 +110,8 @@ class Options(NamedFields):
         "auto",
         "where the drafter runs: inline (in the target's process), process (in one of its own, where drafting is "
         "hidden for free on a core of its own) or auto: in a process if a CPU core is free for it and it has a "
-        "network that does not look into the target; a spec may say it of each part, as in event@process",
+        "network that neither looks into the target nor reads what it reads; a spec may say it of each part, as in "
+        "event@process",
         PLACEMENTS,
     )
     hidden: str = _option(

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from crossdraft.engine.cost_model import FADING, OUTLIER, CostModel
 from crossdraft.engine.drafter import Draft
 from crossdraft.engine.estimates import RequestDifficulty, expected_accepted
-from crossdraft.engine.policy import SpeculationPolicy
+from crossdraft.engine.policy import FIRST_NODES, SpeculationPolicy
 from crossdraft.engine.request import Request
 from crossdraft.engine.request_state import LATE, Job, RequestState
 from crossdraft.engine.rules import rule_for
 from crossdraft.engine.sampling import Sampling
 from crossdraft.engine.timeline import Span
 from crossdraft.engine.tree import DraftTree
-from tests.engine.cost_models import depth, drafted, passes, reader, trained
+from tests.engine.cost_models import depth, drafted, passes, reader, trained, waits
 
 # -- how deep ----------------------------------------------------------------------------------------------------------
 
@@ -83,6 +83,34 @@ def test_levels_that_do_not_come_promise_nothing():
         silent.saw_draft(16, 0, 0, waited=0.1)
     assert depth(silent) == 0
     assert depth(trained(0.9, 0.05)) > 0
+
+
+def test_a_node_is_drafted_before_its_probability_is_known():
+    """V(n) = 1 + 0.1·n and W(γ) = 0.15·γ: at 1 a token, and every second node accepted, the path above needs 0.5."""
+    model, known = CostModel(), RequestDifficulty()
+    passes(model, 1.0, 0.1)
+    waits(model, 0.15)
+    model.rounds.rate.total, model.rounds.rate.weight = 2.0, 4.0
+    assert model.node_gain(known, 1.0) == pytest.approx(0.5)
+    assert model.node_gain(known, 2.0) == pytest.approx(0.25)
+    model.rounds.rate.total = 4.0
+    assert model.node_gain(known, 1.0) == pytest.approx(0.25, rel=0.01)
+    model.step.add(0.4)
+    model.hidden.rate.total, model.hidden.rate.weight = 3.0, 4.0
+    assert model.hidden_gain == pytest.approx(0.5 / 0.75)
+
+
+@pytest.mark.parametrize(("hidden", "sampling", "stops"), [
+    ("before", Sampling(), True), ("auto", Sampling(), True), ("beside", Sampling(), False),
+    ("before", Sampling(temperature=1.0), False),
+])  # fmt: skip
+def test_a_hidden_draft_before_the_prefill_ends_at_unlikely_nodes(hidden, sampling, stops):
+    policy = SpeculationPolicy(trained(0.9, 0.05), 16, 64, adaptive=True)
+    plan = policy.plan_request(Request("x", max_new_tokens=200, sampling=sampling), hidden, learns=False)
+    assert (plan.least > 0) is stops
+    assert plan.nodes == (FIRST_NODES if hidden == "auto" else plan.nodes)
+    policy.cost.step.add(0.3)  # 0.9^10 = 0.35 of a token that takes at least a third as long as a pass
+    assert policy.plan_request(Request("x", max_new_tokens=200), "auto", learns=False).nodes < 16
 
 
 def test_unknown_times_draft_what_is_allowed():
@@ -312,10 +340,10 @@ def test_a_draft_that_comes_unasked_is_taken_where_drafting_loses_and_never_wait
     loses, state = trained(0.05, 5.0), RequestState(Job(0, Request("x", max_new_tokens=40)), rule_for(None, Sampling()))
     for unasked, nodes in ((False, 0), (True, 16)):
         policy = SpeculationPolicy(loses, 16, 64, adaptive=True, unasked=unasked)
-        state.gives_probs = True
+        policy.gives_probs = True
         assert policy.plan_round(state, 1).budget.nodes == nodes
     assert policy.plan_round(state, 1).budget.wait_s == 0.0
-    state.gives_probs = False  # it could not be trimmed
+    policy.gives_probs = False  # it could not be trimmed
     assert policy.plan_round(state, 1).budget.nodes == 0
     gains = trained(0.9, 0.05)
     wait_s = SpeculationPolicy(gains, 16, 64, adaptive=True, unasked=True).plan_round(state, 1).budget.wait_s
@@ -384,7 +412,7 @@ def test_a_drafter_that_knows_how_sure_it_is_is_waited_for_as_long_as_all_of_its
     state = RequestState(Job(0, Request("x", max_new_tokens=40)), rule_for(None, Sampling()))
     policy = SpeculationPolicy(model, 16, 64, adaptive=True)
     usual = policy.plan_round(state, 1).budget.wait_s
-    state.gives_probs = True
+    policy.gives_probs = True
     assert usual < policy.plan_round(state, 1).budget.wait_s == 16 * model.verify(1)
 
 

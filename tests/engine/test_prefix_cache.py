@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -302,6 +303,20 @@ def test_with_a_drafter_and_in_batches(hidden, batch):
     assert sum(answer.stats.cached_tokens > 0 for answer in found) == len(requests) - 2
 
 
+def test_an_earlier_answer_to_the_same_prompt_is_a_draft_where_there_is_a_drafter():
+    zoo, prefixes = Zoo(), PrefixCache(PLENTY)
+    ask, drawn = partial(zoo.ask, 8, ignore_eos=True), Sampling(temperature=1.0, seed=1)
+    longer = ask(9, max_new_tokens=20)
+    requests = [ask(9), ask(9), longer, longer, ask(10), ask(9, clip=3.0), ask(9, namespace="b")]
+    requests += [ask(9, sampling=drawn)]
+    found = answers(zoo, requests, prefixes, DraftRunner(Scripted([])), adaptive=False)
+    # 11 tokens of the first answer are known: the second one's last token, and the third one's next, are the bonus.
+    assert [answer.stats.rounds for answer in found] == [12, 1, 9, 1, 12, 12, 12, 12]
+    assert [answer.tokens for answer in found] == [answer.tokens for answer in answers(zoo, requests)]
+    alone = answers(zoo, requests[:2], prefixes)
+    assert [answer.stats.rounds for answer in alone] == [12, 12]
+
+
 def test_a_drafter_drafts_the_same_from_its_cache():
     zoo, kin = Zoo(), Zoo(noise=1e-3)
     requests = [zoo.ask(*tail) for tail in QUESTIONS]
@@ -318,7 +333,7 @@ def test_a_drafter_drafts_the_same_from_its_cache():
 @pytest.mark.parametrize("needs", [Needs(hidden_layers=(1, -1)), Needs(hidden_layers=(2,), visual_layers=(0, 2))])
 def test_who_looks_into_the_target_sees_the_same(needs):
     zoo = Zoo()
-    requests = [zoo.ask(*tail, max_new_tokens=5) for tail in QUESTIONS]
+    requests = [zoo.ask(*tail, max_new_tokens=5) for tail in dict.fromkeys(QUESTIONS)]
 
     def outputs(prefixes):
         drafter = Scripted([DraftTree.chain((3, 4))] * 50, needs)

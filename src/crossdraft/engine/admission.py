@@ -172,6 +172,7 @@ class Admission:
         runner.note_absence(state)
         if runner.drafter is None:
             return
+        state.repeats = state.request.sampling.greedy
         request = for_drafter(state.request, target.defaults.most(target.context), state.rule)
         # A known clip leaves hardly a prefill to hide behind, so the first round does not wait for a draft.
         known = request.known or (state.shared is not None and state.shared.known is not None)
@@ -187,7 +188,7 @@ class Admission:
         if runner.needs.visual:
             state.visual_features = VisualFuture()
         request = replace(request, visual_features=state.visual_features, prompt_ids=state.prompt_ids)
-        runner.start(state, request, plan.nodes, plan.mode, state.provisional(target))
+        runner.start(state, request, plan.nodes, plan.mode, state.provisional(target), plan.least)
 
     def _show(self, state: RequestState, encoded: Encoded) -> None:
         """Give the drafter the target's visual features, and start it if it has not begun yet."""

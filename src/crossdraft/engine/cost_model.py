@@ -255,16 +255,27 @@ class CostModel:
         return t * max(1.0, expected_accepted(rates)) if t else None
 
     def node_gain(self, stated: RequestDifficulty, token_s: float, rows: int = 1) -> float:
-        """Least path probability, by the drafter's own figures, at which one more node pays: (dW/dn + dV/dn) / token_s.
+        """Least path probability, by the drafter's own figures, after which one more node pays.
 
-        An accepted node saves the time that a token takes otherwise; it is waited for and widens the verify pass. At
-        the best plan that quotient is the optimum's own condition (Dinkelbach 1967).
+        That is (dW/dn + dV/dn) / (h·token_s): an accepted node saves the time that a token takes otherwise; it is
+        waited for and widens the verify pass. At the best plan that quotient is the optimum's own condition (Dinkelbach
+        1967). The node's own probability is known only once it is drafted, so the mean acceptance rate h stands for it.
         """
         costs = self.costs(rows)
         if not token_s or not costs.wait.w:
             return 0.0
         cost = costs.wait.slope / (self.width.value or 1.0) + costs.verify.slope
-        return float(min(0.9, cost / token_s) ** (1 / (self.calibration.value * stated.value)))
+        return self._least_stated(cost, token_s, self.rounds, stated.value)
+
+    @property
+    def hidden_gain(self) -> float:
+        """Least path probability, likewise, after which one more node pays before the prefill."""
+        token_s = self.token_s or self.verify(1)
+        cost = (self.step.value or 0.0) + (self.ride.slope or self.verify.slope)
+        return self._least_stated(cost, token_s, self.hidden) if token_s else 0.0
+
+    def _least_stated(self, cost: float, token_s: float, rates: AcceptanceByDepth, stated: float = 1.0) -> float:
+        return float(min(0.9, cost / (rates.alpha * token_s)) ** (1 / (self.calibration.value * stated)))
 
     def worthwhile(
         self,
@@ -324,8 +335,8 @@ class CostModel:
 
     def hidden_nodes(self, limit: int) -> int:
         """Length of a hidden draft: the nodes that are expected to save what the target waits for each of them."""
-        t = self.verify(1)
-        return max(min(1, limit), sum(prob * t >= self.wait_hidden.slope for prob in self.hidden.path_probs(limit)))
+        t, each = self.verify(1), max(self.wait_hidden.slope, self.step.value or 0.0)
+        return max(min(1, limit), sum(prob * t >= each for prob in self.hidden.path_probs(limit)))
 
     def reading_pays(self, most: int, rows: int = 1) -> bool:
         """True if drafts save an answer of at most `most` tokens nearly what the drafter's reading costs, or more."""

@@ -208,8 +208,6 @@ class DecodeLoop:
         target = self.target
         try:
             draft = row.permitted(checked(draft, target.vocab_size, target.traits.visual_ids))
-            if len(draft.tree):
-                row.gives_probs = bool(draft.path_probs)
             return self.policy.trim(draft, row, nodes, rows, hidden=hidden)
         except Exception as error:
             if not isinstance(error, CrossdraftError):

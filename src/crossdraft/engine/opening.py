@@ -127,6 +127,7 @@ class Opening:
             state.pending.append(Chunk(torch.tensor(state.tokens)))
         else:
             positions = self._positions(known, encoded) if self.needs.visual_layers else None
+            state.before = known.answered() if state.repeats else ()
             state.features = PromptReading(target.visual_end(known.prompt), known.prefix, positions)
 
     def _positions(self, known: CachedPrompt, encoded: Encoded) -> Tensor | None:

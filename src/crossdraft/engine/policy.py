@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 
 HIDDEN_NODES = 64  # longest hidden draft
 ROUND_NODES = 32  # longest draft of a later round
+FIRST_NODES = 8  # longest hidden draft of a drafter in this process while it is not known how long it takes
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,12 +47,14 @@ class RequestPlan:
     """Plan of a request: whether the drafter reads it, its hidden mode, and the most nodes of its hidden draft.
 
     Args:
+        least: least path probability, by the drafter's own figures, of these nodes.
         why: why the drafter does not read it, in a sentence.
     """
 
     reads: bool = True
     mode: str = "off"
     nodes: int = 0
+    least: float = 0.0
     why: str | None = None
 
 
@@ -73,6 +76,8 @@ class SpeculationPolicy:
         hidden_nodes: most nodes drafted for the ride-along.
         adaptive: draft as much as pays; otherwise as much as is allowed.
         unasked: drafts come without being asked for; see `Needs.unasked`.
+
+    `gives_probs`: whether the last draft of a greedy answer came with the drafter's own probabilities.
     """
 
     cost: CostModel
@@ -80,6 +85,7 @@ class SpeculationPolicy:
     hidden_nodes: int
     adaptive: bool = field(kw_only=True)
     unasked: bool = field(default=False, kw_only=True)
+    gives_probs: bool = field(default=False, init=False)
 
     @harmless(RequestPlan())
     def plan_request(self, request: Request, hidden: str, rows: int = 1, *, learns: bool) -> RequestPlan:
@@ -93,13 +99,16 @@ class SpeculationPolicy:
         """
         cost, nodes = self.cost, min(self.hidden_nodes, request.token_limit - 1)
         if self.adaptive:
-            nodes = cost.hidden_nodes(nodes)
+            unknown = hidden == "auto" and cost.step.value is None
+            nodes = min(cost.hidden_nodes(nodes), FIRST_NODES if unknown else nodes)
         mode = ("before" if cost.hiding_pays(nodes) else "off") if hidden == "auto" else hidden
+        greedy = self.adaptive and request.sampling.greedy  # drawn tokens must not be dropped because of their value
+        plan = RequestPlan(True, mode, nodes, cost.hidden_gain if greedy and mode == "before" else 0.0)
         if learns or not self.adaptive:
-            return RequestPlan(True, mode, nodes)
+            return plan
         if not cost.reading_pays(request.token_limit, rows):
             return RequestPlan(False, why=cost.why_unread(request.token_limit, rows))
-        return RequestPlan(True, mode, nodes)
+        return plan
 
     @harmless(RoundPlan(Budget(0)))
     def plan_round(self, state: RequestState, rows: int, free: Sequence[Draft] = ()) -> RoundPlan:
@@ -116,7 +125,7 @@ class SpeculationPolicy:
         if any(cost.beats(len(one.tree), sum(one.path_probs), plan, rows) for one in free):
             return RoundPlan(Budget(0))
         wait_s = cost.longest_wait(plan.depth or levels, state.difficulty, rows)
-        sure = state.gives_probs and state.request.sampling.greedy  # such a drafter stops at unlikely nodes itself
+        sure = self.gives_probs and state.request.sampling.greedy  # such a drafter stops at unlikely nodes itself
         if self.unasked:  # a late draft is used, too, as far as the text agrees with it: a pass is the longest wait
             wait_s = cost.costs(rows).verify(1) or None
         if self.unasked and sure:  # the draft is taken as far as it is there, and trimmed
@@ -193,6 +202,8 @@ class SpeculationPolicy:
     def saw_acceptance(self, state: RequestState, draft: Draft, path: Sequence[int], *, hidden: bool) -> None:
         """Record a tree's accepted path; levels count as verified down to the children of its last node."""
         tree = draft.tree
+        if len(tree) and state.request.sampling.greedy:
+            self.gives_probs = bool(draft.path_probs)
         verified = [(node, children) for node in (ROOT, *path) if (children := tree.children(node))]
         if not verified:
             return

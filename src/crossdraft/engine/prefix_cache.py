@@ -224,6 +224,18 @@ class PrefixCache:
                 return
             at += count
 
+    def after(self, cached: "CachedPrompt") -> tuple[int, ...]:
+        """The token ids that followed a prompt when it was last read; none if nothing did, or it is not cached."""
+        walked = list(self._walk(cached))
+        if sum(agreed for _, agreed in walked) < len(cached.ids):
+            return ()
+        edge, agreed = walked[-1]
+        ids = [*edge.ids[agreed:]]
+        while edge.children:
+            edge = next(reversed(edge.children.values()))
+            ids += edge.ids
+        return tuple(ids)
+
     def features(self, digest: bytes) -> Encoded | None:
         """Return the cached encoder features of an item, or of all of them together; `None` if there are none."""
         found = self._features.get(digest)
@@ -383,6 +395,11 @@ class CachedPrompt:
     namespace: str = ""
     items: tuple[_Item, ...] = ()
     prefix: KVPrefix = field(default_factory=KVPrefix)
+
+    def answered(self) -> tuple[int, ...]:
+        """The tokens of the last answer to it, as far as the cache holds them, and text that followed those."""
+        found = () if self.content is None else self.prefixes.after(self)
+        return found[: next((at for at, token in enumerate(found) if token < 0), None)]
 
     def encode(self, *, always: bool = False) -> Encoded:
         """Make the visual features that the target has yet to read; with `always` also those of the cached prefix."""

@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 OnPiece = Callable[[Piece], None]
 FORCED = 0.95  # probability of what a structure forces: the model may write it in other tokens
+REPEATED = 0.98  # probability of a token of an earlier answer to the same prompt
 LEAST_ROUNDS = 8  # a shorter answer does not note why hardly anything was drafted
 LATE = "No draft came before the answer was complete; nothing was drafted."
 
@@ -91,13 +92,14 @@ class RequestState:
         self.processors: TreeProcessors | None = None  # where the fast warpers do not suffice
         self.masks: Masks | None = None  # of the request's structure
         self.texts: TextDrafts | None = None  # drafts from its predictions and hints
+        self.repeats = False  # whether an earlier answer to the same prompt is a draft, and its tokens
+        self.before: tuple[int, ...] = ()
         self.added = 0  # last nodes of its draft that no drafter proposed
         self.finish: Finish | None = None
         self.notes: list[str] = []
         self.difficulty = RequestDifficulty()  # of its drafts, relative to the rates of all requests
         self.stated = RequestDifficulty()  # of its drafts, relative to the drafter's own probabilities
         self.plain_plan: DraftDepth | None = None  # plan of the last round in which drafting did not pay
-        self.gives_probs = False  # whether its last draft came with the drafter's own probabilities
         self.cache_row = -1  # its row of the cache, while it has one
         self.known: CachedPrompt | None = None  # its prompt, once it is prepared
         self.pending: list[Chunk] = []  # chunks of its prompt still to be read; empty = its root is read next
@@ -347,12 +349,16 @@ class RequestState:
         return draft.keep([node for node, keep in enumerate(kept) if keep])
 
     def free_drafts(self, nodes: int) -> list[Draft]:
-        """Drafts that cost no drafter: from the request's texts, and what its structure forces; `nodes` nodes at most.
+        """Drafts that cost no drafter: from the request's texts, an earlier answer, and what its structure forces.
 
-        Forced nodes come with a probability, each as likely as its siblings.
+        Each has `nodes` nodes at most. Forced nodes come with a probability, each as likely as its siblings.
         """
-        most = min(nodes, self.request.token_limit - len(self.tokens) - 1)
+        done = len(self.tokens)
+        most = min(nodes, self.request.token_limit - done - 1)
         found = [] if self.texts is None else [self.permitted(self.texts.draft(most))]
+        if most > 0 and self.before[:done] == tuple(self.tokens):
+            again = DraftTree.chain(self.before[done : done + most])
+            found.append(self.permitted(Draft(again, tuple(REPEATED**depth for depth in range(1, 1 + len(again))))))
         if self.masks is not None and most > 0:
             tree, probs = self.masks.forced(most), list[float]()
             for parent in tree.parents:

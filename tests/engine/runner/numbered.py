@@ -17,8 +17,8 @@ class NumberedRunner(DraftRunner):
     def _row(self, number):
         return self._slots[number].row if isinstance(number, int) else number
 
-    def start(self, row, request, nodes, mode, on_token=None):
-        super().start(row_of(row, request) if isinstance(row, int) else row, request, nodes, mode, on_token)
+    def start(self, row, request, nodes, mode, *more):
+        super().start(row_of(row, request) if isinstance(row, int) else row, request, nodes, mode, *more)
 
     def collect(self, row):
         return super().collect(self._row(row))

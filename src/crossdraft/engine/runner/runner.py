@@ -100,6 +100,7 @@ class _Slot(Generic[State]):
     hidden: Proposal | None = None
     read_wait_s: float = 0.0  # seconds that the target waited while the drafter read the request
     unread: tuple[int, ...] = ()  # tokens committed before the drafter reads the request
+    read: bool = False  # it is known that the drafter has read the request, as a draft of it came
 
     def stop(self) -> None:
         """Tell the drafter to end the hidden draft."""
@@ -200,9 +201,18 @@ class DraftRunner(Generic[State]):
             row.notes.append(f"Written without the drafter: {self.absence}.")
 
     def start(
-        self, row: RequestState, request: Request, nodes: int, mode: str, on_token: OnToken | None = None
+        self,
+        row: RequestState,
+        request: Request,
+        nodes: int,
+        mode: str,
+        on_token: OnToken | None = None,
+        least: float = 0.0,
     ) -> None:
-        """Take up a request and begin its hidden draft of up to `nodes` nodes; `mode` is a hidden mode, not `auto`."""
+        """Take up a request and begin its hidden draft of up to `nodes` nodes; `mode` is a hidden mode, not `auto`.
+
+        `least`: see `RequestPlan`.
+        """
         if not self.remote and mode != "off":
             request = replace(request, visual_features=None)  # the target's thread makes them, and would wait
         slot = self._slots[row.request_id] = _Slot[State](row, request, _HiddenWork(mode))
@@ -210,7 +220,7 @@ class DraftRunner(Generic[State]):
 
         def work() -> None:
             if mode != "off" and (nodes or self.remote):
-                self._start_hidden(slot, Budget(nodes, on_token=on_token))
+                self._start_hidden(slot, Budget(nodes, least, on_token=on_token))
             elif self.remote and request.known:
                 self._read(slot)  # the drafter reads while the target prefills
 
@@ -231,6 +241,7 @@ class DraftRunner(Generic[State]):
             return draft
 
         draft, self.waited_s = self._guarded([slot], work)
+        slot.read = draft is not None and len(draft.tree) > 0
         return self._unless_refused(draft or NOTHING, slot)
 
     def hidden_step_s(self, row: RequestState) -> float | None:
@@ -263,7 +274,13 @@ class DraftRunner(Generic[State]):
 
                 drafts, waited_s = self._guarded(slots, take)
             self.waited_s = (began_s + waited_s) / max(1, len(rows))
-            found = zip(drafts or [NOTHING] * len(slots), slots, strict=True)
+            found = [*zip(drafts or [NOTHING] * len(slots), slots, strict=True)]
+            for draft, slot in found:
+                slot.read |= not self.remote or len(draft.tree) > 0
+            if not any(slot.read for slot in slots):  # another process still reads: that says nothing of its drafts
+                for slot in slots:
+                    slot.read_wait_s += self.waited_s
+                self.waited_s = 0.0
             return [self._unless_refused(draft, slot) for draft, slot in found]
 
         return wait
@@ -507,7 +524,7 @@ class DraftRunner(Generic[State]):
     def _commit(self, slots: Sequence[_Slot[State]], outputs: Sequence[VerifyOutput]) -> None:
         needs, committed = self.announced, list[tuple[State, VerifyOutput]]()
         for slot, output in zip(slots, outputs, strict=True):
-            if slot.state is None and needs.nothing and not needs.learns:
+            if slot.state is None and needs.nothing and not (needs.learns or needs.successors):
                 slot.unread += output.tokens  # it reads the request when a draft is asked for
             elif (state := self._read(slot)) is not None:
                 committed.append((state, output))
