@@ -333,9 +333,9 @@ def test_what_is_refused_of_several_at_once_is_refused_of_them_and_not_committed
 
 @pytest.mark.parametrize("learns", [False, True])
 def test_a_drafter_reads_a_request_when_a_draft_is_asked_for_unless_it_learns_from_it(learns):
-    drafter, heard = Refusing("", Needs(learns=learns)), []
+    drafter, came = Refusing("", Needs(learns=learns)), []
     commit = drafter.commit
-    drafter.commit = lambda states, outputs: heard.extend(outputs) or commit(states, outputs)
+    drafter.commit = lambda states, outputs: came.extend(outputs) or commit(states, outputs)
     runner, row = DraftRunner(drafter, "off"), row_of(0, "x")
     runner.start(row, row.request, 4, "off")
     for token in (7, 8):
@@ -343,9 +343,9 @@ def test_a_drafter_reads_a_request_when_a_draft_is_asked_for_unless_it_learns_fr
     assert len(drafter.begun) == learns
     (draft,) = runner.ask([row], [Budget(4)])()
     assert draft.tree.tokens == (1,)
-    assert [token for output in heard for token in output.tokens] == [7, 8]
+    assert [token for output in came for token in output.tokens] == [7, 8]
     runner.commit([row], [VerifyOutput((0,), (1, 9))])
-    assert (heard[-1].tokens, drafter.begun) == ((1, 9), ["x"])
+    assert (came[-1].tokens, drafter.begun) == ((1, 9), ["x"])
     assert runner.end(row) is not None
     unasked = row_of(1, "y")
     runner.start(unasked, unasked.request, 4, "off")
