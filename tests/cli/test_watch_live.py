@@ -12,6 +12,7 @@ import pytest
 
 from crossdraft.cli.main import main
 from crossdraft.cli.watch_view import WatchView
+from crossdraft.signals import handled
 from crossdraft.streams.live.frames import LiveFrames
 from crossdraft.video import iter_frames
 from tests.streams.live.sending import Sender, connected, picture
@@ -69,7 +70,8 @@ def watch(pair, capsys):
     def run(*arguments: str) -> tuple[int, list[dict], str]:
         models = ["--target", str(pair.target), "--drafter", str(pair.event), "--placement", "inline"]
         options = ["--device", "cpu", "--max-new-tokens", "4", "--ask", "What is ahead?", "--json"]
-        status = main(["watch", *models, *options, *SHORT, *arguments])
+        with handled(signal.default_int_handler, signal.SIGINT):  # which a shell's & has ignored
+            status = main(["watch", *models, *options, *SHORT, *arguments])
         captured = capsys.readouterr()
         return status, [json.loads(line) for line in captured.out.splitlines()], captured.err
 
@@ -152,7 +154,7 @@ def test_ctrl_c_before_the_first_window_ends_with_a_summary(watch, events_port, 
         (("--video", "live:ftp://127.0.0.1:5000"), "is no address of live video; write live:udp://HOST:PORT"),
         (("--video", "clip.mp4", "--events", "live:tcp://127.0.0.1:7"), "must both be files or both be live"),
         (("--video", "live:tcp://127.0.0.1:7", "--events", "clip.h5"), "must both be files or both be live"),
-        (("--video", "live:tcp://127.0.0.1:7", "--server", "ws://127.0.0.1:9"), "with --server they must be files"),
+        (("--video", "live:tcp://127.0.0.1:7", "--server", "ws://127.0.0.1:9"), "A server reads cameras itself"),
         (("--video", "live:tcp://127.0.0.1:7", "--signal-timeout", "0"), "--signal-timeout is 0"),
     ],
 )  # fmt: skip
@@ -200,6 +202,18 @@ def test_a_live_source_is_shown_and_filmed(events_port, tmp_path, capsys):
     reported = json.loads(capsys.readouterr().out)
     assert reported["events"] >= 100
     assert 1 <= sum(1 for _ in iter_frames(out)) <= 5
+
+
+def test_a_live_source_is_described(events_port, capsys):
+    place = f"live:evt:tcp://127.0.0.1:{events_port}"
+    assert main(["events", "info", place, "--seconds", "0.5", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["path"], found["format"], found["width"]) == (place, "live", 8)
+    assert 200 <= found["events"] <= found["live"]["received"]
+    assert main(["events", "info", "clip.h5", "--seconds", "1"]) == 2
+    assert "about a live source" in capsys.readouterr().err
+    assert main(["events", "info", place, "--time-unit", "s"]) == 2
+    assert "are about files" in capsys.readouterr().err
 
 
 def test_a_live_source_is_drawn_where_there_is_no_terminal(events_port, capsys):

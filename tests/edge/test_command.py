@@ -3,9 +3,8 @@
 import json
 
 import numpy as np
-import pytest
 
-from crossdraft.cli.main import app, run
+from crossdraft.cli.main import app, run, with_flags
 from crossdraft.edge.client import _EdgeQuestion
 from crossdraft.events import read_events
 from tests.edge.conftest import QUESTION, TOKENS
@@ -34,11 +33,10 @@ def test_a_note_of_the_edge_s_reader_is_with_the_answer(start, media, alone, tmp
     (note,) = (one for one in answer["notes"] if one.startswith("Times are read as seconds: "))
     assert set(answer["report"]["notes"]) < set(answer["notes"])
     assert run(app, command) == 0
-    assert note in " ".join(capsys.readouterr().out.split())
+    assert with_flags(note) in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("as_json", [True, False])
-def test_ctrl_c_says_what_was_answered(start, media, alone, capsys, monkeypatch, as_json):
+def test_ctrl_c_says_what_was_answered(start, media, alone, capsys, monkeypatch):
     commit, commits = _EdgeQuestion.commit, []
 
     def interrupted(self, frame):
@@ -49,19 +47,15 @@ def test_ctrl_c_says_what_was_answered(start, media, alone, capsys, monkeypatch,
 
     monkeypatch.setattr(_EdgeQuestion, "commit", interrupted)
     prompts = [word for question in (QUESTION, QUESTION, "Why?") for word in ("--prompt", question)]
-    command = ["edge", "--server", at(start()), *CLIP, "--events", str(media / "clip.h5"), *prompts]
-    assert run(app, [*command, *(["--json"] if as_json else [])]) == 130
+    command = ["edge", "--server", at(start()), *CLIP, "--events", str(media / "clip.h5"), *prompts, "--json"]
+    assert run(app, command) == 130
     shown = capsys.readouterr()
     part = commits[-1].answer.tokens
-    assert part
-    assert part == alone[: len(part)]
-    said = f"Interrupted: 1 of 3 questions were answered; {len(part)} tokens of the next came.\n"
-    assert shown.err.endswith(said)
-    assert "Traceback" not in shown.err
-    if as_json:
-        whole, rest = map(json.loads, shown.out.splitlines())
-        assert (tuple(whole["tokens"]), whole["finish"]) == (alone, "length")
-        assert (tuple(rest["tokens"]), rest["finish"]) == (part, "interrupted")
+    assert part == alone[: len(part)] != ()
+    assert f"Interrupted: 1 of 3 questions were answered; {len(part)} tokens of the next came.\n" in shown.err
+    whole, rest = map(json.loads, shown.out.splitlines())
+    assert (tuple(whole["tokens"]), whole["finish"]) == (alone, "length")
+    assert (tuple(rest["tokens"]), rest["finish"]) == (part, "interrupted")
 
 
 def test_ctrl_c_before_the_first_question(start, media, capsys, monkeypatch):
@@ -69,9 +63,5 @@ def test_ctrl_c_before_the_first_question(start, media, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("crossdraft.cli.edge._drafter", interrupted)
-    assert (
-        run(app, ["edge", "--server", at(start()), "--events", str(media / "clip.h5"), "--prompt", "?", "--json"])
-        == 130
-    )
-    shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("", "Interrupted: 0 of 1 questions were answered.\n")
+    assert run(app, ["edge", "--server", at(start()), "--events", str(media / "clip.h5"), "--prompt", "?"]) == 130
+    assert capsys.readouterr().err.endswith("Interrupted: 0 of 1 questions were answered.\n")

@@ -83,7 +83,7 @@ def test_the_page_s_program_counts_what_cameras_sent(start, capsys):
     summary = namespace["message"]
     assert last == f"{summary['windows_answered']} windows of {summary['live']['video']['received']} frames"
     video, events = (summary["live"][name] for name in ("video", "events"))
-    assert 5 <= video["received"] <= 300
+    assert video["received"] >= 5
     assert events["received"] >= 500  # of 2,000 a second, in a hundred chunks a second
     assert events["source"] == f"live:evt:tcp://127.0.0.1:{port}"
 

@@ -159,7 +159,7 @@ def answer(talk: Chat, question: str) -> None:
         talk.show(report(request, found, talk.engine))
         return
     say(talk.console, one_line(found), "dim")
-    show_notes(talk.console, found)
+    show_notes(talk.console, found.notes)
 
 
 def command(talk: Chat, line: str) -> None:

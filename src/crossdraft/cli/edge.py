@@ -119,7 +119,7 @@ def edge(
     drawn = Sampling(cloud.temperature, cloud.top_k, cloud.top_p)
     said = {} if prediction is None else {"prediction": {"type": "content", "content": read_text(prediction)}}
     from crossdraft.cli.reporting import hush
-    from crossdraft.cli.view import answer_console, say
+    from crossdraft.cli.view import answer_console, say, show_notes
     from crossdraft.edge.client import EdgeClient
     from crossdraft.edge.frames import CHAT_BYTES, fingerprint_of
     from crossdraft.edge.tls import TlsFiles
@@ -131,8 +131,7 @@ def edge(
     hush()
     tokenizer = tokenizer_of(target)
     fingerprint, console = fingerprint_of(tokenizer.get_vocab()), answer_console(plain=no_color or as_json)
-    tls = TlsFiles(cloud.ca, cloud.cert, cloud.cert_key)
-    patience_s, top_k = cloud.patience, cloud.draft_top_k
+    tls, patience_s, top_k = TlsFiles(cloud.ca, cloud.cert, cloud.cert_key), cloud.patience, cloud.draft_top_k
     with (
         EdgeClient(
             cloud.server, cloud.key, drafter, fingerprint, patience_s=patience_s, draft_top_k=top_k, tls=tls
@@ -171,8 +170,9 @@ def edge(
                 if as_json:
                     typer.echo(json.dumps(report(question, answer) | cameras.to_json(), ensure_ascii=False))
                 else:
-                    for line in (*figures(answer), *answer.notes):
+                    for line in figures(answer):
                         say(console, line)
+                    show_notes(console, answer.notes)
 
 
 @contextmanager

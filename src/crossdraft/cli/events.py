@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crossdraft.checks import is_live
-from crossdraft.cli.live import LiveHost, live_parts
+from crossdraft.cli.live import LiveHost, live_parts, live_sample
 from crossdraft.cli.main import with_flags
 from crossdraft.cli.options import AsJson, Force, Format, NoColour, SensorSize, TimeUnit, option_groups, size_of
 from crossdraft.cli.outputs import check_outputs
@@ -24,6 +24,9 @@ app = typer.Typer(help="Look at, convert and draw event recordings.", no_args_is
 BARS = " ▁▂▃▄▅▆▇█"
 
 Source = Annotated[Path, typer.Argument(help="Event recording.", show_default=False)]
+Shown = Annotated[
+    Path, typer.Argument(help="Event recording, or a live source, live:tcp://HOST:PORT.", show_default=False)
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,23 +97,41 @@ class SpanOptions(ReadOptions):
 
 @app.command()
 @option_groups
-def info(source: Source, read: ReadOptions, as_json: AsJson = False) -> None:
-    """Format, sensor, span of time, rate over time, polarity and longest silences of a recording."""
+def info(
+    source: Shown,
+    read: ReadOptions,
+    seconds: Annotated[
+        float | None, typer.Option(metavar="S", help="How long a live source is looked at; default: 3.")
+    ] = None,
+    live_host: LiveHost = None,
+    as_json: AsJson = False,
+) -> None:
+    """Format, sensor, span of time, rate over time, polarity and longest silences of a recording, or a live source."""
     from crossdraft.cli.reporting import report, track
     from crossdraft.events.read import detect_format, iter_events
     from crossdraft.events.summary import summarise
 
-    kind = read.kind or detect_format(source)
-    size = size_of(read.sensor)
-    chunks = iter_events(source, format=kind, sensor=size, limits=read.limits, time_unit=read.time_unit)
-    summary = summarise(track(chunks, "reading"))
+    state, lines = {}, []
+    if is_live(source):
+        if any(one is not None for one in (read.kind, read.time_unit, read.max_events)):
+            raise CrossdraftError("--format, --time-unit and --max-events are about files, and the source is live.")
+        part, state = live_sample(source, 3.0 if seconds is None else seconds, live_host, read.sensor)
+        name, kind, summary = state["source"], "live", summarise([] if part is None else [part])
+        counts = f"{state['received']:,} events received, {state['dropped']:,} dropped"
+        lines = [f"{counts}, {state['reconnects']} reconnects.", *state["notes"]]
+    else:
+        if seconds is not None or live_host:
+            raise CrossdraftError("--seconds and --live-host are about a live source; a file is read whole.")
+        name, kind, size = str(source), read.kind or detect_format(source), size_of(read.sensor)
+        chunks = iter_events(source, format=kind, sensor=size, limits=read.limits, time_unit=read.time_unit)
+        summary = summarise(track(chunks, "reading"))
     report(
-        {"path": str(source), "format": kind} | asdict(summary),
-        f"{source}: {kind}, {summary.width}x{summary.height}",
+        {"path": name, "format": kind} | asdict(summary) | ({"live": state} if state else {}),
+        f"{name}: {kind}, {summary.width}x{summary.height}",
         f"{summary.events:,} events in {summary.duration_us / 1e6:.6f} s from {summary.start_us} µs: "
         f"{summary.rate_mev_s:.3f} Mev/s, {summary.rate_hz_px:.2f} Hz a pixel, {summary.on_fraction:.1%} ON",
         *_over_time(summary),
-        *map(with_flags, summary.notes),
+        *map(with_flags, (*summary.notes, *lines)),
         as_json=as_json,
     )
 
@@ -191,9 +212,7 @@ def _write_clip(part: "Excerpt", path: Path, topic: str | None) -> dict[str, Any
 @app.command()
 @option_groups
 def view(
-    source: Annotated[
-        Path, typer.Argument(help="Event recording, or a live source, live:tcp://HOST:PORT.", show_default=False)
-    ],
+    source: Shown,
     span: SpanOptions,
     out: Annotated[
         Path | None, typer.Option(help="Write a film (a name in .mp4), or EventGPT's frames (a folder for PNG images).")

@@ -1,7 +1,7 @@
 """Live sources on the command line: the options that `watch` and `edge` share, and the cameras of a live watch."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, sleep
@@ -139,6 +139,27 @@ class LiveCameras:
 
         found = sources_json(self._frames, self.events)
         return {"live": found} if found else {}
+
+
+def live_sample(
+    source: Path, seconds: float, hosts: list[str] | None, sensor: str | None
+) -> tuple["Events | None", dict[str, Any]]:
+    """Return the events of so many seconds, and the state of the source; fewer if it has ended, or on Ctrl-C.
+
+    Raises:
+        CrossdraftError: an invalid address, or the first events do not come.
+    """
+    from crossdraft.streams.live.read import open_events
+    from crossdraft.streams.live.source import POLL_S
+
+    events = open_events(str(source), positive("--seconds", seconds), hosts=hosts or (), sensor=size_of(sensor))
+    events.reader.start()
+    with closing(events.reader), suppress(KeyboardInterrupt):
+        begun = perf_counter()
+        events.align(begun)
+        while (left_s := begun + seconds - perf_counter()) > 0 and events.reader.status().state != "ended":
+            sleep(min(left_s, POLL_S))
+    return events.between(-seconds, 2 * seconds), events.to_json()
 
 
 def live_parts(

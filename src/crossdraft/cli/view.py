@@ -143,12 +143,12 @@ def show(
     if answer.logprobs is not None:
         pairs = zip(answer.tokens, answer.logprobs, strict=True)
         say(console, "\n" + "  ".join(f"{target.decode([token])!r} {value:.3f}" for token, value in pairs))
-    show_notes(console, answer)
+    show_notes(console, answer.notes)
 
 
-def show_notes(console: Console, answer: Answer) -> None:
+def show_notes(console: Console, notes: Sequence[str]) -> None:
     """Show the notes of an answer: a damaged clip, a lost drafter, drafting that did not pay."""
-    for note in answer.notes:
+    for note in notes:
         say(console, f"Note: {with_flags(note)}", "yellow")
 
 

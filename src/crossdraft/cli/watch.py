@@ -53,17 +53,15 @@ def watch(
         raise CrossdraftError('There is no question; add one with --ask "What is ahead?".')
     every_s, length_s = stream.check()
     pair.check(events=camera.events is not None)
-    remote.check(pair)
-    live.check(camera)
     are_live = [is_live(source) for source in (video, camera.events) if source is not None]
+    remote.check(pair, live=any(are_live))
+    live.check(camera)
     if any(are_live) and stream.speed != 1:
         raise CrossdraftError("--speed is about a file, which is replayed; a live source comes in its own time.")
-    if all(are_live) and remote.server is None:
+    if all(are_live):
         source = LiveCameras(video, camera, live, length_s)
     elif any(are_live):
-        raise CrossdraftError(
-            "--video and --events must both be files or both be live:…; with --server they must be files."
-        )
+        raise CrossdraftError("--video and --events must both be files or both be live:….")
     else:
         source = _Clip(Path(video), camera, stream)
         if remote.server is not None:

@@ -71,11 +71,12 @@ class ServerOptions:
         ),
     ] = "png"
 
-    def check(self, pair: PairOptions) -> None:
+    def check(self, pair: PairOptions, *, live: bool) -> None:
         """Refuse options that exclude each other.
 
         Raises:
-            CrossdraftError: an option of the pair that only the server can set, or a server option without a server.
+            CrossdraftError: an option of the pair that only the server can set, cameras, which it would have to read
+                itself, or a server option without a server.
         """
         from crossdraft.checks import choice
 
@@ -85,6 +86,11 @@ class ServerOptions:
         given = [flag_of(name) for name in (*own, *changed)]
         if self.server is not None and given:
             raise CrossdraftError(f"{given[0]} is the server's to choose; leave it out, or leave --server out.")
+        if self.server is not None and live:
+            raise CrossdraftError(
+                "With --server files are pushed. A server reads cameras itself, if it is asked by WatchClient "
+                "(docs/your_camera); crossdraft edge asks a server about cameras here."
+            )
         if self.server is None and any((self.ca, self.cert, self.cert_key)):
             raise CrossdraftError("A certificate is given, and no server to show it to; name one with --server.")
 

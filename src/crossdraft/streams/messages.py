@@ -49,7 +49,7 @@ class PushedEvents:
 
 @dataclass(frozen=True)
 class StreamEnd:
-    """The end of the stream, at this second, up to which its last frame is shown."""
+    """The end of the stream, at this second, up to which its last frame is shown; it also ends what a server reads."""
 
     kind: ClassVar[str] = "end"
     time_s: Annotated[float, Real()]
