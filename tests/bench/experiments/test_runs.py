@@ -52,7 +52,7 @@ def test_a_complete_line_without_its_end_counts_as_cut_off(tmp_path):
 
 def test_another_configuration_is_refused_in_one_sentence(tmp_path):
     append(RunsFile(tmp_path, "counting", Counted()), "one")
-    with pytest.raises(CrossdraftError, match=r"another configuration \(pairs is 2, now 3\).*--force"):
+    with pytest.raises(CrossdraftError, match=r"another configuration \(pairs is 2, now 3\).*name another folder"):
         RunsFile(tmp_path, "counting", Counted(pairs=3))
 
 
