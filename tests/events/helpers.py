@@ -1,6 +1,7 @@
 """Event recordings made up for tests."""
 
 import resource
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -32,9 +33,11 @@ def same(left: Events, right: Events) -> bool:
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
     """No file of this process may grow beyond `size` bytes: writing fails as on a full disk."""
-    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    usual, bytecode = resource.getrlimit(resource.RLIMIT_FSIZE), sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # Python would keep a module's bytecode cut off, and fail at its next import
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, usual[1]))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+        sys.dont_write_bytecode = bytecode

@@ -27,13 +27,13 @@ def test_a_process_that_met_a_full_disk_in_hdf5_ends_in_peace(tmp_path):
     """HDF5's own way to write would print tracebacks and crash as the process ends."""
     write_events(tmp_path / "a.txt", made_up(20_000))
     program = "from crossdraft.cli.main import main; raise SystemExit(main())"
-    command = [sys.executable, "-c", program, "events", "convert", tmp_path / "a.txt", tmp_path / "a.h5"]
+    command = [sys.executable, "-B", "-c", program, "events", "convert", tmp_path / "a.txt", tmp_path / "a.h5"]
     ended = subprocess.run(
         command,
         capture_output=True,
         text=True,
         check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)),  # bytecode too: hence -B
     )
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "File too large" in ended.stderr

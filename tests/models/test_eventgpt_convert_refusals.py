@@ -95,9 +95,10 @@ def test_quantised_weights_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("limit", [10_000, 200_000])
-def test_a_full_disk_is_one_sentence(tmp_path, limit: int):
+def test_a_full_disk_is_one_sentence(tmp_path, limit: int, monkeypatch):
     """The tokenizer does not fit below the first limit, the weights not below the second."""
     official_source(tmp_path)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)  # it would be cut off
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
