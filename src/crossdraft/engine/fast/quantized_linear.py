@@ -165,7 +165,7 @@ def to_uint8(rows: Tensor, *, fine: bool) -> tuple[Tensor, Tensor]:
 
     >>> whole, scales = to_uint8(torch.tensor([[127.0, -2.25]]), fine=True)
     >>> whole.tolist(), scales.tolist()
-    ([[255, 126], [128, 64]], [[1.0]])
+    ([[255, 126], [128, 65]], [[1.0]])
     """
     wide = rows.float()
     scales = wide.abs().amax(-1, keepdim=True).div_(127).clamp_min_(torch.finfo(torch.float32).tiny)
