@@ -55,7 +55,7 @@ def answers(target, drafter, *requests):
 def test_a_chain_is_what_transformers_drafts(clip, tmp_path):
     """At every round, behind an image or a clip, read anew and from the prefix cache; its probabilities too."""
     target, model, theirs = pair(tmp_path, clip)
-    requests = [Request(prompt=text, max_new_tokens=16) for text in ("What?", "Why", "What?")]
+    requests = [Request(prompt=text, max_new_tokens=16) for text in ("What?", "Why", "Who?")]
     alone = [one.tokens for one in answers(target, None, *requests)]
     compared, prefixes = 0, PrefixCache(1 << 24)
     for request, expected in zip(requests, alone, strict=True):
@@ -69,7 +69,7 @@ def test_a_chain_is_what_transformers_drafts(clip, tmp_path):
             if draft.tree.tokens:
                 ids, probs = drafted_by(theirs, model, tokens, target.prepare(request).features)
                 assert list(draft.tree.tokens) == ids[: len(draft.tree)]
-                assert list(draft.path_probs) == pytest.approx(probs[: len(draft.tree)], rel=1e-5)
+                assert list(draft.path_probs) == pytest.approx(probs[: len(draft.tree)], rel=1e-4)
                 compared += 1
     assert answer.stats.cached_tokens > 0
     assert compared > 12

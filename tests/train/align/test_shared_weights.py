@@ -22,7 +22,7 @@ from crossdraft_lab.train.core.dist import SINGLE, Distributed, full_tensors, pa
 from crossdraft_lab.train.core.recipe import read_section
 from crossdraft_lab.train.core.trainer import Trainer
 from crossdraft_lab.train.reference.packed import read_together
-from tests.train.align.test_tuned import SMALL, captured, losses  # noqa: F401 - one is a fixture
+from tests.train.align.test_tuned import SMALL, losses
 from tests.train.core.two import run_command, run_two
 
 QUICK = (
@@ -66,7 +66,7 @@ def tune(folder: Path, settings: Mapping[str, Any], ranks: Distributed = SINGLE)
 
 
 @pytest.fixture(scope="module")
-def tuned(pair, captured, tmp_path_factory) -> Path:  # noqa: F811
+def tuned(pair, captured, tmp_path_factory) -> Path:
     """Folders `HOW-WAY`: `one` process, `ddp`, `fsdp`, or `back`, where two ranks, one, and two again took turns."""
     folder = tmp_path_factory.mktemp("tuned")
 
