@@ -57,6 +57,21 @@ def test_rows_of_different_length_write_behind_their_own_end():
     assert content(cache, 1) == [4, 7, 8]
 
 
+def test_each_row_of_a_window_gets_the_keys_and_values_of_its_own_heads():
+    cache = KVCache(1, max_rows=3)
+    for row, marks in enumerate(((1, 2, 3, 4), (5,), (6, 7, 8))):
+        cache.add_row(32)
+        write(cache, slice(row, row + 1), *marks)
+        cache.advance(row, len(marks))
+    keys, values = torch.rand(2, 2, HEADS, 2, SIZE, dtype=torch.float64)
+    cache.open_window(slice(1, 3), 2)
+    seen = cache.update(keys, values, 0)
+    for row, start in enumerate((1, 3)):
+        assert torch.equal(seen[0][row, :, start : start + 2], keys[row])
+        assert torch.equal(seen[1][row, :, start : start + 2], values[row])
+    assert [content(cache, row) for row in range(3)] == [[1, 2, 3, 4], [5], [6, 7, 8]]
+
+
 def test_the_last_row_takes_the_index_of_one_that_leaves():
     cache = KVCache(1, max_rows=3)
     for row in range(3):

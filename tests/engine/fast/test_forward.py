@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossdraft.engine.fast.forward import CAUSAL_ROWS, FastDecoder, attend, find_fast
+from crossdraft.engine.fast.forward import CAUSAL_ROWS, PACKED, FastDecoder, attend, find_fast, mask_bias
 from crossdraft.engine.passes import Chunk, PassRow
 from crossdraft.engine.tree import DraftTree
 from tests.engine.zoo import ZOO, as_target
@@ -95,31 +95,37 @@ def test_features_that_are_not_as_many_as_their_placeholders_are_the_models_own_
         target.extend(cache, [PassRow(0, short)])
 
 
-@pytest.mark.parametrize("queries", [1, 5])
+@pytest.mark.parametrize("masked_groups", [True, False])  # as on a CPU, and on CUDA
+@pytest.mark.parametrize("queries", [1, 5, PACKED, PACKED + 1])
 @pytest.mark.parametrize("rows", [1, 3])
-def test_grouped_heads_need_no_kernel_that_takes_a_bias_too(rows, queries):
-    """What a CUDA device is asked to do gives what the CPU's kernel gives, and asks for groups only without a bias."""
-    generator = torch.Generator().manual_seed(0)
-    query = torch.randn(rows, 6, queries, 8, generator=generator, dtype=torch.float64)
-    keys, values = (torch.randn(rows, 2, 11, 8, generator=generator, dtype=torch.float64) for _ in range(2))
-    seen = torch.rand(rows, 1, queries, 11, generator=generator) < 0.5
-    bias = torch.zeros(seen.shape, dtype=torch.float64).masked_fill_(~seen, float("-inf"))
-    bias[..., 0] = 0
+def test_grouped_heads_attend_as_the_plain_formula_says(rows, queries, masked_groups):
+    """In double precision; the heads of few tokens are the kernel's one head, and CUDA's has groups or a bias."""
+    draw = torch.Generator().manual_seed(0)
+    query = torch.randn(rows, queries, 6, 8, dtype=torch.float64, generator=draw).transpose(1, 2)
+    keys, values = torch.randn(2, rows, 2, 11, 8, dtype=torch.float64, generator=draw)
+    seen = torch.rand(rows, 1, queries, 11, generator=draw) < 0.5
+    seen[..., 0] = True
     asked = []
     plain = torch.nn.functional.scaled_dot_product_attention
 
-    def kernel(*arguments, enable_gqa=False, **settings):
-        asked.append(enable_gqa)
-        return plain(*arguments, enable_gqa=enable_gqa, **settings)
+    def kernel(query, keys, *others, enable_gqa=False, **settings):
+        asked.append((query.shape[1], keys.shape[1], enable_gqa))
+        return plain(query, keys, *others, enable_gqa=enable_gqa, **settings)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.nn.functional, "scaled_dot_product_attention", kernel)
-        here = attend(query, keys, values, bias, causal=False, scale=0.3, masked_groups=True)
-        there = attend(query, keys, values, bias, causal=False, scale=0.3, masked_groups=False)
-        attend(query, keys, values, None, causal=False, scale=0.3, masked_groups=False)
-    assert asked == [True, False, True]
-    assert there.shape == here.shape == query.shape
-    assert torch.allclose(here, there, rtol=0, atol=1e-14)
+        for shown in (seen, None):
+            bias = None if shown is None else mask_bias(query, shown)
+            found = attend(query, keys, values, bias, causal=False, scale=0.3, masked_groups=masked_groups)
+            scores = 0.3 * query @ keys.repeat_interleave(3, 1).transpose(-1, -2)
+            weights = (scores if shown is None else scores.masked_fill(~shown, float("-inf"))).softmax(-1)
+            assert found.shape == query.shape
+            assert (found - weights @ values.repeat_interleave(3, 1)).abs().max() < 1e-14
+    packed, grouped, repeated = (2, 2, False), (6, 2, True), (6, 6, False)
+    if masked_groups:
+        assert asked == [packed if queries <= PACKED else grouped] * 2
+    else:
+        assert asked == [packed if queries == 1 else repeated, grouped]
 
 
 @pytest.mark.parametrize("count", [2, CAUSAL_ROWS, CAUSAL_ROWS + 1, 2 * CAUSAL_ROWS, 3 * CAUSAL_ROWS - 5])

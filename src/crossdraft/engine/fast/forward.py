@@ -22,6 +22,7 @@ from crossdraft.engine.passes import Pass, PassResult, Segment
 
 ANATOMIES = (LlamaModel, Qwen2Model)  # pre-norm, rotary, gated MLP; with or without biases and grouped heads
 CAUSAL_ROWS = 96  # queries of a first pass that attend at once on a CPU
+PACKED = 16  # tokens of a row whose grouped heads attend as one head on a CPU
 
 
 class FastDecoder:
@@ -194,9 +195,11 @@ def attend(
         bias: [B, 1, n, keys] added to the scores, or `None`.
         causal: without a bias, each query sees the keys up to its own.
         scale: of the scores.
-        masked_groups: true if the kernels take a bias and grouped heads at once; `None` = on a CPU only. CUDA's fused
-            kernels do not, and the plain kernel writes all scores to memory. So, as in `transformers`, a single
-            query's heads are treated as queries of one head; for more queries the keys and values are repeated.
+        masked_groups: true if the kernels take a bias and grouped heads at once; `None` = on a CPU only. There, however,
+            they multiply by one head's queries at a time, and in bfloat16 a single query takes as long as six. So the
+            heads of up to `PACKED` queries are treated as queries of one head. CUDA's fused kernels do not take both,
+            and the plain kernel writes all scores to memory. So, as in `transformers`, a single query's heads are
+            packed there; for more queries the keys and values are repeated.
 
     Returns:
         [B, H, n, d].
@@ -206,13 +209,15 @@ def attend(
     groups = query.shape[1] // keys.shape[1]
     if masked_groups is None:
         masked_groups = query.device.type == "cpu"
+    few = query.shape[2] <= (PACKED if masked_groups else 1)
+    if groups > 1 and few and not causal and (masked_groups or bias is not None):
+        packed = query.reshape(query.shape[0], keys.shape[1], -1, query.shape[3])
+        bias = None if bias is None else bias.repeat(1, 1, groups, 1)
+        return F.scaled_dot_product_attention(packed, keys, values, bias, scale=scale).reshape(query.shape)
     if groups == 1 or bias is None or masked_groups:
         return F.scaled_dot_product_attention(
             query, keys, values, bias, is_causal=causal, scale=scale, enable_gqa=groups > 1
         )
-    if query.shape[2] == 1:
-        packed = query.reshape(query.shape[0], keys.shape[1], groups, -1)
-        return F.scaled_dot_product_attention(packed, keys, values, bias, scale=scale).reshape(query.shape)
     keys, values = keys.repeat_interleave(groups, 1), values.repeat_interleave(groups, 1)
     return F.scaled_dot_product_attention(query, keys, values, bias, scale=scale)
 
