@@ -128,20 +128,6 @@ def test_grouped_heads_attend_as_the_plain_formula_says(rows, queries, masked_gr
         assert asked == [packed if queries == 1 else repeated, grouped]
 
 
-@pytest.mark.parametrize("masked", [True, False])
-def test_a_lone_query_in_bfloat16_gives_what_it_gives_in_double_precision(masked):
-    draw = torch.Generator().manual_seed(0)
-    query = torch.randn(2, 4, 1, 8, dtype=torch.float64, generator=draw)
-    keys, values = torch.randn(2, 2, 4, 11, 8, dtype=torch.float64, generator=draw)
-    bias = torch.zeros(2, 1, 1, 11, dtype=torch.float64)
-    bias[..., 7:] = float("-inf") if masked else 0
-    wide = [one.bfloat16() for one in (query, keys, values)]
-    found = attend(*wide, bias.bfloat16() if masked else None, causal=False, scale=0.3)
-    weights = (0.3 * query @ keys.transpose(-1, -2) + bias).softmax(-1)
-    assert found.shape == query.shape
-    assert (found - weights @ values).abs().max() < 0.02
-
-
 @pytest.mark.parametrize("count", [2, CAUSAL_ROWS, CAUSAL_ROWS + 1, 2 * CAUSAL_ROWS, 3 * CAUSAL_ROWS - 5])
 @pytest.mark.parametrize("groups", [1, 3])
 def test_a_first_pass_attends_part_by_part_as_at_once(count, groups):

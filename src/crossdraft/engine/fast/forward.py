@@ -197,9 +197,9 @@ def attend(
         scale: of the scores.
         masked_groups: true if the kernels take a bias and grouped heads at once; `None` = on a CPU only. But there they
             multiply by one head's queries at a time, and in bfloat16 one query takes longer than six. So the heads of
-            up to `PACKED` queries are treated as queries of one head, and a lone query is given twice. CUDA's fused
-            kernels do not take both, and the plain kernel writes all scores to memory. So, as in `transformers`, a
-            single query's heads are treated so; for more queries the keys and values are repeated.
+            up to `PACKED` queries are treated as queries of one head. CUDA's fused kernels do not take both, and the
+            plain kernel writes all scores to memory. So, as in `transformers`, a single query's heads are treated so;
+            for more queries the keys and values are repeated.
 
     Returns:
         [B, H, n, d].
@@ -209,11 +209,7 @@ def attend(
     groups = query.shape[1] // keys.shape[1]
     if masked_groups is None:
         masked_groups = query.device.type == "cpu"
-    count = query.shape[2]
-    if count == groups == 1 and masked_groups and query.dtype is torch.bfloat16:
-        twice = query.expand(-1, -1, 2, -1)
-        return F.scaled_dot_product_attention(twice, keys, values, bias, scale=scale)[:, :, :1]
-    packs = count <= PACKED if masked_groups else count == 1 and bias is not None
+    packs = query.shape[2] <= PACKED if masked_groups else query.shape[2] == 1 and bias is not None
     if groups > 1 and packs and not causal:
         packed = query.reshape(query.shape[0], keys.shape[1], -1, query.shape[3])
         bias = None if bias is None else bias.repeat(1, 1, groups, 1)
