@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from functools import cache
 
 import pytest
 
@@ -14,39 +13,41 @@ EXTRAS = {
 }  # fmt: skip
 
 
-@cache
-def loaded_by(statement: str) -> set[str]:
-    """Top-level modules that a fresh interpreter holds after `statement`."""
-    code = f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+def loaded_by(*statements: str) -> list[set[str]]:
+    """Modules that a fresh interpreter holds after each of some statements, which it runs one after another."""
+    shown = "print('HOLDS', *{name for module in sys.modules for name in (module, module.partition('.')[0])})"
+    code = "\n".join(("import sys", *(f"{one}\n{shown}" for one in statements)))
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(run.stdout.split())
+    return [set(line.split()) for line in run.stdout.splitlines() if line.startswith("HOLDS ")]
 
 
-def test_the_package_loads_nothing_heavy():
-    assert not loaded_by("import crossdraft") & (EXTRAS | {"numpy", "torch", "transformers"})
-
-
-def test_help_loads_nothing_heavy():
-    loaded = loaded_by("from crossdraft.cli.main import main; assert main(['--help']) == 0")
-    assert "typer" in loaded
-    assert not loaded & (EXTRAS - {"typer", "rich"} | {"numpy", "torch", "transformers"})
+def test_the_package_and_its_help_load_nothing_heavy():
+    run_help = "from crossdraft.cli.main import main; assert main(['--help']) == 0"
+    package, shown = loaded_by("import crossdraft", run_help)
+    assert not package & (EXTRAS | {"numpy", "torch", "transformers"})
+    assert "typer" in shown
+    assert not shown & (EXTRAS - {"typer", "rich"} | {"numpy", "torch", "transformers"})
 
 
 def test_an_answer_needs_no_extra_but_what_its_files_do():
-    """Of the package alone: the engine, a clip and events as arrays."""
-    loaded = loaded_by("from crossdraft import Engine, Options, Request; import crossdraft.methods")
-    assert not (loaded - loaded_by("import torch; from transformers import PreTrainedModel")) & EXTRAS
+    """Of the package alone: networks, engine, clip and events as arrays. What `transformers` loads does not count.
 
-
-def test_the_engine_needs_torch_transformers_and_numpy_alone():
-    """What `transformers` itself loads when it is there does not count."""
-    loaded = loaded_by(
+    And the bench of servers needs no vLLM, and no plug-in for it.
+    """
+    theirs, networks, engine, answer, _ = loaded_by(
+        "import torch; from transformers import PreTrainedModel",
+        "import crossdraft.models",
         "import crossdraft.engine, importlib, pkgutil\n"
         "for module in pkgutil.iter_modules(crossdraft.engine.__path__):\n"
-        "    importlib.import_module(f'crossdraft.engine.{module.name}')"
+        "    importlib.import_module(f'crossdraft.engine.{module.name}')",
+        "from crossdraft import Engine, Options, Request; import crossdraft.methods",
+        "sys.modules['crossdraft_vllm'] = None; import crossdraft_lab.bench.serving.run",
     )
-    assert {"torch", "transformers", "numpy"} <= loaded
-    assert not (loaded - loaded_by("import torch; from transformers import PreTrainedModel")) & EXTRAS
+    assert "crossdraft.models.eventgpt.modeling" in networks
+    assert not networks & {"av", "cv2", "h5py", "crossdraft.events", "crossdraft.video"}
+    assert {"torch", "transformers", "numpy", "crossdraft.engine.loop"} <= engine
+    assert not (engine - theirs) & EXTRAS
+    assert not (answer - theirs) & EXTRAS
 
 
 def test_every_public_name_has_a_home():

@@ -99,10 +99,9 @@ def test_sigterm_ends_a_server_in_order_from_the_start(when, tmp_path):
     found = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         if when == "while it loads":
-            children: dict = {}
             until = time.monotonic() + 60
-            while not children and time.monotonic() < until:  # the drafter's process
-                children = descendants(found.pid)
+            while not (children := descendants(found.pid)) and time.monotonic() < until:  # the drafter's process
+                time.sleep(0.02)
             assert children
         else:
             assert STARTED.match(found.stdout.readline())

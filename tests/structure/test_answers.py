@@ -434,13 +434,13 @@ def test_a_draft_whose_masks_take_long_ends_no_answer(target, frames, monkeypatc
     bits = GrammarMasks._bits
 
     def slow(self, matcher):
-        until = time.thread_time() + 0.05 * (matcher is not self.matcher)
+        until = time.thread_time() + 0.02 * (matcher is not self.matcher)
         while time.thread_time() < until:
             pass
         return bits(self, matcher)
 
     monkeypatch.setattr(GrammarMasks, "_bits", slow)
-    monkeypatch.setattr("crossdraft.structure.masks.ROUND_S", 0.04)
+    monkeypatch.setattr("crossdraft.structure.masks.ROUND_S", 0.016)
     for one, truth in zip((request, drawn), alone, strict=True):
         (found,) = answered(target, Teller(truth, branching=True), [one])
         assert found.tokens == truth
