@@ -22,6 +22,7 @@ app = typer.Typer(help="Look at, convert and draw event recordings.", no_args_is
 
 
 BARS = " ▁▂▃▄▅▆▇█"
+OF_FILES = "--format, --time-unit and --max-events are about files, and the source is live."
 
 Source = Annotated[Path, typer.Argument(help="Event recording.", show_default=False)]
 Shown = Annotated[
@@ -74,9 +75,7 @@ class SpanOptions(ReadOptions):
         """Raise CrossdraftError if an option is given that a live source does not use, or a film of it has no end."""
         files = self.kind, self.time_unit, self.max_events, self.start
         if speed != 1 or any(one is not None for one in files):
-            raise CrossdraftError(
-                "--speed, --start, --format, --time-unit and --max-events are about files, and the source is live."
-            )
+            raise CrossdraftError(f"--speed, --start, {OF_FILES}")
         if not 0.1 <= fps <= 100:
             raise CrossdraftError(f"--fps is {fps:g}; a live source is shown at 0.1 to 100 frames a second.")
         if out is not None and (out.suffix.lower() != ".mp4" or self.end is None):
@@ -114,7 +113,7 @@ def info(
     state, lines = {}, []
     if is_live(source):
         if any(one is not None for one in (read.kind, read.time_unit, read.max_events)):
-            raise CrossdraftError("--format, --time-unit and --max-events are about files, and the source is live.")
+            raise CrossdraftError(OF_FILES)
         part, state = live_sample(source, 3.0 if seconds is None else seconds, live_host, read.sensor)
         name, kind, summary = state["source"], "live", summarise([] if part is None else [part])
         counts = f"{state['received']:,} events received, {state['dropped']:,} dropped"

@@ -41,6 +41,10 @@ def edge(
     """
     output.check()
     asked = None if prompts is None else asked_prompts(prompts, None)
+    if any(one.structure is not None for one in asked or ()):
+        raise CrossdraftError(
+            "An edge is asked in plain text here; leave out prompts with a schema, regex or the like."
+        )
     check_asked(BenchModels(target), asked, [drafter, *([] if cloud is None else [cloud])])
     from crossdraft_lab.bench.edge.run import EdgePlan, results_table, run_edge, to_json
     from crossdraft_lab.bench.study import terminal_table

@@ -224,10 +224,6 @@ def run_edge(plan: EdgePlan, tick: Tick = lambda _: None) -> list[Json]:
         CrossdraftError: the server does not start, or the drafter cannot be loaded.
     """
     asked = list(items(plan.work))
-    if any(item.request.structure is not None for item in asked):
-        raise CrossdraftError(
-            "An edge is asked in plain text here; leave out prompts with a schema, regex or the like."
-        )
     with Engine.load(plan.target, None, Options(dtype=plan.dtype)) as engine:
         alone = [engine.alone(item.request).tokens for item in asked[WARM_UPS:]]
     cores = available_cores()
