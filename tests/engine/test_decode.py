@@ -185,12 +185,12 @@ def test_a_planted_bug_in_sampling_is_seen(target, stranger, monkeypatch):
 
     rule = Rule("careless", lossless=False, greedy=False, verify=careless)
     monkeypatch.setattr("crossdraft.engine.admission.rule_for", lambda name, sampling: rule)
-    assert _distance(target, stranger) > 0.2
+    assert _distance(target, stranger, draws=150) > 0.2
 
 
-def _distance(target, drafter):
+def _distance(target, drafter, draws=400):
     """Total variation between what is sampled and what is exact."""
-    draws, sampling = 400, Sampling(temperature=1.5, top_k=2)
+    sampling = Sampling(temperature=1.5, top_k=2)
     requests = [Request("xx", max_new_tokens=3, sampling=replace(sampling, seed=seed)) for seed in range(draws)]
     exact = _joint(target, target.prepare(requests[0]), sampling)
     found = Counter(a.tokens for a in decoder(target, drafter, nodes=2, adaptive=False, max_batch=4).generate(requests))

@@ -5,28 +5,11 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from crossdraft.models import EventGPTConfig, EventGPTForConditionalGeneration
+from tests.engine.zoo import TEXT as ZOO_TEXT
+from tests.engine.zoo import VISION
 from tests.models.official import byte_tokenizer
 
-VISION = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 2,
-    "image_size": 8,
-    "patch_size": 4,
-}
-TEXT = {
-    "vocab_size": 300,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
+TEXT = ZOO_TEXT | {"vocab_size": 300}
 
 
 @pytest.fixture

@@ -108,20 +108,20 @@ def test_a_planted_bug_in_sampling_is_seen(
 ) -> None:
     """The control: the likeliest token is drafted, and reported as drawn."""
     monkeypatch.setattr(base, "sample_one", lambda dist, generator: int(dist.argmax()))
-    assert distance(foreign, pair, clip, "tli", "rejection") > 0.2
+    assert distance(foreign, pair, clip, "tli", "rejection", draws=150) > 0.2
 
 
-def distance(foreign: Path, pair: PairPaths, clip: ClipPaths, how: str, rule: str) -> float:
+def distance(foreign: Path, pair: PairPaths, clip: ClipPaths, how: str, rule: str, draws: int = DRAWS) -> float:
     """Total variation of sampled answers, three tokens of the two likeliest each, from the exact distribution."""
     sampling = Sampling(temperature=4.0, top_k=2)
     request = Request(QUESTIONS[0], str(clip.video), str(clip.events), LENGTH)
-    asked = [replace(request, sampling=replace(sampling, seed=seed)) for seed in range(DRAWS)]
+    asked = [replace(request, sampling=replace(sampling, seed=seed)) for seed in range(draws)]
     with Engine.load(str(pair.target), f"event:dir={foreign},how={how}", replace(OPTIONS, rule=rule)) as engine:
         exact = joint(engine.target, request, sampling)
         answers = engine.generate(asked)
-    assert sum(answer.stats.drafted for answer in answers) > DRAWS / 2
+    assert sum(answer.stats.drafted for answer in answers) > draws / 2
     found = Counter(answer.tokens for answer in answers)
-    return 0.5 * sum(abs(found[tokens] / DRAWS - exact.get(tokens, 0.0)) for tokens in {*exact, *found})
+    return 0.5 * sum(abs(found[tokens] / draws - exact.get(tokens, 0.0)) for tokens in {*exact, *found})
 
 
 def joint(target: Target, request: Request, sampling: Sampling) -> dict[tuple[int, ...], float]:
