@@ -37,16 +37,6 @@ def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
-    """Nothing that is imported or collected is garbage; looking for some among a million objects takes seconds."""
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.enable()
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if torch.cuda.is_available() or os.environ.get("CROSSDRAFT_TEST_DEVICE"):
         return

@@ -185,7 +185,6 @@ def test_a_union_hands_on_what_an_answer_is_to_say():
 
 @pytest.mark.parametrize("spec", ["phased:event,eagle2", "phased:event,ngram", "(phased:event,ngram)@process"])
 @pytest.mark.parametrize("placement", ["inline", "process"])
-@pytest.mark.usefixtures("one_target")
 def test_without_events_the_later_one_drafts_from_the_first_round_on(clip, spec, placement):
     options = Options(placement=placement, adaptive=False, max_batch=2, device="cpu", dtype="float32")
     seen = Request("What is ahead?", clip.video, clip.events, max_new_tokens=24, namespace=None)
