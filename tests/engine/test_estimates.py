@@ -58,12 +58,27 @@ def test_a_pass_over_one_token_is_no_part_of_the_line_of_the_others():
     assert times.slope == pytest.approx(0.1)
 
 
+def test_passes_that_take_as_long_as_one_token_are_free_and_the_line_begins_after_them():
+    """6 ms up to six tokens, and half a millisecond for each one more."""
+    times = PassTimes()
+    for n in (1, 2, 3, 5, 6, 8, 12, 16):
+        times.add(n, 6.0 + 0.5 * max(0, n - 6))
+    assert times.knee == 6
+    assert [times(n) for n in (2, 6, 7, 32)] == pytest.approx([6.0, 6.0, 6.5, 19.0])
+    assert times.slope == pytest.approx(0.5)
+    prior = times.as_prior()
+    assert prior(32) == pytest.approx(19.0)
+    prior.add(2, 9.0)
+    assert prior(2) > 6.5  # it weighs little
+
+
 def test_noise_on_widths_that_hardly_differ_is_no_slope():
-    """8 tokens took 9 ms and 9 took 12: three a token, when the whole draft costs 4.5 more than a plain step."""
+    """8 tokens took 9 ms and 9 took 12: three a token, when 2.5 tokens after the sixth cost 4.5 more than a plain step."""
     times = PassTimes()
     for n, ms in ((1, 6.0), (8, 9.0), (9, 12.0)):
         times.add(n, ms)
-    assert times.slope == pytest.approx(4.5 / 7.5, rel=0.02)
+    assert times.knee == 6
+    assert times.slope == pytest.approx(4.5 / 2.5, rel=0.02)
     assert PassTimes()(4) == 0
     one = PassTimes()
     one.add(1, 6.0)

@@ -86,15 +86,15 @@ def test_levels_that_do_not_come_promise_nothing():
 
 
 def test_a_node_is_drafted_before_its_probability_is_known():
-    """V(n) = 1 + 0.1·n and W(γ) = 0.15·γ: at 1 a token, and every second node accepted, the path above needs 0.5."""
+    """W(γ) = 0.15·γ: at 1 a token, and every second node accepted, the path above needs 0.3."""
     model, known = CostModel(), RequestDifficulty()
     passes(model, 1.0, 0.1)
     waits(model, 0.15)
     model.rounds.rate.total, model.rounds.rate.weight = 2.0, 4.0
-    assert model.node_gain(known, 1.0) == pytest.approx(0.5)
-    assert model.node_gain(known, 2.0) == pytest.approx(0.25)
+    assert model.node_gain(known, 1.0) == pytest.approx(0.3)
+    assert model.node_gain(known, 2.0) == pytest.approx(0.15)
     model.rounds.rate.total = 4.0
-    assert model.node_gain(known, 1.0) == pytest.approx(0.25, rel=0.01)
+    assert model.node_gain(known, 1.0) == pytest.approx(0.15, rel=0.01)
     model.step.add(0.4)
     model.hidden.rate.total, model.hidden.rate.weight = 3.0, 4.0
     assert model.hidden_gain == pytest.approx(0.5 / 0.75)
@@ -166,6 +166,35 @@ def test_of_a_tree_the_worthwhile_nodes_come_best_first_and_with_their_parents()
     # Where drafting has brought a token down to 2.5, an accepted node saves no more: worth a probability of 0.4.
     model.token_s = 2.5
     assert model.worthwhile((-1, -1, 0, 0, 3), (0.5, 0.3, 0.09, 0.4, 0.2)) == [0, 3]
+
+
+def test_a_tree_fills_the_width_that_costs_nothing_and_a_step_is_paid_by_all_nodes_together():
+    """A pass takes 10 up to four tokens and 1 for each one more; or it takes 12 from two tokens on."""
+    flat, step = CostModel(), CostModel()
+    for n in (1, 2, 3, 4, 6, 8, 12, 16):
+        flat.verify.add(n, 10.0 + max(0, n - 4))
+        step.verify.add(n, 10.0 + 2.0 * (n > 1))
+    assert flat.worthwhile((-1,) * 5, (0.03, 0.02, 0.2, 0.01, 0.15)) == [2, 4, 0]
+    assert step.worthwhile((-1,) * 2, (0.11, 0.1)) == [0, 1]
+    assert step.worthwhile((-1,) * 2, (0.1, 0.09)) == []
+
+
+def test_what_a_drafter_says_of_a_whole_level_is_corrected_not_of_each_node():
+    """Of 0.11 for a level, 0.41 came: so the likelier of its two nodes counts 0.38, the other 0.04 and no 0.16."""
+    model, stated = CostModel(), RequestDifficulty(prior=1.0, exposure=1.5)  # to the power of 0.4
+    passes(model, 10.0, 1.0)  # a node repays its row from 0.1
+    assert model.worthwhile((-1, -1), (0.1, 0.01), stated) == [0]
+    assert model.worthwhile((-1, -1), (0.1, 0.05), stated) == [0, 1]
+
+
+def test_levels_that_are_trimmed_were_waited_for_all_the_same():
+    model = CostModel()
+    passes(model, 1.0, 0.02)
+    for _ in range(50):
+        model.saw_draft(8, 2, 6, waited=1.6, drafted=8)
+    assert model.wait(2) == pytest.approx(0.4, rel=0.01)
+    assert model.width.value == pytest.approx(3.0, rel=0.05)
+    assert model.rounds.arrivals(3)[2] < 0.05
 
 
 def test_a_drafter_that_was_too_sure_is_believed_less():

@@ -35,6 +35,25 @@ def is_sure(parents: Sequence[int], path_probs: Sequence[float]) -> bool:
     return max(first, default=1.0) >= SURE
 
 
+def calibrated(parents: Sequence[int], path_probs: Sequence[float], power: float) -> list[float]:
+    """[n] path probabilities if every level's, given its parent, is raised to a power and divided as before.
+
+    A level's probability is the sum of its siblings', at most 1.
+
+    >>> calibrated((-1, -1, 0), (0.16, 0.09, 0.04), 0.5)
+    [0.32, 0.18, 0.16]
+    """
+    levels: dict[int, float] = {}
+    for parent, prob in zip(parents, path_probs, strict=True):
+        levels[parent] = levels.get(parent, 0.0) + prob
+    probs: list[float] = []
+    for parent, prob in zip(parents, path_probs, strict=True):
+        own, above = (1.0, 1.0) if parent < 0 else (path_probs[parent], probs[parent])
+        level = min(1.0, levels[parent] / own) if own > 0 else 0.0
+        probs.append(above * prob / levels[parent] * level**power if level > 0 else 0.0)
+    return probs
+
+
 @dataclass(frozen=True)
 class ExpectedRound:
     """A round of some number of drafted levels: its seconds, and the tokens that it yields on average."""
@@ -139,7 +158,7 @@ class CostModel:
             return self.costs(rows)
         if rows not in self.shared:
             near = self._nearest(rows)
-            self.shared[rows] = RoundCosts(PassTimes(wide=near.verify.wide.as_prior()), near.wait.as_prior())
+            self.shared[rows] = RoundCosts(near.verify.as_prior(), near.wait.as_prior())
         return self.shared[rows]
 
     def saw_pass(self, rows: int, n: float, seconds: float) -> None:
@@ -148,14 +167,23 @@ class CostModel:
         if n == 1:
             self.plain.add(rows, rows * seconds)
 
-    def saw_draft(self, asked: int, depth: int, nodes: int, waited: float, rows: int = 1) -> None:
-        """Record a draft of `depth` of the `asked` levels, for which the target waited `waited` seconds per request."""
+    def saw_draft(
+        self, asked: int, depth: int, nodes: int, waited: float, rows: int = 1, *, drafted: int | None = None
+    ) -> None:
+        """Record a draft whose `nodes` nodes, in `depth` of the `asked` levels, are verified.
+
+        Args:
+            asked, depth, nodes: as above.
+            waited: seconds per request that the target waited for it.
+            rows: requests that share the pass.
+            drafted: its levels that were waited for, if some are not verified.
+        """
         one = self.costs(rows).verify(1)
         if not depth and waited < FREE * one:
             return  # an empty draft that was not waited for says nothing of drafts
-        wait = self._seen(rows).wait
-        if usual := max(wait(depth), one):  # else it is the first draft, of a cold drafter
-            wait.add(depth, min(waited, OUTLIER * usual))
+        wait, levels = self._seen(rows).wait, drafted or depth
+        if usual := max(wait(levels), one):  # else it is the first draft, of a cold drafter
+            wait.add(levels, min(waited, OUTLIER * usual))
         self.rounds.saw_draft(asked, depth)
         if depth:
             self.width.add(nodes / depth)
@@ -257,14 +285,15 @@ class CostModel:
     def node_gain(self, stated: RequestDifficulty, token_s: float, rows: int = 1) -> float:
         """Least path probability, by the drafter's own figures, after which one more node pays.
 
-        That is (dW/dn + dV/dn) / (h·token_s): an accepted node saves the time that a token takes otherwise; it is
-        waited for and widens the verify pass. At the best plan that quotient is the optimum's own condition (Dinkelbach
-        1967). The node's own probability is known only once it is drafted, so the mean acceptance rate h stands for it.
+        That is (dW/dn) / (h·token_s): an accepted node saves the time that a token takes otherwise, and is waited for.
+        Whether it is also worth its place in the pass is seen once it is there (`worthwhile`). At the best plan that
+        quotient is the optimum's own condition (Dinkelbach 1967). The node's own probability is known only once it is
+        drafted, so the mean acceptance rate h stands for it.
         """
         costs = self.costs(rows)
         if not token_s or not costs.wait.w:
             return 0.0
-        cost = costs.wait.slope / (self.width.value or 1.0) + costs.verify.slope
+        cost = costs.wait.slope / (self.width.value or 1.0)
         return self._least_stated(cost, token_s, self.rounds, stated.value)
 
     @property
@@ -286,7 +315,7 @@ class CostModel:
         *,
         hidden: bool = False,
     ) -> list[int]:
-        """Nodes of a finished tree to verify, best first: those whose path probability repays a wider pass.
+        """Nodes of a finished tree to verify, best first: as many as save most time, a wider pass considered.
 
         Args:
             parents: [n] as in a draft tree.
@@ -296,15 +325,20 @@ class CostModel:
             hidden: it is the ride-along pass.
         """
         power = 1.0 if stated is None else self.calibration.value * stated.value
-        own = [prob**power for prob in path_probs]
+        probs = calibrated(parents, path_probs, power)
         if hidden:
-            own = self._as_hidden(parents, own, sure=is_sure(parents, path_probs))
-        probs: list[float] = []
-        for parent, prob in zip(parents, own, strict=True):
-            probs.append(prob if parent < 0 else min(prob, probs[parent]))
-        least = self._least_prob(rows, hidden=hidden)
-        paying = sorted((node for node, prob in enumerate(probs) if prob >= least), key=lambda node: -probs[node])
-        return paying or ([max(range(len(probs)), key=probs.__getitem__)] if hidden and probs else [])
+            probs = self._as_hidden(parents, probs, sure=is_sure(parents, path_probs))
+        for node, parent in enumerate(parents):
+            probs[node] = min(probs[node], 1.0 if parent < 0 else probs[parent])
+        order = sorted(range(len(probs)), key=lambda node: -probs[node])  # a parent before its children
+        verify, saved, best, kept = self.costs(rows).verify, 0.0, 0.0, 0
+        token_s, line = self.token_s or verify(1), self.ride.slope or verify.slope
+        for count, node in enumerate(order, 1):
+            saved += probs[node] * token_s
+            gain = saved - (line * count if hidden else verify(1 + count) - verify(1))
+            if gain >= best:
+                best, kept = gain, count
+        return order[: max(kept, hidden)]
 
     def _as_hidden(self, parents: Sequence[int], probs: Sequence[float], *, sure: bool) -> list[float]:
         """Scale path probabilities so that each level's sum is at most the acceptance of hidden drafts at that depth.
@@ -323,15 +357,8 @@ class CostModel:
 
     def verify_depth(self, drafted: int) -> int:
         """Number of nodes of a finished hidden chain to verify, if its drafter gives no probabilities."""
-        least = self._least_prob(hidden=True)
-        return sum(prob >= least for prob in self.hidden.path_probs(drafted))
-
-    def _least_prob(self, rows: int = 1, *, hidden: bool = False) -> float:
-        """Least probability of a node that repays its row of the pass: dV/dn over a token's time; 0 while unknown."""
-        verify = self.costs(rows).verify
-        token_s = self.token_s or verify(1)
-        slope = self.ride.slope or verify.slope if hidden else verify.slope
-        return slope / token_s if token_s else 0.0
+        least, token_s = self.ride.slope or self.verify.slope, self.token_s or self.verify(1)
+        return sum(prob * token_s >= least for prob in self.hidden.path_probs(drafted))
 
     def hidden_nodes(self, limit: int) -> int:
         """Length of a hidden draft: the nodes that are expected to save what the target waits for each of them."""

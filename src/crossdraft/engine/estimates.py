@@ -13,6 +13,7 @@ LEAST, MOST = 1e-3, 1 - 1e-3  # probabilities: no token is hopeless or certain f
 ARRIVAL_PRIOR = 0.3  # imagined drafts of which each level came, so that levels never asked for are tried
 PRIOR_POINTS = 2.0  # weight of measurements under other conditions, in points
 DEEPEST = 64  # positions with a rate of their own
+KNEES = (1, 2, 4, 6, 8, 12, 16)  # tokens of a pass after which more may take longer
 
 
 def expected_accepted(rates: Sequence[float]) -> float:
@@ -92,44 +93,56 @@ class Ema:
 
 @dataclass
 class PassTimes:
-    """V(n): a step from one token to two (another kernel, a mask), and a line after it.
+    """V(n): a step from one token to two (another kernel, a mask), the same time up to a knee, and a line after it.
 
-    The line is never steeper than from V(1) to the mean of the wider passes, as widths that hardly differ say nothing
-    of the slope but noise.
+    Passes over few tokens are bound by memory, those over more by arithmetic (the roofline model: Williams 2009). The
+    knee is the one of `KNEES` whose line explains the times best. The line is never steeper than from V(1) at the knee
+    to the mean of the wider passes, as widths that hardly differ say nothing of the slope but noise.
     """
 
     one: Ema = field(default_factory=Ema)
-    wide: LinearFit = field(default_factory=LinearFit)
+    wide: dict[int, LinearFit] = field(default_factory=lambda: {knee: LinearFit() for knee in KNEES})
+    knee: int = KNEES[0]
 
     def add(self, n: float, seconds: float) -> None:
         """Add a pass over n new tokens that took `seconds`."""
         if n == 1:
             self.one.add(seconds)
-        else:
-            self.wide.add(n, seconds)
-            if seconds < (self.one.value or 0.0):  # it was measured while something else ran
-                self.one.add(seconds)
+            return
+        for knee, fit in self.wide.items():
+            fit.add(max(0.0, n - knee), seconds)
+        if seconds < (self.one.value or 0.0):  # it was measured while something else ran
+            self.one.add(seconds)
+        self.knee = max(KNEES, key=self._explained)
+
+    def _explained(self, knee: int) -> float:
+        """Variation of all times, V(1) among them, that a line after this knee explains."""
+        fit, one = self.wide[knee], self.one
+        every = replace(fit, w=fit.w + one.weight, y=fit.y + one.total)
+        return every.slope * (every.xy - every.x * every.y / every.w)
 
     def with_one(self, seconds: float) -> "PassTimes":
         """A copy with another V(1)."""
-        return PassTimes(Ema(weight=1.0, total=sane(seconds)), self.wide)
+        return replace(self, one=Ema(weight=1.0, total=sane(seconds)))
+
+    def as_prior(self) -> "PassTimes":
+        """A copy for passes of another number of rows, without V(1), which weighs little against new measurements."""
+        return PassTimes(wide={knee: fit.as_prior() for knee, fit in self.wide.items()}, knee=self.knee)
 
     @property
     def slope(self) -> float:
-        """dV/dn after the step."""
-        if not self.wide.w:
+        """dV/dn after the knee."""
+        line = self.wide[self.knee]
+        if not line.x:
             return 0.0
-        n, seconds = self.wide.x / self.wide.w, self.wide.y / self.wide.w
-        if self.one.value is None:
-            return min(self.wide.slope, seconds / n)
-        return min(self.wide.slope, max(0.0, (seconds - self.one.value) / (n - 1)))
+        return min(line.slope, max(0.0, (line.y - line.w * (self.one.value or 0.0)) / line.x))
 
     def __call__(self, n: float) -> float:
         """V(n); 0 before the first pass."""
-        if not self.wide.w or (n <= 1 and self.one.value is not None):
+        line = self.wide[self.knee]
+        if not line.w or (n <= 1 and self.one.value is not None):
             return self.one.value or 0.0
-        mean, seconds = self.wide.x / self.wide.w, self.wide.y / self.wide.w
-        return max(self.one.value or 0.0, seconds + self.slope * (n - mean))
+        return max(self.one.value or 0.0, (line.y + self.slope * (line.w * max(0.0, n - self.knee) - line.x)) / line.w)
 
 
 @dataclass

@@ -196,8 +196,8 @@ class DecodeLoop:
                 self.policy.saw_hidden_draft(draft, self.drafter.waited_s)
                 found[row.request_id] = self._checked(draft, self.policy.hidden_nodes, row, hidden=True)
         for (row, budget), draft in zip(asked, wait(), strict=True):
-            self.policy.saw_draft(draft, budget.nodes, self.drafter.waited_s, len(rows))
-            found[row.request_id] = self._checked(draft, budget.nodes, row, len(rows))
+            found[row.request_id] = kept = self._checked(draft, budget.nodes, row, len(rows))
+            self.policy.saw_draft(draft, kept, budget.nodes, self.drafter.waited_s, len(rows))
         for row in rows:
             key, most = row.request_id, self.policy.most_nodes(row)
             found[key] = row.with_free(found.get(key, NOTHING), free[key], most)

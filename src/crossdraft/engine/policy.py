@@ -182,10 +182,11 @@ class SpeculationPolicy:
             state.stated.forget()
 
     @harmless(None)
-    def saw_draft(self, draft: Draft, nodes: int, waited_s: float, rows: int = 1) -> None:
-        """Record a draft of at most `nodes` nodes, which came after `waited_s` seconds per request."""
+    def saw_draft(self, draft: Draft, kept: Draft, nodes: int, waited_s: float, rows: int = 1) -> None:
+        """Record a draft of at most `nodes` nodes that came after `waited_s` seconds a request; `kept` is verified."""
         if draft.refusal is None:
-            self.cost.saw_draft(self.cost.levels(nodes), draft.tree.depth, len(draft.tree), waited_s, rows)
+            tree, drafted = kept.tree, draft.tree.depth
+            self.cost.saw_draft(self.cost.levels(nodes), tree.depth, len(tree), waited_s, rows, drafted=drafted)
 
     @harmless(None)
     def saw_hidden_draft(self, draft: Draft, waited_s: float) -> None:
