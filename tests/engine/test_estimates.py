@@ -73,7 +73,7 @@ def test_passes_that_take_as_long_as_one_token_are_free_and_the_line_begins_afte
 
 
 def test_noise_on_widths_that_hardly_differ_is_no_slope():
-    """8 tokens took 9 ms and 9 took 12: three a token, when 2.5 tokens after the sixth cost 4.5 more than a plain step."""
+    """8 tokens took 9 ms and 9 took 12: three a token, but 2.5 tokens after the sixth cost 4.5 together."""
     times = PassTimes()
     for n, ms in ((1, 6.0), (8, 9.0), (9, 12.0)):
         times.add(n, ms)

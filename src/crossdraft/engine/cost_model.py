@@ -43,14 +43,14 @@ def calibrated(parents: Sequence[int], path_probs: Sequence[float], power: float
     >>> calibrated((-1, -1, 0), (0.16, 0.09, 0.04), 0.5)
     [0.32, 0.18, 0.16]
     """
-    levels: dict[int, float] = {}
+    levels = dict.fromkeys(parents, 0.0)
     for parent, prob in zip(parents, path_probs, strict=True):
-        levels[parent] = levels.get(parent, 0.0) + prob
+        levels[parent] += prob
     probs: list[float] = []
     for parent, prob in zip(parents, path_probs, strict=True):
         own, above = (1.0, 1.0) if parent < 0 else (path_probs[parent], probs[parent])
         level = min(1.0, levels[parent] / own) if own > 0 else 0.0
-        probs.append(above * prob / levels[parent] * level**power if level > 0 else 0.0)
+        probs.append(above * (prob / levels[parent] * level**power) if level > 0 else 0.0)  # at most `above`, rounded
     return probs
 
 
@@ -328,14 +328,18 @@ class CostModel:
         probs = calibrated(parents, path_probs, power)
         if hidden:
             probs = self._as_hidden(parents, probs, sure=is_sure(parents, path_probs))
-        for node, parent in enumerate(parents):
-            probs[node] = min(probs[node], 1.0 if parent < 0 else probs[parent])
-        order = sorted(range(len(probs)), key=lambda node: -probs[node])  # a parent before its children
+            for node, parent in enumerate(parents):
+                probs[node] = min(probs[node], 1.0 if parent < 0 else probs[parent])
         verify, saved, best, kept = self.costs(rows).verify, 0.0, 0.0, 0
-        token_s, line = self.token_s or verify(1), self.ride.slope or verify.slope
+        token_s, slope, knee = self.token_s or verify(1), verify.slope, verify.knee
+        if hidden:
+            slope, knee = self.ride.slope or slope, 0
+        order = sorted(range(len(probs)), key=probs.__getitem__, reverse=True)  # stable: a parent before its children
         for count, node in enumerate(order, 1):
+            if count >= knee and probs[node] * token_s < slope:
+                break  # the others are no likelier, and cost as much
             saved += probs[node] * token_s
-            gain = saved - (line * count if hidden else verify(1 + count) - verify(1))
+            gain = saved - (slope * count if hidden else verify(1 + count) - verify(1))
             if gain >= best:
                 best, kept = gain, count
         return order[: max(kept, hidden)]

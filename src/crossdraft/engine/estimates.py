@@ -117,9 +117,10 @@ class PassTimes:
 
     def _explained(self, knee: int) -> float:
         """Variation of all times, V(1) among them, that a line after this knee explains."""
-        fit, one = self.wide[knee], self.one
-        every = replace(fit, w=fit.w + one.weight, y=fit.y + one.total)
-        return every.slope * (every.xy - every.x * every.y / every.w)
+        fit, weight = self.wide[knee], self.wide[knee].w + self.one.weight
+        shared = fit.xy - fit.x * (fit.y + self.one.total) / weight
+        spread = fit.xx - fit.x * fit.x / weight
+        return shared * shared / spread if shared > 0 and spread > 1e-9 * fit.xx else 0.0
 
     def with_one(self, seconds: float) -> "PassTimes":
         """A copy with another V(1)."""
