@@ -38,7 +38,7 @@ def test_a_refusal_does_not_hide_what_the_others_drafts_were_waited_for(target, 
     decoding = DecodeLoop(target, DraftRunner(Slow(), "off"), adaptive=False, max_batch=2)
     observed = []
     monkeypatch.setattr(
-        decoding.policy, "saw_draft", lambda draft, nodes, waited_s, rows: observed.append((draft, waited_s))
+        decoding.policy, "saw_draft", lambda draft, kept, nodes, waited_s, rows: observed.append((draft, waited_s))
     )
     found = decoding.generate(REQUESTS)
     assert [answer.tokens for answer in found] == [answer.tokens for answer in DecodeLoop(target).generate(REQUESTS)]
