@@ -125,5 +125,7 @@ def test_options_of_llama_cpp_that_do_not_fit_are_refused(suite, tmp_path):
     with pytest.raises(CrossdraftError, match="There is no file"):
         PeerOptions(llama_server=tmp_path / "none", gguf=suite.work.prompts).check(())
     choice = read_prompts(written(tmp_path, {"prompt": "?", "choice": ["a", "b"]}))
-    with pytest.raises(CrossdraftError, match=r"in words, llama\.cpp without structures"):
-        PeerOptions(llama_server=suite.work.prompts, gguf=suite.work.prompts).check(choice)
+    for peers in (PeerOptions(None, suite.work.prompts, suite.work.prompts), PeerOptions(suite.work.prompts)):
+        for asked in (choice, ()):
+            with pytest.raises(CrossdraftError, match=r"in words, the latter without structures"):
+                peers.check(asked)

@@ -11,14 +11,15 @@ from crossdraft.cli.cores import Cores
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
-from crossdraft.load import load_target
+from crossdraft.load import load_target, text_folder
 from crossdraft.options import Options
-from crossdraft_lab.bench import throughput
+from crossdraft_lab.bench import child_batches, throughput
 from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.batch_child import Asked
 from crossdraft_lab.bench.batches import BatchRun, EngineBatch, PaddedBatch, Served, padded, until_end
-from crossdraft_lab.bench.child_batches import ChildBatches
+from crossdraft_lab.bench.child_batches import ChildBatches, ChildMethod, in_words
 from crossdraft_lab.bench.hf_continuous import ClipEmbedding, ContinuousBatches
+from crossdraft_lab.bench.serving.llama import LlamaFiles
 from crossdraft_lab.bench.throughput import SizeResults, Throughput, lines, results_table, rows_of, run_throughput
 from crossdraft_lab.bench.workload import Item, Workload, items
 
@@ -108,7 +109,8 @@ def test_everybody_writes_the_target_s_tokens(pair, asked):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_children_get_the_target_s_device_and_dtype(pair, dtype, tmp_path, monkeypatch):
-    monkeypatch.setattr(throughput, "ChildBatches", lambda name, module, *_: module)
+    for module in (throughput, child_batches):
+        monkeypatch.setattr(module, "ChildBatches", lambda name, module, *_: module)
     models = Models(str(pair.target), device="cpu", dtype=dtype)
     plan = Throughput(
         models, Workload(1), (1,), "ngram", cores=TWO, vllm_python=tmp_path, baselines=("hf-continuous", "vllm")
@@ -158,4 +160,62 @@ def test_a_small_run_of_a_tiny_pair(pair, asked, tmp_path):
     assert kept["rows"][0].keys() == report["rows"][0].keys()
     assert len(results_table(report).rows) == 6
     assert not any("vLLM" in line for line in lines(plan, report))  # nobody asked for it
-    assert "vLLM was left out" in lines(replace(plan, baselines=("target", "vllm")), report)[-1]
+    assert "vllm was left out" in lines(replace(plan, baselines=("target", "vllm")), report)[-1]
+
+
+@pytest.fixture
+def words(tmp_path):
+    """Three prompts for the tiny text model."""
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": each}) + "\n" for each in ("One.", "And two, and three?", "Four!")))
+    return Workload(3, max_new_tokens=6, prompts=path)
+
+
+def test_prompts_are_asked_again_and_again_but_never_twice_at_once(words):
+    with pytest.raises(CrossdraftError, match="3 prompts for 4 requests"):
+        Throughput(Models(), words, (4,), "ngram")
+    with pytest.raises(CrossdraftError, match="is asked prompts, not clips"):
+        Throughput(Models(), Workload(1), (1,), "ngram", llama=LlamaFiles(Path("server"), Path("gguf")))
+    plan = Throughput(Models(), words, (1, 2), "ngram", repeats=2, least=2, vllm_python=Path("python"))
+    assert plan.others == ("target", "hf-batch", "vllm")  # no llama.cpp was named, and hf-continuous takes clips
+    assert replace(plan, llama=LlamaFiles(Path("s"), Path("g"))).others[2] == "llama.cpp"
+    asked, warm_ups = plan.asked()
+    assert [item.seed for item in asked] == [0, 1, 2, 0]
+    assert len(warm_ups) == 2
+
+
+def test_a_small_run_in_words(words):
+    models = Models(str(text_folder("text")), device="cpu", dtype="float32")
+    plan = Throughput(models, words, (1, 3), "ngram", 2, 2, baselines=("target", "hf-batch", "llama.cpp"), warm_ups=0)
+    ticks = []
+    report = run_throughput(plan, ticks.append)
+    assert len(ticks) == plan.runs == 3 * (2 + 2)
+    assert [row["identical"] for row in report["rows"]] == ["2/2"] * 3 + ["6/6"] * 3
+    assert report["workload"]["prompts"] == "prompts.jsonl"
+    assert "llama.cpp was left out" in lines(plan, report)[-1]
+
+
+# A child that answers with the ids that it was sent, and a penalty behind them.
+ECHO = """
+import json, sys
+print(json.dumps({"echo": 1}), flush=True)
+for line in sys.stdin:
+    each = [{"tokens": [*one["ids"], one["penalty"]], "ttft_s": 0.5, "total_s": 1.0} for one in json.loads(line)]
+    print(json.dumps({"served": each}), flush=True)
+"""
+
+
+def test_a_program_that_is_asked_in_words_gets_the_same_ids_and_settings(words, tmp_path, monkeypatch):
+    (tmp_path / "echo.py").write_text(ECHO)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    target = load_target(str(text_folder("text")), device="cpu")
+    item = next(items(words))
+    method = ChildMethod(ChildBatches("vllm", ["echo"], send=lambda one: in_words(target, one, "vllm")))
+    try:
+        run = method.answer(item)
+        assert run.tokens == (*target.prepare(item.request).input_ids.tolist(), 1.0)
+        assert (run.ttft_s, run.total_s, run.rounds, method.about) == (0.5, 1.0, len(run.tokens), {"echo": 1})
+    finally:
+        method.close()
+    with pytest.raises(CrossdraftError, match="asks for stop strings, and vllm is not told"):
+        in_words(target, replace(item.request, stop=("x",)), "vllm")

@@ -16,6 +16,7 @@ from crossdraft.load import load_target, text_folder
 from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.serving.llama import LlamaFiles
 from crossdraft_lab.bench.suite import Suite, run_suite
+from crossdraft_lab.bench.throughput import Throughput, run_throughput
 from crossdraft_lab.bench.workload import Workload
 
 BUILT = next(iter(sorted(Path(__file__).parents[3].glob(".venv-peers/*/llama-server"))), Path("llama-server"))
@@ -100,3 +101,14 @@ def test_llama_cpp_writes_the_targets_tokens_with_drafts_and_without(tmp_path):
     assert drafted["tau"].value > 2, "the same model drafts for itself"
     assert found.environment["servers"]["llama.cpp"]["weights"] == "all F32"
     assert found.footprints["llama.cpp"]["total_mib"] > 1
+
+
+def test_llama_cpp_answers_many_requests_at_once(tmp_path):
+    llama, prompts = made(tmp_path), tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(f'{{"prompt": "What is ahead of {one}?"}}\n' for one in ("me", "the bus", "all of us")))
+    work, models = Workload(3, max_new_tokens=16, prompts=prompts), Models(str(tmp_path), device="cpu", dtype="float32")
+    plan = Throughput(models, work, (1, 3), "ngram", 1, 1, baselines=("target", "llama.cpp"), llama=llama, warm_ups=0)
+    report = run_throughput(plan)
+    assert [row["identical"] for row in report["rows"]] == ["1/1"] * 3 + ["3/3"] * 3
+    assert report["about"]["llama.cpp"]["weights"] == "all F32"
+    assert all(0 < row["ttft_ms"]["median"] < row["e2e_ms"]["median"] for row in report["rows"])

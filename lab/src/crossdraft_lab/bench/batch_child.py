@@ -15,11 +15,21 @@ from crossdraft.errors import CrossdraftError
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request as it is sent: the question, the clip's path, the largest number of new tokens."""
+    """One request as it is sent.
+
+    Args:
+        prompt: the question.
+        video: path of its clip; "" = it comes without one.
+        max_new_tokens: largest number of new tokens.
+        ids: token ids of the whole prompt, for requests in words.
+        penalty: the checkpoint's repetition penalty, for requests in words.
+    """
 
     prompt: str
     video: str
     max_new_tokens: int
+    ids: Sequence[int] = ()
+    penalty: float = 1.0
 
 
 def keep_stdout() -> TextIO:

@@ -10,9 +10,9 @@ from crossdraft_lab.bench.common import check_each_once, check_names
 
 ALONE = ("target", "target-all")  # the target without a drafter: on its own share of the pair's cores, and on all
 FORCED = "forced"  # the target with what a structure forces, and no drafter
-LLAMA, LLAMA_DRAFTED = "llama.cpp", "llama.cpp-draft"
-PEERS = (LLAMA, LLAMA_DRAFTED)  # other programs' servers, which an option names
-UNDRAFTED = (*ALONE, "hf", "hf-all", LLAMA)  # every way to run the target alone
+LLAMA, LLAMA_DRAFTED, VLLM = "llama.cpp", "llama.cpp-draft", "vllm"
+PEERS = (LLAMA, LLAMA_DRAFTED, VLLM)  # other programs, which an option names
+UNDRAFTED = (*ALONE, "hf", "hf-all", LLAMA, VLLM)  # every way to run the target alone
 ON_ALL_CORES = frozenset(("target-all", "hf-all"))
 ON_TARGETS_CORES = frozenset(("target", "hf"))  # unlike the methods above, which use all of the pair's
 HUGGING_FACE = frozenset(("hf", "hf-all", "hf-lookup", "hf-assisted"))

@@ -24,7 +24,7 @@ from crossdraft_lab.bench.significance import PairedCosts
 from crossdraft_lab.bench.specs import HUGGING_FACE
 from crossdraft_lab.bench.statistics import FEW_PAIRS, Interval, Quartiles, ratio
 from crossdraft_lab.bench.variants import Variant, make_variant
-from crossdraft_lab.bench.workload import Item, Workload, items
+from crossdraft_lab.bench.workload import Item, Workload, counting, items
 from crossdraft_lab.scenes import score
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ C = TypeVar("C")
 MODELS = Models(dtype="float32")
 OWN, ALL = "target", "target-all"
 READING = ("prepare", "encode", "prefill", "ride-along")
-WARM_TOKENS = 32  # longest answer to a warm-up in words
 
 
 def shown(value: Any) -> str:
@@ -175,9 +174,7 @@ class Study:
     def warm_up_items(self) -> list[Item]:
         """Pairs of the validation split; without a namespace, so that no drafter learns from their answers."""
         if self.work.prompts is not None and not next(items(replace(self.work, pairs=1))).request.visuals:
-            few = replace(self.work, max_new_tokens=min(WARM_TOKENS, self.work.max_new_tokens))  # none of the file's
-            asked = (few.request(f"Count from {n} to twenty.", None, None, n) for n in range(self.warm_ups))
-            return [Item(-1, "warm-up", request) for request in asked]
+            return counting(self.work, self.warm_ups)
         count = self.warm_ups if self.work.prompts is None else min(self.warm_ups, self.work.pairs)
         asked = self.asked(replace(self.work, pairs=count, first=0, split="validation")) if count else []
         return [replace(item, request=replace(item.request, namespace=None)) for item in asked]

@@ -12,6 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from crossdraft.cli.cores import Cores
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.drafter import Budget
+from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
@@ -26,6 +28,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.files import only_process
 from crossdraft.methods import METHODS as DRAFTERS
 from crossdraft_lab.bench.assembly import Models, cores_of
+from crossdraft_lab.bench.child_batches import ChildMethod, vllm_batches
 from crossdraft_lab.bench.common import check_repeats
 from crossdraft_lab.bench.environment import environment, peak_cuda_mib, peak_rss_of
 from crossdraft_lab.bench.experiments.record import Setting, Tick, UnitResult
@@ -33,7 +36,7 @@ from crossdraft_lab.bench.experiments.runs import RunLine, RunsFile
 from crossdraft_lab.bench.forking import forking, start_method
 from crossdraft_lab.bench.measure import BenchMethod, Results, Run, answer_once, divergences
 from crossdraft_lab.bench.serving.llama import LlamaFiles, LlamaServer
-from crossdraft_lab.bench.specs import HUGGING_FACE, METHODS, PEERS, check_methods, spec_of
+from crossdraft_lab.bench.specs import HUGGING_FACE, METHODS, PEERS, VLLM, check_methods, spec_of
 from crossdraft_lab.bench.study import Study, pooled
 from crossdraft_lab.bench.summary import BenchReport, summarise
 from crossdraft_lab.bench.traces import Trace
@@ -61,6 +64,7 @@ class Suite:
         memory: measure the peak memory of each method first.
         record: keep the target's answers as traces; with the method `event`, also the answers of its model alone.
         llama: llama.cpp's server as a further contestant; `None` = it is left out.
+        vllm_python: interpreter of an environment with vLLM, a further contestant; `None` = it is left out.
         out: folder for the runs; what an earlier run of the same suite left there is not measured again.
         minutes: no further pair is begun that might end later than that; `None` = all are answered.
 
@@ -79,6 +83,7 @@ class Suite:
     memory: bool = True
     record: bool = False
     llama: LlamaFiles | None = None
+    vllm_python: Path | None = None
     out: Path | None = None
     minutes: float | None = None
 
@@ -93,8 +98,8 @@ class Suite:
             )
         if self.record and self.out is not None:
             raise CrossdraftError("Answers are recorded by one whole run; leave out --record or --out.")
-        if self.llama is not None and self.work.temperature:
-            raise CrossdraftError("llama.cpp draws other tokens from the same distribution; compare it greedily.")
+        if self._peers and self.work.temperature:
+            raise CrossdraftError("Other programs draw other tokens from the same distribution; compare them greedily.")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -103,7 +108,10 @@ class Suite:
 
     @property
     def _peers(self) -> tuple[Variant, ...]:
-        return () if self.llama is None else self.llama.variants()
+        llama = () if self.llama is None else self.llama.variants()
+        if self.vllm_python is None:
+            return llama
+        return (*llama, Variant(VLLM, make=partial(_vllm, self.vllm_python)))
 
     @property
     def runs(self) -> int:
@@ -132,6 +140,11 @@ class Suite:
             "models": asdict(self.models), "llama": str(self.llama), "methods": list(self.names),
             "cores": str(self.cores), "repeats": self.repeats, "warm_ups": self.warm_ups,
         }  # fmt: skip
+
+
+def _vllm(python: Path, target: Target, models: Models) -> ChildMethod:
+    """Start vLLM on the cores of the calling thread."""
+    return ChildMethod(vllm_batches(target, models.target, python, available_cores(), words=True))
 
 
 def run_suite(suite: Suite, tick: Tick = lambda _: None) -> BenchReport:
@@ -210,7 +223,7 @@ def _with_more(
     unit: UnitResult, asked: Sequence[Item], target: Target, methods: Mapping[str, BenchMethod]
 ) -> UnitResult:
     """Add to a unit what only its process can tell: divergences, the target's dtype, and what servers say."""
-    servers = {name: one for name, one in methods.items() if isinstance(one, LlamaServer)}
+    servers = {name: one for name, one in methods.items() if isinstance(one, LlamaServer | ChildMethod)}
     more = {
         "divergences": divergences(pooled([unit]).results, asked, target),
         "dtype": str(target.model.dtype).removeprefix("torch."),

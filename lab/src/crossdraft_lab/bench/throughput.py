@@ -1,20 +1,21 @@
-"""`crossdraft bench throughput`: N requests at once, answered by our engine, the target alone, Hugging Face and vLLM.
+"""`crossdraft bench throughput`: N requests at once: our engine, the target alone, Hugging Face, llama.cpp and vLLM.
 
-Every request is about a clip of its own, read from a file inside the clock, and no cache holds clips. All contestants
-answer the same batches, interleaved, in balanced order. Each may use all the cores that the pair uses; baselines are
-measured on one core as well, and a ratio is against the faster of the two.
+Every request is about a clip of its own, read from a file inside the clock, or a prompt of a file, which llama.cpp
+answers, too; nothing is cached between requests. All contestants answer the same batches, interleaved, in balanced
+order. Each may use all the cores that the pair uses; baselines are measured on one core as well, and a ratio is against
+the faster of the two.
 """
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from crossdraft.assembly import assemble, decided
-from crossdraft.checkpoints.locate import REFERENCE, find_checkpoint
 from crossdraft.checks import whole
 from crossdraft.cli.cores import Cores
 from crossdraft.comparisons import orders
@@ -22,29 +23,34 @@ from crossdraft.dtypes import dtype_name
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.target import Target
+from crossdraft.errors import CrossdraftError
 from crossdraft.options import Options
 from crossdraft_lab.bench.assembly import Models
 from crossdraft_lab.bench.batches import BatchMethod, BatchRun, EngineBatch, PaddedBatch
-from crossdraft_lab.bench.child_batches import ChildBatches
+from crossdraft_lab.bench.child_batches import ChildBatches, vllm_batches
 from crossdraft_lab.bench.common import check_each_once, check_names, check_repeats
 from crossdraft_lab.bench.environment import environment
 from crossdraft_lab.bench.experiments.record import FigureTable, Tick
 from crossdraft_lab.bench.measure import find_divergence
-from crossdraft_lab.bench.specs import check_methods, spec_of
+from crossdraft_lab.bench.serving.llama import LlamaBatches, LlamaFiles
+from crossdraft_lab.bench.specs import LLAMA, VLLM, check_methods, spec_of
 from crossdraft_lab.bench.statistics import Interval, ratio, ratio_per_token
 from crossdraft_lab.bench.study import FigureColumn, figure_table
-from crossdraft_lab.bench.workload import Item, Workload, describe, items
+from crossdraft_lab.bench.workload import Item, Workload, counting, describe, items
 
 SIZES = (1, 2, 4, 8, 16, 32)
 ALL = "-all"  # behind the name of a contestant that computes on every core of the pair
-BASELINES = ("target", "hf-batch", "hf-continuous", "vllm")
+BASELINES = ("target", "hf-batch", "hf-continuous", LLAMA, VLLM)
 WARM_UPS = 3  # batches of each size: our engine learns the cost of drafting from them
-VLLM_GIB = 2  # GiB for vLLM's keys and values
 FLOOR = 0.98  # least ratio of our engine to its own target in the same batches
 HF_CONTINUOUS = (
     "hf-continuous feeds token ids alone: clips are encoded first, inside the clock, and its embedding layer looks "
     "their features up; the rest is its own."
 )
+MISSING = {
+    LLAMA: "name its server and the target as GGUF: --llama-server, --gguf.",
+    VLLM: "name the Python of an environment that has it: --vllm-python.",
+}
 Json = dict[str, Any]
 
 
@@ -54,7 +60,7 @@ class Throughput:
 
     Args:
         models: the checkpoints, devices and dtypes.
-        work: the questions; `pairs` follows from `sizes`.
+        work: the questions; `pairs` follows from `sizes`. Of a file of prompts all `pairs` are asked, again and again.
         sizes: sizes of batches.
         drafter: spec of the drafter.
         repeats: number of batches of every size, each of other questions; small sizes get more.
@@ -63,9 +69,11 @@ class Throughput:
         vllm_python: interpreter of an environment with vLLM; `None` leaves it out.
         baselines: names out of `BASELINES`.
         prefill_chunk: setting of our engine; see `Options`.
+        llama: llama.cpp's server, which is asked prompts; `None` leaves it out.
+        warm_ups: batches of each size before the clock starts: our engine learns the cost of drafting from them.
 
     Raises:
-        CrossdraftError: a drafter or a baseline that is unknown, or a number that is too small.
+        CrossdraftError: a drafter or a baseline that is unknown, a number that is too small, or too few prompts.
     """
 
     models: Models
@@ -78,6 +86,8 @@ class Throughput:
     vllm_python: Path | None = None
     baselines: tuple[str, ...] = BASELINES
     prefill_chunk: int | None = 0
+    llama: LlamaFiles | None = None
+    warm_ups: int = WARM_UPS
 
     def __post_init__(self) -> None:
         check_methods(("target",), (self.drafter,))
@@ -86,11 +96,20 @@ class Throughput:
         for size in self.sizes:
             whole("A number of requests", size)
         check_each_once("number of requests", [str(size) for size in self.sizes])
+        whole("The number of warm-ups", self.warm_ups, least=0)
+        if self.llama is not None and self.work.prompts is None:
+            raise CrossdraftError("llama.cpp is asked prompts, not clips; name a file of them by --prompts.")
+        if self.work.prompts is not None and self.work.pairs < max(self.sizes):
+            raise CrossdraftError(
+                f"{self.work.prompts} has {self.work.pairs} prompts for {max(self.sizes)} requests at once; give more."
+            )
 
     @property
     def others(self) -> tuple[str, ...]:
         """Names of the baselines that can run."""
-        return tuple(name for name in self.baselines if name != "vllm" or self.vllm_python is not None)
+        words = self.work.prompts is not None
+        can = {VLLM: self.vllm_python is not None, LLAMA: words and self.llama is not None, "hf-continuous": not words}
+        return tuple(name for name in self.baselines if can.get(name, True))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -111,7 +130,14 @@ class Throughput:
     @property
     def runs(self) -> int:
         """Number of batches that are answered, warm-ups included: the steps of the progress bar."""
-        return len(self.names) * sum(WARM_UPS + self.repeats_of(size) for size in self.sizes)
+        return len(self.names) * sum(self.warm_ups + self.repeats_of(size) for size in self.sizes)
+
+    def asked(self) -> tuple[list[Item], list[Item]]:
+        """All questions, one batch after another, and those of a warm-up of the largest size."""
+        if self.work.prompts is not None:
+            return list(islice(cycle(items(self.work)), self.questions)), counting(self.work, max(self.sizes))
+        held = replace(self.work, pairs=max(self.sizes), split="validation", first=0)
+        return list(items(replace(self.work, pairs=self.questions))), list(items(held))
 
 
 @dataclass
@@ -155,12 +181,12 @@ def run_throughput(plan: Throughput, tick: Tick = lambda _: None) -> Json:
     found, start = environment(), time.perf_counter()
     with pinned(None if plan.cores is None else plan.cores.pair):
         target = plan.models.load_target()
-        asked = list(items(replace(plan.work, pairs=plan.questions)))
-        warm_ups = list(items(replace(plan.work, pairs=max(plan.sizes), split="validation", first=0)))
+        asked, warm_ups = plan.asked()
         made = dict(_methods(plan, target))
         try:
             results = [_measure(plan, size, made, asked, warm_ups, tick) for size in plan.sizes]
-            about = {name: method.about for name, method in made.items() if isinstance(method, ChildBatches)}
+            others = {name: one for name, one in made.items() if isinstance(one, ChildBatches | LlamaBatches)}
+            about = {name: dict(method.about) for name, method in others.items()}
         finally:
             for method in made.values():
                 method.close()
@@ -176,7 +202,7 @@ def run_throughput(plan: Throughput, tick: Tick = lambda _: None) -> Json:
         "cores": None if plan.cores is None else str(plan.cores),
         "drafter": plan.drafter,
         "prefill_chunk": plan.prefill_chunk,
-        "about": {name: dict(each) for name, each in about.items()},
+        "about": about,
         "rows": rows,
         "against": [
             {"requests": size, "baseline": baseline, "faster": name, **ratio.to_json()}
@@ -197,12 +223,12 @@ def _measure(
     batches = [list(asked[number * size : (number + 1) * size]) for number in range(plan.repeats_of(size))]
     found = SizeResults(size, batches, {name: [] for name in methods})
     turns = orders(list(methods))
-    for number, batch in enumerate([list(warm_ups[:size])] * WARM_UPS + batches):
+    for number, batch in enumerate([list(warm_ups[:size])] * plan.warm_ups + batches):
         for name in next(turns):
             method = methods[name]
             with pinned(None if method.cores is None else method.cores.target):
                 run = method.answer(batch)
-            if number >= WARM_UPS:
+            if number >= plan.warm_ups:
                 found.runs[name].append(run)
             tick(f"{size} requests, {name}")
     return found
@@ -210,7 +236,8 @@ def _measure(
 
 def _methods(plan: Throughput, target: Target) -> Iterator[tuple[str, BatchMethod]]:
     """Make the contestants by name, in the order of `names`."""
-    plain = plan.models.load_target(packed=False)
+    plain = plan.models.load_target(packed=False) if "hf-batch" in plan.others else target
+    words = plan.work.prompts is not None
     for name in plan.names:
         own = None if plan.cores is None else Cores(plan.cores.pair if name.endswith(ALL) else plan.cores.target)
         match name.removesuffix(ALL):
@@ -220,8 +247,11 @@ def _methods(plan: Throughput, target: Target) -> Iterator[tuple[str, BatchMetho
                 yield name, PaddedBatch(plain, own)
             case "hf-continuous":
                 yield name, ChildBatches(name, _hf_continuous(plan, target, own), own and own.target)
-            case "vllm":
-                yield name, _vllm(plan, target, name, own)
+            case "vllm" if plan.vllm_python is not None:
+                cores = None if own is None else own.target
+                yield name, vllm_batches(target, plan.models.target, plan.vllm_python, cores, words=words, name=name)
+            case "llama.cpp" if plan.llama is not None:
+                yield name, LlamaBatches(target, plan.llama, own)
             case _:
                 yield name, _engine(plan, target)
 
@@ -253,29 +283,16 @@ def _options(plan: Throughput, cores: Cores | None) -> Options:
 
 def _hf_continuous(plan: Throughput, target: Target, own: Cores | None) -> list[str]:
     """Module of Hugging Face's continuous batching, and its arguments: our target, its device and its dtype."""
-    arguments = [plan.models.target, str(target.device), dtype_name(target.model.dtype)]
-    return ["crossdraft_lab.bench.hf_continuous", *arguments, *([] if own is None else [_listed(own)])]
-
-
-def _vllm(plan: Throughput, target: Target, name: str, own: Cores | None) -> ChildBatches:
-    """Start vLLM in a child process with our target's dtype; its build determines the device."""
-    variables = {"VLLM_CPU_KVCACHE_SPACE": str(VLLM_GIB)}
-    if own is not None:
-        variables["VLLM_CPU_OMP_THREADS_BIND"] = _listed(own)
-    folder = find_checkpoint(plan.models.target, {"reference": REFERENCE / "target"})
-    cores = None if own is None else own.target
-    module = ["crossdraft_lab.bench.vllm_child", str(folder), dtype_name(target.model.dtype)]
-    return ChildBatches(name, module, cores, plan.vllm_python, variables)
-
-
-def _listed(cores: Cores) -> str:
-    return ",".join(map(str, cores.target))
+    cores = [] if own is None else [",".join(map(str, own.target))]
+    arguments = [plan.models.target, str(target.device), dtype_name(target.model.dtype), *cores]
+    return ["crossdraft_lab.bench.hf_continuous", *arguments]
 
 
 def _alone(target: Target, asked: Sequence[Item]) -> dict[int, tuple[int, ...]]:
     """Answer with the target alone, one question at a time; return tokens by the scene's seed."""
     decoder = DecodeLoop(target)
-    return {item.seed: decoder.generate([item.request])[0].tokens for item in asked}
+    each = {item.seed: item.request for item in asked}
+    return {seed: decoder.generate([request])[0].tokens for seed, request in each.items()}
 
 
 def rows_of(found: SizeResults, engine: str, expected: Mapping[int, Sequence[int]], target: Target) -> Iterator[Json]:
@@ -335,27 +352,32 @@ def results_table(report: Json) -> FigureTable:
             lambda row: "" if row["name"] == drafter else Interval.from_json(row["engine_over_it"]),
         ),
     )
-    title = "N requests at once, each about a clip of its own"
+    words = report["workload"]["prompts"] is not None
+    title = f"N requests at once, each {'a prompt' if words else 'about a clip'} of its own"
     return figure_table(title, columns, [(row,) for row in report["rows"]])
 
 
 def lines(plan: Throughput, report: Json) -> list[str]:
-    """Sentences on the cores used, the settings of Hugging Face, and whether drafting ever lost."""
+    """Sentences on the cores used, the settings of other programs, and whether drafting ever lost."""
     cores = "not restricted" if plan.cores is None else f"{plan.cores} ({ALL[1:]}: all of them)"
     least = Interval.from_json(report["least_over_target"])
     beyond = "" if least.value >= FLOOR else f", below {FLOOR}: here drafting costs more than it saves"
     shown = least.shown("batches", 3)
+    asked = "clips from files" if plan.work.prompts is None else "in words"
     said = [
-        f"Cores: {cores}. Greedy, clips from files, no cache between requests.",
+        f"Cores: {cores}. Greedy, {asked}, no cache between requests.",
         f"Least ratio over the target alone in the same batches (on one core or on all): {shown}{beyond}.",
     ]
     if "hf-continuous" in plan.others:
         said.append(HF_CONTINUOUS)
-    gaps = [gap["top2_gap"] for row in report["rows"] for gap in row["divergences"]]
+    gaps = [gap for row in report["rows"] for gap in row["divergences"]]
     if gaps:
+        near, most = sum(gap["near_tie"] for gap in gaps), max(gap["top2_gap"] for gap in gaps)
         said.append(
-            f"{len(gaps)} answers differ from the target's own; top-2 logit gaps there: at most {max(gaps):.2g}."
+            f"{len(gaps)} answers differ from the target's own, {near} of them first at a near-tie; top-2 logit gaps "
+            f"there: at most {most:.2g}."
         )
-    if plan.others != plan.baselines:
-        said.append("vLLM was left out; name the Python of an environment that has it: --vllm-python.")
-    return said
+    said += [f"{name}: {about}" for name, about in report["about"].items()]
+    missing = [VLLM] if plan.work.prompts is None else MISSING
+    left = [name for name in missing if name in plan.baselines and name not in plan.others]
+    return said + [f"{name} was left out; {MISSING[name]}" for name in left]

@@ -46,7 +46,7 @@ class VllmBatches:
             max_num_batched_tokens=BATCH_TOKENS,
             enable_prefix_caching=False,
             mm_processor_cache_gb=0,
-            limit_mm_per_prompt={"video": 1},
+            limit_mm_per_prompt=None if self.config.get_text_config() is self.config else {"video": 1},
         ).llm_engine
         self._count = 0
 
@@ -58,7 +58,10 @@ class VllmBatches:
         names = [f"{self._count}-{number}" for number in range(len(asked))]
         self._count += 1
         for name, one in zip(names, asked, strict=True):
-            greedy = SamplingParams(temperature=0, max_tokens=one.max_new_tokens, detokenize=False)
+            penalty = one.penalty
+            greedy = SamplingParams(
+                temperature=0, repetition_penalty=penalty, max_tokens=one.max_new_tokens, detokenize=False
+            )
             self.engine.add_request(name, self._prompt(one), greedy)
         first: dict[str, float] = {}
         last: dict[str, float] = {}
@@ -72,6 +75,8 @@ class VllmBatches:
         return [served(tokens[name], first[name] - start, last[name] - start) for name in names]
 
     def _prompt(self, asked: Asked) -> dict[str, Any]:
+        if asked.ids:
+            return {"prompt_token_ids": list(asked.ids)}
         from crossdraft.video.clip import DEFAULT_FRAMES, FrameSampling, read_clip
         from crossdraft.video.inputs import ClipText, question_inputs
 

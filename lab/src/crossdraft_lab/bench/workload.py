@@ -22,6 +22,7 @@ from crossdraft_lab.bench.common import check_names
 from crossdraft_lab.bench.structures import STRUCTURES, structure_of
 
 LONGEST = 2
+WARM_TOKENS = 32  # longest answer to a warm-up in words
 ANSWERS = ("long", "any")
 MOST_BYTES = 64 << 20  # of a file of prompts
 SHOWN = (*VISUAL, "events")  # what a prompt may come with, by path
@@ -147,6 +148,13 @@ class AskedPrompt(NamedTuple):
         """True if the target is shown an image or a clip."""
         parts = [part for one in self.shown.get("messages", ()) for part in one.parts]
         return any(name in self.shown for name in VISUAL) or any(part.kind in VISUAL for part in parts)
+
+
+def counting(work: Workload, count: int) -> list[Item]:
+    """Requests in words that no file of prompts is likely to hold, of at most `WARM_TOKENS` tokens: warm-ups."""
+    few = replace(work, max_new_tokens=min(WARM_TOKENS, work.max_new_tokens))
+    asked = (few.request(f"Count from {n} to twenty.", None, None, n) for n in range(count))
+    return [Item(-1, "warm-up", request) for request in asked]
 
 
 def read_prompts(path: Path, kinds: Sequence[str] = ()) -> list[AskedPrompt]:

@@ -38,6 +38,7 @@ from crossdraft_lab.cli.bench_options import (
     asked_prompts,
     check_asked,
     loaded_target,
+    python_at,
 )
 from crossdraft_lab.cli.bench_parts import events, raw, recordings
 from crossdraft_lab.cli.bench_serve import serve
@@ -109,10 +110,10 @@ def bench(
 ) -> None:
     """Measure the speed against other methods, and check that the text is the same.
 
-    Compares the engine with itself without a drafter, a blind drafter, Hugging Face and llama.cpp, interleaved.
+    Compares the engine with itself without a drafter, a blind drafter, Hugging Face, llama.cpp and vLLM, interleaved.
 
     On a CPU the target gets one core and a drafter's own process another; a drafter without one, both. The headline
-    ratio is against the fastest of target, target-all, hf, hf-all and llama.cpp that ran.
+    ratio is against the fastest of target, target-all, hf, hf-all, llama.cpp and vLLM that ran.
     """
     if ctx.invoked_subcommand is not None:
         _refuse_options(ctx)
@@ -172,7 +173,8 @@ def bench(
             drafters=tuple(drafters or ()),
             memory=memory,
             record=record is not None,
-            llama=peers.llama,
+            llama=peers.llama and replace(peers.llama, draft=peers.draft_gguf, speculation=peers.llama_speculation),
+            vllm_python=python_at(peers.vllm_python),
             out=out,
             minutes=minutes,
         )

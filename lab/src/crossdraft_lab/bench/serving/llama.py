@@ -10,6 +10,8 @@ import shlex
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +24,8 @@ from crossdraft.engine.request import Request
 from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.batches import BatchRun, Served
+from crossdraft_lab.bench.child_batches import in_words
 from crossdraft_lab.bench.measure import Run
 from crossdraft_lab.bench.serving.process import LEASHED, Connection, await_health, free_port
 from crossdraft_lab.bench.specs import LLAMA, LLAMA_DRAFTED
@@ -30,10 +34,8 @@ from crossdraft_lab.bench.workload import Item
 
 START_S, ANSWER_S = 300.0, 1200.0
 CONTEXT = 8192  # tokens of a prompt with its answer: the server reserves memory for all of them
+SHARED_CONTEXT = 2048  # the same, where several share a pass
 DRAFTS = "--spec-type draft-simple --spec-draft-n-max 6"  # how a small model drafts, if nothing else is said
-# Settings without effect where the likeliest token is taken, and those that the server is told.
-GREEDY = frozenset(("temperature", "seed", "top_k", "top_p", "min_p", "typical_p", "top_h", "epsilon_cutoff",
-                    "eta_cutoff", "remove_invalid_values", "renormalize_logits", "repetition_penalty"))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class LlamaServer:
         target: prepares the prompts.
         files: program and models.
         options: further options of the server.
+        parallel: number of requests that share a pass.
 
     Attributes:
         about: the server's build, the type of its weights, and its threads.
@@ -81,14 +84,15 @@ class LlamaServer:
         CrossdraftError: the server does not start.
     """
 
-    def __init__(self, target: Target, files: LlamaFiles, options: tuple[str, ...] = ()) -> None:
+    def __init__(self, target: Target, files: LlamaFiles, options: tuple[str, ...] = (), parallel: int = 1) -> None:
         self.target = target
         self.cores: Cores | None = None  # the server has its own
         self._folder, self._port = TemporaryDirectory(prefix="crossdraft-"), free_port()
         threads = len(available_cores())
         arguments = {
             "model": files.gguf.absolute(), "host": "127.0.0.1", "port": self._port, "threads": threads,
-            "threads-batch": threads, "parallel": 1, "ctx-size": CONTEXT, "cache-ram": 0,
+            "threads-batch": threads, "parallel": parallel, "cache-ram": 0,
+            "ctx-size": CONTEXT if parallel == 1 else parallel * SHARED_CONTEXT,
         }  # fmt: skip
         flags = [part for name, value in arguments.items() for part in (f"--{name}", str(value))]
         log = Path(self._folder.name) / "llama.log"
@@ -113,16 +117,24 @@ class LlamaServer:
         return (self._pid,)
 
     def answer(self, item: Item) -> Run:
+        return self.answer_all([item])[0]
+
+    def answer_all(self, items: Sequence[Item]) -> list[Run]:
+        """Send all requests at once, each over a connection of its own; return the runs in the order of the items."""
         start = time.perf_counter()
-        prompt = self.target.prepare(item.request)
+        bodies = [self._body(item.request) for item in items]
         prepared = time.perf_counter()
-        body = self._body(item.request, prompt.input_ids.tolist())
+        os.kill(self._pid, signal.SIGCONT)
+        with ThreadPoolExecutor(len(bodies)) as pool:
+            runs = list(pool.map(partial(self._ask, start, prepared), bodies))
+        os.kill(self._pid, signal.SIGSTOP)
+        return runs
+
+    def _ask(self, start: float, prepared: float, body: bytes) -> Run:
         try:
-            os.kill(self._pid, signal.SIGCONT)
             with Connection(self._port, ANSWER_S) as connection:
                 reply = connection.request("POST", "/completion", body)
             end = time.perf_counter()
-            os.kill(self._pid, signal.SIGSTOP)
         except (OSError, EOFError) as error:
             raise CrossdraftError(f"llama.cpp's server does not answer any more: {error!r}") from error
         if reply.status != 200:
@@ -131,23 +143,12 @@ class LlamaServer:
             )
         return run_of(reply.json, prepared - start, end - start)
 
-    def _body(self, given: Request, ids: list[int]) -> bytes:
-        """Write a request for the likeliest tokens, under the settings that our engine uses.
-
-        Raises:
-            CrossdraftError: the checkpoint asks for something that the server does otherwise.
-        """
-        request = self.target.defaults.resolve(given)
-        sampling = request.sampling
-        others = [name for name in sampling.__dataclass_fields__ if name not in GREEDY]
-        odd = [name for name in others if getattr(sampling, name) not in (None, 0, (), False)]
-        if odd := [*odd, *(["stop strings"] if request.stops else [])]:
-            raise CrossdraftError(f"The checkpoint asks for {', '.join(odd)}, and llama.cpp is not told of it.")
-        limit = request.max_new_tokens or self.target.defaults.limit(len(ids), self.target.context)
-        penalty = sampling.repetition_penalty or 1.0
+    def _body(self, given: Request) -> bytes:
+        """Write a request for the likeliest tokens; see `in_words`."""
+        one = in_words(self.target, given, LLAMA)
         asked = {
-            "prompt": ids, "n_predict": limit, "temperature": 0, "repeat_penalty": penalty, "repeat_last_n": CONTEXT,
-            "cache_prompt": False, "return_tokens": True,
+            "prompt": one.ids, "n_predict": one.max_new_tokens, "temperature": 0, "repeat_penalty": one.penalty,
+            "repeat_last_n": CONTEXT, "cache_prompt": False, "return_tokens": True,
         }  # fmt: skip
         return json.dumps(asked).encode()
 
@@ -157,6 +158,39 @@ class LlamaServer:
             self._leash.stdin.close()  # the leash: the server ends with it
         self._leash.wait()
         self._folder.cleanup()
+
+
+class LlamaBatches:
+    """The server as a method for closed batches: started anew, with as many slots, when the size of a batch changes.
+
+    Args:
+        target: prepares the prompts.
+        files: program and model.
+        cores: cores of the server.
+
+    Attributes:
+        about: what the last server says of itself.
+    """
+
+    def __init__(self, target: Target, files: LlamaFiles, cores: Cores | None) -> None:
+        self.target, self.files, self.cores = target, files, cores
+        self.about: dict[str, Any] = {}
+        self._server: LlamaServer | None = None
+        self._size = 0
+
+    def answer(self, items: Sequence[Item]) -> BatchRun:
+        """Answer all items; the clock starts when the server of this size is up."""
+        if self._server is None or len(items) != self._size:
+            self.close()
+            self._server, self._size = LlamaServer(self.target, self.files, parallel=len(items)), len(items)
+            self.about = self._server.about
+        return BatchRun(tuple(Served(one.tokens, one.ttft_s, one.total_s) for one in self._server.answer_all(items)))
+
+    def close(self) -> None:
+        """End the server, if one runs."""
+        if self._server is not None:
+            self._server.close()
+        self._server = None
 
 
 def run_of(found: Any, prepare_s: float, total_s: float) -> Run:

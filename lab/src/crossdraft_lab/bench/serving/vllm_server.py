@@ -19,12 +19,12 @@ import crossdraft
 from crossdraft.checkpoints.locate import REFERENCE, find_checkpoint
 from crossdraft.errors import CrossdraftError
 from crossdraft.video.clip import DEFAULT_FRAMES
+from crossdraft_lab.bench.child_batches import VLLM_GIB
 from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.resources import halted
 from crossdraft_lab.bench.serving.plan import CHAT, Question, ServePlan, percentiles_ms, question
 from crossdraft_lab.bench.serving.process import Connection, await_health, free_port, serving
 from crossdraft_lab.bench.statistics import ratio, ratio_per_token
-from crossdraft_lab.bench.throughput import VLLM_GIB
 from crossdraft_lab.bench.vllm_child import LONGEST, MOST
 from crossdraft_lab.bench.workload import Workload, items
 
