@@ -19,6 +19,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from crossdraft.engine.fast.packed_linear import FEW
 from crossdraft.engine.runner.child import START
 from crossdraft_lab.bench.forking import fork
 
@@ -159,7 +160,7 @@ def _server_logs() -> Iterator[None]:
 def _packs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers are packed, whatever a busy machine's clock says of it; `times_products` marks tests of just that."""
     if request.node.get_closest_marker("times_products") is None:
-        monkeypatch.setattr("crossdraft.engine.fast.packed_linear._faster", lambda shapes, rows: True)
+        monkeypatch.setattr("crossdraft.engine.fast.packed_linear._least_rows", lambda shapes, rows: FEW)
 
 
 @pytest.fixture(autouse=True)

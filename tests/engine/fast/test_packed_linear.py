@@ -123,7 +123,7 @@ def test_numbers_of_rows_are_rounded_up_and_nothing_else_changes(block, shape, m
     prepack(block)
     rows = torch.randn(*shape, 96)
     found = block(rows)
-    monkeypatch.setattr(packed_linear, "usual_rows", lambda count, known: count)
+    monkeypatch.setattr(packed_linear, "usual_rows", lambda count, known, least: count)
     assert torch.equal(found, block(rows))
     assert found.shape == rows.shape
 
@@ -187,7 +187,7 @@ def test_memory_stays_what_it_is_where_products_are_of_many_shapes():
 @pytest.mark.times_products
 @pytest.mark.parametrize(("packed_s", "packs"), [(0.5, True), (1.0, True), (1.09, True), (1.2, False), (3.0, False)])
 def test_a_model_stays_plain_where_its_products_are_clearly_faster_so(block, monkeypatch, packed_s, packs):
-    monkeypatch.setattr(packed_linear, "product_times", lambda *shape: (packed_s, 1.0))
+    monkeypatch.setattr(packed_linear, "product_times", lambda *asked: (packed_s, 1.0))
     before, read = {name: value.clone() for name, value in block.state_dict().items()}, []
     assert prepack(block, read.append) == (2 if packs else 0)
     assert len(read) == (2 if packs else 0)  # what stays plain is read with the rest
@@ -199,21 +199,49 @@ def test_the_choice_is_for_all_products_of_a_model_at_its_usual_rows(block, monk
     """By hand: at 16 rows 3 + 1 s packed and 1 + 4 s plain; at one row 1 + 3 s packed and 1 + 1 s plain."""
     asked = []
 
-    def times(features, sizes, dtype, rows):
-        asked.append((features, sizes, dtype, rows))
-        return (3.0, 1.0) if (sizes == (160,)) == (rows > 1) else (1.0, 4.0) if rows > 1 else (1.0, 1.0)
+    def times(features, sizes, dtype, first, second, plain):
+        if not plain:
+            return 1.0, 1.0
+        asked.append((features, sizes, dtype, first, second))
+        return (3.0, 1.0) if (sizes == (160,)) == (second > 1) else (1.0, 4.0) if second > 1 else (1.0, 1.0)
 
     monkeypatch.setattr(packed_linear, "product_times", times)
     assert prepack(copy.deepcopy(block), rows=16) == 2
     assert prepack(copy.deepcopy(block), rows=1) == 0
     assert {rows for *_, rows in asked} == {1, 16}
-    assert {(features, sizes, dtype) for features, sizes, dtype, _ in asked} == {
+    assert all(first == second for *_, first, second in asked)
+    assert {(features, sizes, dtype) for features, sizes, dtype, *_ in asked} == {
         (96, (160,), torch.float32),
         (160, (96,), torch.float32),
     }
 
 
-def test_products_are_timed_in_both_layouts_once_a_process():
-    first = packed_linear.product_times(64, (64, 32), torch.float32, 3)
-    assert min(first) > 0
-    assert packed_linear.product_times(64, (64, 32), torch.float32, 3) == first
+@pytest.mark.times_products
+@pytest.mark.parametrize(("first_s", "second_s", "padded"), [(0.9, 0.5, True), (0.9, 1.5, False), (1.0, 1.0, False)])
+def test_a_single_row_is_padded_where_six_take_less_time(block, monkeypatch, first_s, second_s, padded):
+    """The sum over all products decides: 1 s and 1 s for a row, `first_s` and `second_s` for six."""
+    asked, seen, multiply = [], set(), packed_linear._multiply
+
+    def times(features, sizes, dtype, first, second, plain):
+        asked.append((first, second, plain))
+        return (0.1, 1.0) if plain else (first_s if sizes == (160,) else second_s, 1.0)
+
+    def counted(rows, packed, bias):
+        seen.add(rows.shape[0])
+        return multiply(rows, packed, bias)
+
+    monkeypatch.setattr(packed_linear, "product_times", times)
+    monkeypatch.setattr(packed_linear, "_multiply", counted)
+    assert prepack(block) == 2
+    assert set(asked) == {(6, 1, False), (6 if padded else 1, 1, True)}
+    with torch.inference_mode():
+        assert block(torch.ones(1, 96)).shape == (1, 96)
+        assert block(torch.ones(0, 96)).shape == (0, 96)
+    assert seen == ({6, 0} if padded else {1, 0})
+
+
+def test_two_ways_to_multiply_are_timed_once_a_process():
+    for plain in (True, False):
+        first = packed_linear.product_times(64, (64, 32), torch.float32, 3, 2, plain)
+        assert min(first) > 0
+        assert packed_linear.product_times(64, (64, 32), torch.float32, 3, 2, plain) == first

@@ -8,7 +8,8 @@ depend on how many are verified with it. (Inductor's "freezing" packs weights by
 Layers that read the same input (query, key and value; gate and up) become one product, which their stand-ins share.
 
 On some processors the plain kernels are the faster ones for a row or two. So both are timed at loading, for passes of
-as many rows as the model will mostly run, and a model that is faster plain stays plain.
+as many rows as the model will mostly run, and a model that is faster plain stays plain. On others the packed kernels
+take longer for a row than for six; there fewer rows are padded.
 
 A packed model is for inference on its device. It can be saved, but not moved, cast or loaded into.
 """
@@ -34,6 +35,7 @@ from crossdraft.engine.fast.heap import HeapTrimmer
 from crossdraft.errors import CrossdraftError
 
 ROWS_HINT = 16  # the number of rows that the layout is chosen for; it serves one row, and a thousand, as well
+FEW = 6  # rows for which kernels for AVX-512 read a weight once: one row takes no less time there, and often more
 PRIMITIVES = 192  # primitives that oneDNN keeps in a process, some 100 MiB: most that requests of all lengths need
 DESCRIPTORS = 8  # descriptors that PyTorch keeps in each thread; oneDNN keeps those of its own primitives
 CAPACITIES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": PRIMITIVES, "LRU_CACHE_CAPACITY": DESCRIPTORS}  # environment variables
@@ -51,7 +53,7 @@ _library = torch.library.Library("crossdraft", "FRAGMENT")
 _library.define("packed_linear(Tensor rows, Tensor weight, Tensor? bias, int features) -> Tensor")
 
 
-def usual_rows(count: int, known: Sequence[int] = ()) -> int:
+def usual_rows(count: int, known: Sequence[int] = (), least: int = 1) -> int:
     """Round a number of rows up to one for which kernels exist, or will be made.
 
     oneDNN makes a primitive for each number of rows that a product of some shape ever has, and for each number of
@@ -64,12 +66,16 @@ def usual_rows(count: int, known: Sequence[int] = ()) -> int:
     Args:
         count: number of rows.
         known: earlier numbers of rows, in rising order.
+        least: number to which fewer rows are rounded up.
 
     >>> [usual_rows(count) for count in (1, 8, 9, 17, 33, 65, 401)]
     [1, 8, 10, 20, 40, 80, 416]
     >>> usual_rows(401, [16, 448])
     448
+    >>> usual_rows(1, least=6)
+    6
     """
+    count = max(count, least if count else 0)
     at = bisect_left(known, count)
     if at < len(known) and known[at] <= count + count // 8:
         return known[at]
@@ -100,16 +106,20 @@ class Product:
     """One packed matrix that holds the rows of several linear layers.
 
     A subclass holds other numbers: it overrides `hold`, `multiply`, `dense`, `traced` and `nbytes`.
+
+    Args:
+        linears: the layers.
+        least: number of rows to which fewer are padded.
     """
 
     padded = True  # to a usual number of rows
 
-    def __init__(self, linears: Sequence[nn.Linear]) -> None:
+    def __init__(self, linears: Sequence[nn.Linear], least: int = 1) -> None:
         parts = [linear.weight.detach() for linear in linears]
         weights = torch.cat(parts) if len(parts) > 1 else parts[0]
         biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
         self.sizes = [linear.out_features for linear in linears]
-        self.in_features, self.dtype = linears[0].in_features, weights.dtype
+        self.in_features, self.dtype, self.least = linears[0].in_features, weights.dtype, least
         self.bias = torch.cat(biases) if biases else None
         self.hold(weights)
         self._last: dict[int, tuple[Tensor, Sequence[Tensor]]] = {}  # by thread: several may read at once
@@ -148,7 +158,7 @@ class Product:
     def whole(self, rows: Tensor) -> Tensor:
         """[..., in] -> [..., out] of all layers, in one product padded to a usual number of rows."""
         count = math.prod(rows.shape[:-1])
-        usual = usual_rows(count, self._known) if self.padded else count
+        usual = usual_rows(count, self._known, self.least) if self.padded else count
         if usual not in self._known:  # another thread may put its own there meanwhile, and one is forgotten
             self._known = tuple(sorted((*self._known, usual)))
         if usual == count:
@@ -261,8 +271,8 @@ def prepack(model: nn.Module, fill: Callable[[nn.Linear], None] = lambda linear:
         return 0
     bound_kernels()
     parents = parents_of(model)
-    packs = _faster(Counter(_shape(group) for parent in parents for group in _groups(parent, _packable)), rows)
-    return replace_groups(parents, _packable, _packed, fill) if packs else 0
+    least = _least_rows(Counter(_shape(group) for parent in parents for group in _groups(parent, _packable)), rows)
+    return replace_groups(parents, _packable, partial(_packed, least=least), fill) if least else 0
 
 
 def parents_of(model: nn.Module) -> list[nn.Module]:
@@ -297,34 +307,46 @@ def replace_groups(
     return count
 
 
-def _faster(shapes: Mapping[Shape, int], rows: int) -> bool:
-    """True if products of these shapes, each as often as it occurs, take less time packed, or hardly more."""
-    times = [(number, product_times(*shape, rows)) for shape, number in shapes.items()]
-    packed, plain = (sum(number * both[way] for number, both in times) for way in range(2))
-    return packed <= LOSS * plain
+def _least_rows(shapes: Mapping[Shape, int], rows: int) -> int:
+    """Number of rows to which fewer are padded in products of these shapes; 0 if plain layers are clearly faster."""
+
+    def both(first: int, second: int, plain: bool) -> tuple[float, float]:
+        times = [(number, product_times(*shape, first, second, plain)) for shape, number in shapes.items()]
+        return sum(number * one[0] for number, one in times), sum(number * one[1] for number, one in times)
+
+    padded, single = both(FEW, 1, plain=False)
+    least = FEW if padded < single else 1
+    packed, plain = both(max(rows, least), rows, plain=True)
+    return least if packed <= LOSS * plain else 0
 
 
 @cache
-def product_times(features: int, sizes: tuple[int, ...], dtype: torch.dtype, rows: int) -> tuple[float, float]:
-    """Seconds of the packed and the plain product of layers [size, features], on copies too large for CPU caches.
+def product_times(
+    features: int, sizes: tuple[int, ...], dtype: torch.dtype, first: int, second: int, plain: bool
+) -> tuple[float, float]:
+    """Seconds of two ways to multiply by layers [size, features], on copies too large for CPU caches.
 
     Args:
         features: inputs of each layer.
         sizes: outputs of each layer.
         dtype: dtype of weights and rows.
-        rows: number of rows.
+        first: number of rows of the first way, the packed product.
+        second: number of rows of the second way.
+        plain: if the second way is the plain layers; else it is the packed product.
     """
     parts = max(1, features * sum(sizes) * dtype.itemsize // COLD_BYTES)  # a part of what is larger, so that it fits
     sizes = tuple(max(1, size // parts) for size in sizes)
     copies = max(1, min(COPIES, COLD_BYTES // (features * sum(sizes) * dtype.itemsize)))
     made = partial(skip_init, nn.Linear, features, bias=False, dtype=dtype)
-    plain = [[cast("nn.Linear", made(out_features=size)) for size in sizes] for _ in range(copies)]
+    layers = [[cast("nn.Linear", made(out_features=size)) for size in sizes] for _ in range(copies)]
     with torch.inference_mode():
-        for linear in chain(*plain):
+        for linear in chain(*layers):
             linear.weight.zero_()
-        ways = [Product(linears).whole for linears in plain], [*chain(*plain)]
-        read, found = torch.zeros(rows, features, dtype=dtype), (list[float](), list[float]())
-        for _, (way, seconds) in product(range(1 + TIMED), zip(ways, found, strict=True)):
+        packed = [Product(linears).multiply for linears in layers]
+        ways = (packed, first), ([*chain(*layers)] if plain else packed, second)
+        found = list[float](), list[float]()
+        for _, ((way, rows), seconds) in product(range(1 + TIMED), zip(ways, found, strict=True)):
+            read = torch.zeros(rows, features, dtype=dtype)
             start = time.perf_counter()
             for layer in way:
                 layer(read)
@@ -332,9 +354,9 @@ def product_times(features: int, sizes: tuple[int, ...], dtype: torch.dtype, row
     return parts * min(found[0]) / copies, parts * min(found[1]) / copies
 
 
-def _packed(linears: Sequence[nn.Linear]) -> list[PrepackedLinear]:
+def _packed(linears: Sequence[nn.Linear], least: int) -> list[PrepackedLinear]:
     """Make parts of one packed product."""
-    made = Product(linears)
+    made = Product(linears, least)
     return [PrepackedLinear(made, index) for index in range(len(linears))]
 
 

@@ -22,7 +22,14 @@ from typing import Any, TypeGuard, cast
 import torch
 from torch import Tensor, nn
 
-from crossdraft.engine.fast.packed_linear import PrepackedLinear, Product, bound_kernels, parents_of, replace_groups
+from crossdraft.engine.fast.packed_linear import (
+    FEW,
+    PrepackedLinear,
+    Product,
+    bound_kernels,
+    parents_of,
+    replace_groups,
+)
 from crossdraft.errors import CrossdraftError
 
 QUANTIZATIONS = ("int8", "int4")
@@ -148,6 +155,7 @@ def quantized_layers(linears: Sequence[nn.Linear], bits: int, *, fine: bool = Fa
     eight = VnniProduct if has_vnni() else Int8Product
     made = (eight if bits == 8 else Int4Product)(linears)
     made.fine |= fine
+    made.least = FEW // (1 + made.fine)
     return [QuantizedLinear(made, index) for index in range(len(linears))]
 
 
