@@ -221,6 +221,7 @@ def test_the_choice_is_for_all_products_of_a_model_at_its_usual_rows(block, monk
 def test_a_single_row_is_padded_where_six_take_less_time(block, monkeypatch, first_s, second_s, padded):
     """The sum over all products decides: 1 s and 1 s for a row, `first_s` and `second_s` for six."""
     asked, seen, multiply = [], set(), packed_linear._multiply
+    monkeypatch.setattr(packed_linear, "CACHED_BYTES", 0)
 
     def times(features, sizes, dtype, first, second, plain):
         asked.append((first, second, plain))

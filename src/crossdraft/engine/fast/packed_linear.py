@@ -42,6 +42,7 @@ CAPACITIES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": PRIMITIVES, "LRU_CACHE_CAPACITY
 DTYPES = (torch.float32, torch.bfloat16)
 TIMED, COPIES, COLD_BYTES = 3, 32, 64 << 20  # timings of a product after a first one; copies of its layers, by bytes
 LOSS = 1.1  # times of plain layers that packed ones may take, as they keep a row's bits, and for noise
+CACHED_BYTES = 256 << 20  # weights of a model of which much stays in CPU caches from pass to pass: six rows take longer
 Shape = tuple[int, tuple[int, ...], torch.dtype]  # features, sizes and dtype of layers that become one product
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # in the order in which they are called
 _reorder, _linear, _has_bf16 = (  # private: another PyTorch may lack them
@@ -314,8 +315,11 @@ def _least_rows(shapes: Mapping[Shape, int], rows: int) -> int:
         times = [(number, product_times(*shape, first, second, plain)) for shape, number in shapes.items()]
         return sum(number * one[0] for number, one in times), sum(number * one[1] for number, one in times)
 
-    padded, single = both(FEW, 1, plain=False)
-    least = FEW if padded < single else 1
+    weights = sum(number * features * sum(sizes) * dtype.itemsize for (features, sizes, dtype), number in shapes.items())
+    least = 1
+    if weights > CACHED_BYTES:
+        padded, single = both(FEW, 1, plain=False)
+        least = FEW if padded < single else 1
     packed, plain = both(max(rows, least), rows, plain=True)
     return least if packed <= LOSS * plain else 0
 
