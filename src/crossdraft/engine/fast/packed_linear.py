@@ -315,9 +315,8 @@ def _least_rows(shapes: Mapping[Shape, int], rows: int) -> int:
         times = [(number, product_times(*shape, first, second, plain)) for shape, number in shapes.items()]
         return sum(number * one[0] for number, one in times), sum(number * one[1] for number, one in times)
 
-    weights = sum(number * features * sum(sizes) * dtype.itemsize for (features, sizes, dtype), number in shapes.items())
     least = 1
-    if weights > CACHED_BYTES:
+    if sum(n * features * sum(sizes) * dtype.itemsize for (features, sizes, dtype), n in shapes.items()) > CACHED_BYTES:
         padded, single = both(FEW, 1, plain=False)
         least = FEW if padded < single else 1
     packed, plain = both(max(rows, least), rows, plain=True)
