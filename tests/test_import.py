@@ -1,5 +1,6 @@
 """What an import may load is a promise: `crossdraft --help` stays fast, the engine stays small."""
 
+import os
 import subprocess
 import sys
 
@@ -48,6 +49,16 @@ def test_an_answer_needs_no_extra_but_what_its_files_do():
     assert {"torch", "transformers", "numpy", "crossdraft.engine.loop"} <= engine
     assert not (engine - theirs) & EXTRAS
     assert not (answer - theirs) & EXTRAS
+
+
+@pytest.mark.parametrize(("given", "read"), [(None, "1"), ("0", "0")])
+def test_pytorch_is_asked_for_huge_pages_unless_the_environment_has_a_word_on_it(given, read):
+    """The package is imported before PyTorch, which reads the environment when it first allocates."""
+    name = "THP_MEM_ALLOC_ENABLE"
+    settings = {key: value for key, value in os.environ.items() if key != name} | ({name: given} if given else {})
+    code = f"import crossdraft, os, sys; print(os.environ['{name}'], 'torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=settings)
+    assert run.stdout.split() == [read, "False"]
 
 
 def test_every_public_name_has_a_home():

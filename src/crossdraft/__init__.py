@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-# Huge pages for blocks of 2 MiB and more on a CPU, where Linux gives them on request: a pass over a model's weights
-# takes a sixth less time. PyTorch reads this once, when it first allocates.
+# Huge pages for blocks of 2 MiB and more on a CPU, where Linux gives them on request: a pass over a large model's
+# weights takes less time. PyTorch reads this once, when it first allocates.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 __all__ = [

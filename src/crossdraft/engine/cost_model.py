@@ -38,7 +38,8 @@ def is_sure(parents: Sequence[int], path_probs: Sequence[float]) -> bool:
 def calibrated(parents: Sequence[int], path_probs: Sequence[float], power: float) -> list[float]:
     """[n] path probabilities if every level's, given its parent, is raised to a power and divided as before.
 
-    A level's probability is the sum of its siblings', at most 1.
+    A level's probability is the sum of its siblings', at most 1. No node gets more than its own, raised alone: a level
+    that is certain by the drafter's figures says nothing of the one among them.
 
     >>> calibrated((-1, -1, 0), (0.16, 0.09, 0.04), 0.5)
     [0.32, 0.18, 0.16]
@@ -50,7 +51,8 @@ def calibrated(parents: Sequence[int], path_probs: Sequence[float], power: float
     for parent, prob in zip(parents, path_probs, strict=True):
         own, above = (1.0, 1.0) if parent < 0 else (path_probs[parent], probs[parent])
         level = min(1.0, levels[parent] / own) if own > 0 else 0.0
-        probs.append(above * (prob / levels[parent] * level**power) if level > 0 else 0.0)  # at most `above`, rounded
+        # At most `above`, rounded as well.
+        probs.append(above * min(prob / levels[parent] * level**power, (prob / own) ** power) if level > 0 else 0.0)
     return probs
 
 
@@ -112,6 +114,7 @@ class CostModel:
     wait_hidden: LinearFit = field(default_factory=RIDGE)  # nodes of a hidden draft -> seconds
     ride: LinearFit = field(default_factory=RIDGE)  # tokens of the ride-along pass -> seconds
     width: Ema = field(default_factory=lambda: Ema(weight=1.0, total=1.0))  # nodes of a level
+    trimmed: Ema = field(default_factory=Ema)  # levels of a draft that were waited for and are not verified
     step: Ema = field(default_factory=Ema)  # a token of a hidden draft in this process
     # Seconds that the target waited while the drafter read each of the last requests.
     read_waits: deque[float] = field(default_factory=lambda: deque(maxlen=READINGS))
@@ -185,6 +188,7 @@ class CostModel:
         if usual := max(wait(levels), one):  # else it is the first draft, of a cold drafter
             wait.add(levels, min(waited, OUTLIER * usual))
         self.rounds.saw_draft(asked, depth)
+        self.trimmed.add(levels - depth)
         if depth:
             self.width.add(nodes / depth)
 
@@ -233,8 +237,8 @@ class CostModel:
     def plan(self, limit: int, request: RequestDifficulty, rows: int = 1) -> DraftDepth:
         """Choose the γ ≤ limit with most expected tokens per second, E[1 + a] / (W(γ) + V(γ + 1)); 0 if drafting loses.
 
-        Levels that are asked for and do not come are neither waited for nor verified. A level may have several
-        nodes: hence V(1 + width·γ).
+        Levels that are asked for and do not come are neither waited for nor verified; some come and are waited for,
+        but not verified. A level may have several nodes: hence V(1 + width·γ).
         """
         costs = self.costs(rows)
         t = costs.verify(1)
@@ -254,7 +258,8 @@ class CostModel:
             path_prob *= rate**request.value
             expected += path_prob * arrives
             sent += arrives
-            yield ExpectedRound(depth, costs.wait(sent) + costs.verify(1 + width * sent), expected)
+            waited = min(depth, sent + (self.trimmed.value or 0.0))
+            yield ExpectedRound(depth, costs.wait(waited) + costs.verify(1 + width * sent), expected)
 
     def beats(self, nodes: int, accepted: float, plan: DraftDepth, rows: int = 1) -> bool:
         """True if a draft of `nodes` nodes that cost nothing spares a drafter's plan that has to be waited for.
@@ -335,12 +340,14 @@ class CostModel:
         if hidden:
             slope, knee = self.ride.slope or slope, 0
         order = sorted(range(len(probs)), key=probs.__getitem__, reverse=True)  # stable: a parent before its children
+        if not token_s:
+            return order
         for count, node in enumerate(order, 1):
             if count >= knee and probs[node] * token_s < slope:
                 break  # the others are no likelier, and cost as much
             saved += probs[node] * token_s
             gain = saved - (slope * count if hidden else verify(1 + count) - verify(1))
-            if gain >= best:
+            if gain > best:
                 best, kept = gain, count
         return order[: max(kept, hidden)]
 

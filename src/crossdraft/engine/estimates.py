@@ -13,6 +13,8 @@ LEAST, MOST = 1e-3, 1 - 1e-3  # probabilities: no token is hopeless or certain f
 ARRIVAL_PRIOR = 0.3  # imagined drafts of which each level came, so that levels never asked for are tried
 PRIOR_POINTS = 2.0  # weight of measurements under other conditions, in points
 DEEPEST = 64  # positions with a rate of their own
+FASTER = 0.9  # of V(1) that a wider pass takes if V(1) is wrong; passes of equal times vary by less
+AS_WELL = 0.98  # of the best explanation of times that a simpler one reaches
 KNEES = (1, 2, 4, 6, 8, 12, 16)  # tokens of a pass after which more may take longer
 
 
@@ -96,7 +98,7 @@ class PassTimes:
     """V(n): a step from one token to two (another kernel, a mask), the same time up to a knee, and a line after it.
 
     Passes over few tokens are bound by memory, those over more by arithmetic (the roofline model: Williams 2009). The
-    knee is the one of `KNEES` whose line explains the times best. The line is never steeper than from V(1) at the knee
+    knee is the least of `KNEES` whose line explains the times as well as the best. The line is never steeper than from V(1) at the knee
     to the mean of the wider passes, as widths that hardly differ say nothing of the slope but noise.
     """
 
@@ -111,9 +113,10 @@ class PassTimes:
             return
         for knee, fit in self.wide.items():
             fit.add(max(0.0, n - knee), seconds)
-        if seconds < (self.one.value or 0.0):  # it was measured while something else ran
+        if seconds < FASTER * (self.one.value or 0.0):  # it was measured while something else ran
             self.one.add(seconds)
-        self.knee = max(KNEES, key=self._explained)
+        explained = {knee: self._explained(knee) for knee in KNEES}
+        self.knee = next(knee for knee in KNEES if explained[knee] >= AS_WELL * max(explained.values()))
 
     def _explained(self, knee: int) -> float:
         """Variation of all times, V(1) among them, that a line after this knee explains."""

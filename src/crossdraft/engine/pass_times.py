@@ -19,15 +19,15 @@ log = logging.getLogger(__name__)
 BEFORE = 512  # tokens in the cache before a pass
 SAMPLES = 5  # most timings of each pass
 TOKEN = 3  # an arbitrary id
-WIDE, CHUNK, ROWS = 16, 256, 8  # tokens and rows of passes that `calibrate` measures,
+FEW, WIDE, CHUNK, ROWS = 6, 16, 256, 8  # tokens and rows of passes that `calibrate` measures,
 CALIBRATION_S, LONGEST_S = 0.15, 0.5  # seconds for each of them; longest expected time of a chunk that is measured
 
 
 @torch.inference_mode()
 def calibrate(target: Target, cost: CostModel, rows: int, spare: Callable[[], tuple[int, ...]]) -> None:
-    """Measure passes for the cost model before the first request, in about a second, or four passes.
+    """Measure passes for the cost model before the first request, in about a second, or five passes.
 
-    Passes over a token, over a token and a draft of `WIDE - 1`, and over a token in each of several rows are measured,
+    Passes over a token, over a token and a draft of `FEW - 1` or `WIDE - 1`, and over a token in each of several rows are measured,
     also on the drafter's cores if it has some; then the gain of these cores for a chunk of a prompt, or for such a
     draft where a chunk takes too long.
 
@@ -49,9 +49,9 @@ def calibrate(target: Target, cost: CostModel, rows: int, spare: Callable[[], tu
     if cost.verify.one.weight:
         return
     with borrowing(spare):
-        one, wide = seconds(1, 1), seconds(1, 1, WIDE - 1)
-    cost.saw_pass(1, 1, one)
-    cost.saw_pass(1, WIDE, wide)
+        one, few, wide = seconds(1, 1), seconds(1, 1, FEW - 1), seconds(1, 1, WIDE - 1)
+    for tokens, taken in ((1, one), (FEW, few), (WIDE, wide)):
+        cost.saw_pass(1, tokens, taken)
     if spare():
         if CHUNK / WIDE * wide < LONGEST_S:
             with borrowing(spare):

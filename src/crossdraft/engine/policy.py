@@ -139,7 +139,7 @@ class SpeculationPolicy:
 
     @harmless(NOTHING)
     def trim(self, draft: Draft, state: RequestState, nodes: int, rows: int = 1, *, hidden: bool = False) -> Draft:
-        """Keep the nodes of a draft that repay a wider pass, at most `nodes`; all of them while nothing is measured."""
+        """Keep the nodes of a draft that save most time, at most `nodes`; all of them while nothing is measured."""
         cost, tree = self.cost, draft.tree
         if self.adaptive and draft.path_probs:
             probs = draft.path_probs[: len(tree)]
@@ -154,7 +154,7 @@ class SpeculationPolicy:
 
     @harmless(tuple[Draft, ...]())
     def free_drafts(self, state: RequestState, rows: int = 1) -> tuple[Draft, ...]:
-        """A request's drafts that cost no drafter; of each the nodes that repay a wider pass, by its probabilities."""
+        """A request's drafts that cost no drafter; of each the nodes that save most time, by its probabilities."""
         drafts = state.free_drafts(self.most_nodes(state))
         if self.adaptive:
             kept = [self.cost.worthwhile(one.tree.parents, one.path_probs, rows=rows) for one in drafts]

@@ -29,6 +29,7 @@ from crossdraft_lab.bench.batch_child import Asked
 from crossdraft_lab.bench.batches import BatchRun, Served
 from crossdraft_lab.bench.measure import Run
 from crossdraft_lab.bench.resources import halted
+from crossdraft_lab.bench.vllm_child import LONGEST
 from crossdraft_lab.bench.workload import Item
 
 LINES = 12  # of the child's messages, shown when it dies
@@ -138,11 +139,17 @@ def _path(python: Path | None) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(SOURCES)}
 
 
-def in_words(target: Target, given: Request, peer: str) -> Asked:
+def in_words(target: Target, given: Request, peer: str, most: int | None = None) -> Asked:
     """Convert a greedy request in words for another program: token ids, and the settings that our engine uses.
 
+    Args:
+        target: prepares the prompt.
+        given: the request.
+        peer: name of the program.
+        most: tokens that a prompt may have there with its answer.
+
     Raises:
-        CrossdraftError: the checkpoint asks for something of which the program is not told.
+        CrossdraftError: the checkpoint asks for something of which the program is not told, or the request is too long.
     """
     ids, request = target.prepare(given).input_ids.tolist(), target.defaults.resolve(given)
     others = [name for name in request.sampling.__dataclass_fields__ if name not in GREEDY]
@@ -150,6 +157,11 @@ def in_words(target: Target, given: Request, peer: str) -> Asked:
     if odd := [*odd, *(["stop strings"] if request.stops else [])]:
         raise CrossdraftError(f"The checkpoint asks for {', '.join(odd)}, and {peer} is not told of it.")
     limit = request.max_new_tokens or target.defaults.limit(len(ids), target.context)
+    if most is not None and len(ids) + limit > most:
+        raise CrossdraftError(
+            f"A prompt of {len(ids)} tokens and an answer of up to {limit} are more than the {most:,} that {peer} takes "
+            "here; leave it out, or ask for shorter answers (--max-new-tokens)."
+        )
     return Asked(given.prompt, "", limit, ids, request.sampling.repetition_penalty or 1.0)
 
 
@@ -171,7 +183,7 @@ def vllm_batches(
         variables["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores))
     folder = find_checkpoint(source, {"reference": REFERENCE / "target"})
     module = ["crossdraft_lab.bench.vllm_child", str(folder), dtype_name(target.model.dtype)]
-    send = partial(in_words, target, peer=name) if words else None
+    send = partial(in_words, target, peer=name, most=LONGEST) if words else None
     return ChildBatches(name, module, cores, python, variables, send)
 
 

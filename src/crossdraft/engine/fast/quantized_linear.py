@@ -38,6 +38,7 @@ GROUP = 32
 WIDE = 256  # rows from which on int8 unpacks the weight, where rows stay in bfloat16
 FINE = 254  # steps of the second row of 8 bits in one of the first
 AT_ONCE = 4096  # rows of a weight that are quantised at once, as that takes four times their memory
+CACHED = 1 << 20  # bytes of a weight that stays in CPU caches from pass to pass
 ZERO = 128  # what stands for 0 in a quantised row: kernels for VNNI take rows without a sign
 OF_A_DRAFTER = " (of a drafter: draft_quantize=none)"
 # The kernels' own steps; on other sizes some crash instead of complaining.
@@ -155,7 +156,8 @@ def quantized_layers(linears: Sequence[nn.Linear], bits: int, *, fine: bool = Fa
     eight = VnniProduct if has_vnni() else Int8Product
     made = (eight if bits == 8 else Int4Product)(linears)
     made.fine |= fine
-    made.least = FEW // (1 + made.fine)
+    if made.padded and made.nbytes > CACHED:  # six rows of whole numbers are read as fast as one or two
+        made.least = FEW // (1 + made.fine)
     return [QuantizedLinear(made, index) for index in range(len(linears))]
 
 

@@ -85,7 +85,7 @@ class LlamaServer:
     """
 
     def __init__(self, target: Target, files: LlamaFiles, options: tuple[str, ...] = (), parallel: int = 1) -> None:
-        self.target = target
+        self.target, self._parallel = target, parallel
         self.cores: Cores | None = None  # the server has its own
         self._folder, self._port = TemporaryDirectory(prefix="crossdraft-"), free_port()
         threads = len(available_cores())
@@ -125,10 +125,11 @@ class LlamaServer:
         bodies = [self._body(item.request) for item in items]
         prepared = time.perf_counter()
         os.kill(self._pid, signal.SIGCONT)
-        with ThreadPoolExecutor(len(bodies)) as pool:
-            runs = list(pool.map(partial(self._ask, start, prepared), bodies))
-        os.kill(self._pid, signal.SIGSTOP)
-        return runs
+        try:
+            with ThreadPoolExecutor(len(bodies)) as pool:
+                return list(pool.map(partial(self._ask, start, prepared), bodies))
+        finally:
+            os.kill(self._pid, signal.SIGSTOP)
 
     def _ask(self, start: float, prepared: float, body: bytes) -> Run:
         try:
@@ -145,7 +146,7 @@ class LlamaServer:
 
     def _body(self, given: Request) -> bytes:
         """Write a request for the likeliest tokens; see `in_words`."""
-        one = in_words(self.target, given, LLAMA)
+        one = in_words(self.target, given, LLAMA, CONTEXT if self._parallel == 1 else SHARED_CONTEXT)
         asked = {
             "prompt": one.ids, "n_predict": one.max_new_tokens, "temperature": 0, "repeat_penalty": one.penalty,
             "repeat_last_n": CONTEXT, "cache_prompt": False, "return_tokens": True,
