@@ -72,6 +72,24 @@ def test_passes_that_take_as_long_as_one_token_are_free_and_the_line_begins_afte
     assert prior(2) > 6.5  # it weighs little
 
 
+@pytest.mark.parametrize("wide", [7.1, 8.3, 9.7, 13.0])
+def test_two_widths_alone_say_nothing_of_a_knee(wide):
+    times = PassTimes()
+    times.add(1, 6.1)
+    times.add(16, wide)
+    assert times.knee == 1
+    assert times(8) == pytest.approx(6.1 + (wide - 6.1) * 7 / 15)
+
+
+def test_wider_passes_that_take_as_long_leave_the_time_of_one_token_as_it_is():
+    times = PassTimes()
+    times.add(1, 10.0)
+    for _ in range(50):
+        times.add(4, 9.5)
+        times.add(5, 10.5)
+    assert times(1) == 10.0
+
+
 def test_noise_on_widths_that_hardly_differ_is_no_slope():
     """8 tokens took 9 ms and 9 took 12: three a token, but 2.5 tokens after the sixth cost 4.5 together."""
     times = PassTimes()
