@@ -347,7 +347,7 @@ class CostModel:
                 break  # the others are no likelier, and cost as much
             saved += probs[node] * token_s
             gain = saved - (slope * count if hidden else verify(1 + count) - verify(1))
-            if gain > best:
+            if gain >= best and probs[node]:
                 best, kept = gain, count
         return order[: max(kept, hidden)]
 
