@@ -98,8 +98,8 @@ class PassTimes:
     """V(n): a step from one token to two (another kernel, a mask), the same time up to a knee, and a line after it.
 
     Passes over few tokens are bound by memory, those over more by arithmetic (the roofline model: Williams 2009). The
-    knee is the least of `KNEES` whose line explains the times as well as the best. The line is never steeper than from V(1) at the knee
-    to the mean of the wider passes, as widths that hardly differ say nothing of the slope but noise.
+    knee is the least of `KNEES` whose line explains the times as well as the best. The line is never steeper than from
+    V(1) at the knee to the mean of the wider passes, as widths that hardly differ say nothing of the slope but noise.
     """
 
     one: Ema = field(default_factory=Ema)

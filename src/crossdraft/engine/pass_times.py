@@ -27,9 +27,9 @@ CALIBRATION_S, LONGEST_S = 0.15, 0.5  # seconds for each of them; longest expect
 def calibrate(target: Target, cost: CostModel, rows: int, spare: Callable[[], tuple[int, ...]]) -> None:
     """Measure passes for the cost model before the first request, in about a second, or five passes.
 
-    Passes over a token, over a token and a draft of `FEW - 1` or `WIDE - 1`, and over a token in each of several rows are measured,
-    also on the drafter's cores if it has some; then the gain of these cores for a chunk of a prompt, or for such a
-    draft where a chunk takes too long.
+    Passes over a token, over a token and a draft of `FEW - 1` or `WIDE - 1`, and over a token in each of several rows
+    are measured, also on the drafter's cores if it has some; then the gain of these cores for a chunk of a prompt, or
+    for such a draft where a chunk takes too long.
 
     Args:
         target: the target, in the thread that will run its passes.

@@ -149,7 +149,7 @@ def in_words(target: Target, given: Request, peer: str, most: int | None = None)
         most: tokens that a prompt may have there with its answer.
 
     Raises:
-        CrossdraftError: the checkpoint asks for something of which the program is not told, or the request is too long.
+        CrossdraftError: the checkpoint asks for something of which the program is not told, or it is too long.
     """
     ids, request = target.prepare(given).input_ids.tolist(), target.defaults.resolve(given)
     others = [name for name in request.sampling.__dataclass_fields__ if name not in GREEDY]
@@ -159,8 +159,8 @@ def in_words(target: Target, given: Request, peer: str, most: int | None = None)
     limit = request.max_new_tokens or target.defaults.limit(len(ids), target.context)
     if most is not None and len(ids) + limit > most:
         raise CrossdraftError(
-            f"A prompt of {len(ids)} tokens and an answer of up to {limit} are more than the {most:,} that {peer} takes "
-            "here; leave it out, or ask for shorter answers (--max-new-tokens)."
+            f"A prompt of {len(ids)} tokens and an answer of up to {limit} are more than the {most:,} that {peer} "
+            "takes here; leave it out, or ask for shorter answers (--max-new-tokens)."
         )
     return Asked(given.prompt, "", limit, ids, request.sampling.repetition_penalty or 1.0)
 
