@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from dataclasses import replace
 
 import pytest
@@ -112,7 +113,10 @@ def test_a_program_on_a_leash_ends_with_it_even_if_it_is_stopped():
         [*LEASHED, "--program", "sleep", "600"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     pid = int(leash.stdout.readline())
-    assert b"sleep" in (PROC / str(pid) / "cmdline").read_bytes()
+    line, end = PROC / str(pid) / "cmdline", time.monotonic() + 30
+    while not line.read_bytes() and time.monotonic() < end:  # between fork and exec it is empty
+        time.sleep(0.01)
+    assert b"sleep" in line.read_bytes()
     os.kill(pid, signal.SIGSTOP)
     leash.stdin.close()
     leash.wait(60)
