@@ -116,7 +116,7 @@ def test_products_never_take_kernels_for_training(block, monkeypatch):
     assert grads == [False, False]
 
 
-@pytest.mark.parametrize("shape", [(1, 8), (1, 9), (3, 47), (1, 129), (400,), (1, 0)])
+@pytest.mark.parametrize("shape", [(), (1, 8), (1, 9), (3, 47), (1, 129), (400,), (1, 0)])
 @torch.inference_mode()
 def test_numbers_of_rows_are_rounded_up_and_nothing_else_changes(block, shape, monkeypatch):
     """Kernels are made for usual numbers of rows alone; a row's bits are those that it has in any other company."""

@@ -165,7 +165,7 @@ class Product:
         if usual == count:
             return self.multiply(rows)
         more = F.pad(rows.reshape(count, -1), (0, 0, 0, usual - count))
-        return self.multiply(more)[:count].unflatten(0, rows.shape[:-1])
+        return self.multiply(more)[:count].view(*rows.shape[:-1], -1)
 
     def traced(self, rows: Tensor) -> Sequence[Tensor]:
         """Apply all layers to `rows`, by an operator that torch.compile does not change."""
