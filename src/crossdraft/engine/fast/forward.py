@@ -213,7 +213,7 @@ def attend(
     if groups > 1 and packs and not causal:
         packed = query.reshape(query.shape[0], keys.shape[1], -1, query.shape[3])
         bias = None if bias is None else bias.repeat(1, 1, groups, 1)
-        return F.scaled_dot_product_attention(packed, keys, values, bias, scale=scale).reshape(query.shape)
+        return F.scaled_dot_product_attention(packed, keys, values, bias, scale=scale).reshape(*query.shape[:3], -1)
     if groups == 1 or bias is None or masked_groups:
         return F.scaled_dot_product_attention(
             query, keys, values, bias, is_causal=causal, scale=scale, enable_gqa=groups > 1
