@@ -176,7 +176,6 @@ class CostModel:
         """Record a draft whose `nodes` nodes, in `depth` of the `asked` levels, are verified.
 
         Args:
-            asked, depth, nodes: as above.
             waited: seconds per request that the target waited for it.
             rows: requests that share the pass.
             drafted: its levels that were waited for, if some are not verified.

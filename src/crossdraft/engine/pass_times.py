@@ -9,6 +9,7 @@ import torch
 
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.fast.elastic import borrowing
+from crossdraft.engine.fast.packed_linear import FEW
 from crossdraft.engine.fast.static_cache import hand_back
 from crossdraft.engine.passes import Chunk, PassRow
 from crossdraft.engine.target import Target
@@ -19,7 +20,7 @@ log = logging.getLogger(__name__)
 BEFORE = 512  # tokens in the cache before a pass
 SAMPLES = 5  # most timings of each pass
 TOKEN = 3  # an arbitrary id
-FEW, WIDE, CHUNK, ROWS = 6, 16, 256, 8  # tokens and rows of passes that `calibrate` measures,
+WIDE, CHUNK, ROWS = 16, 256, 8  # tokens and rows of passes that `calibrate` measures,
 CALIBRATION_S, LONGEST_S = 0.15, 0.5  # seconds for each of them; longest expected time of a chunk that is measured
 
 
