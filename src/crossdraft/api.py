@@ -31,6 +31,7 @@ from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.devices import usable_device
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.cores import available_cores
+from crossdraft.engine.fast.elastic import disband
 from crossdraft.engine.fast.pinning import one_thread, pinned
 from crossdraft.engine.fast.static_cache import hand_back
 from crossdraft.engine.loop import DecodeLoop
@@ -235,11 +236,11 @@ class Engine:
     ) -> Self:
         """Load the target, assemble the drafter, and make the engine of both; `context` describes the target."""
         options, cost = decided(options, drafter if isinstance(drafter, Spec) else None), CostModel()
-        # The OpenMP threads of this thread would count against those of the loop; see `alone`.
-        with one_thread():
+        with pinned(options.target_cores):
             loaded = make_target()
             if options.lossy_prefill is not None:
                 loaded = compressed(loaded, options.lossy_prefill)
+        disband()
         check_target(options.rule, loaded)  # before anything is started
         runner: DraftRunner[Any] | None = None
         try:

@@ -54,7 +54,6 @@ class Admission:
         self.cache, self.queue, self.prefixes = cache, queue, prefixes
         self.rule, self.kv_bytes = rule, kv_bytes
         self._side: ThreadPoolExecutor | None = None  # one thread, while there is work for it
-        self._work: Future[Any] | None = None  # the last work given to that thread
         self.heap = RequestTrimmer()
         self._shared: dict[object, SharedPrompt] = {}  # prompts that waiting requests share, by their group
 
@@ -93,7 +92,6 @@ class Admission:
             opening.finish()
         elif not opening.advance(self._submit, held_s):
             return False
-        self._end_idle_thread()
         while not opening.state.over and not self._fits(opening.state):
             if not self._preempt(opening.state.request.priority):
                 return False
@@ -104,14 +102,7 @@ class Admission:
         spare = self.drafter.spare_cores()
         cores = spare or available_cores()
         self._side = self._side or ThreadPoolExecutor(1, "opening")
-        self._work = self._side.submit(done_on, work, cores, min(len(cores), torch.get_num_threads()))
-        return self._work
-
-    def _end_idle_thread(self) -> None:
-        """End the other thread if it has nothing to do: its idle OpenMP threads slow down those of this thread."""
-        if self._side is not None and self._work is not None and self._work.done():
-            self.close(wait=False)
-            self._side = None
+        return self._side.submit(done_on, work, cores, min(len(cores), torch.get_num_threads()))
 
     def _open_next(self) -> bool:
         """Open the next request, or reopen one that lost its row; false if there is none, or no row for it.

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from crossdraft.engine.fast.elastic import disband
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.request import Answer, Request
@@ -299,6 +300,7 @@ class Scheduler:
             CrossdraftError: the engine belongs to another process.
         """
         self._check_process()
+        disband()  # the caller will mostly wait
         with self._changed:
             if self._closed:
                 return False
@@ -402,6 +404,7 @@ class Scheduler:
         """Wait until there is something to do; returns the number of posted calls, `None` if the engine is closed."""
         with self._changed:
             while not (self._calls or self._closed or (self._loop is not None and self._loop.busy)):
+                disband()
                 self._changed.wait()
             if self._closed:
                 return None

@@ -5,12 +5,17 @@ operations run on the drafter's cores as well, or on its own alone. Only the num
 
 An idle OpenMP thread spins before it sleeps, by default for about 10 ms, and takes that time from a drafter that has
 work again. GOMP_SPINCOUNT, read when PyTorch is imported, makes the spinning shorter; the command line sets it.
+GNU's OpenMP spins a hundredth of that as soon as a process has more such threads than cores, although some of them
+sleep: each operation then waits for a thread to wake. So a thread that has nothing to do ends its own (`disband`).
 """
 
+import ctypes
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -19,6 +24,8 @@ from crossdraft.engine.fast.cores import available_cores, bind_cores
 from crossdraft.engine.progress import progress
 
 Cores = tuple[int, ...]
+SOFT = 1  # `omp_pause_soft`
+FORKED = 0x40  # Linux's PF_FORKNOEXEC: the process is a fork, without the OpenMP threads that its memory tells of
 
 
 class _Team:
@@ -35,7 +42,7 @@ class _Team:
         spare = self.spare()
         if bool(spare) == self.wide or (spare and not self.own.isdisjoint(spare)):
             return
-        if spare and spare != self.started:
+        if spare and (spare != self.started or self.threads > 1):  # several run on without them, which ends them
             self._start(spare)
         self.wide = bool(spare)
         torch.set_num_threads(self.threads + len(spare))
@@ -147,4 +154,25 @@ def _nothing() -> Cores:
 
 
 def _run_on_all_threads() -> None:
-    torch.zeros(1 << 20).add_(1)
+    torch.zeros(torch.get_num_threads() << 15).add_(1)  # PyTorch gives each thread as many elements
+
+
+def disband() -> None:
+    """End the idle OpenMP threads that serve the calling thread; its next parallel operation starts others.
+
+    Nothing happens where PyTorch uses another OpenMP than GNU's, whose idle threads count for nothing.
+    """
+    if (used := _local.used) is not None:
+        used.started = ()
+    _pausing(os.getpid())(SOFT)
+
+
+@cache
+def _pausing(process: int) -> Callable[[int], object]:
+    """OpenMP's `omp_pause_resource_all` in a process."""
+    stat = Path(f"/proc/{process}/stat")
+    forked = not stat.exists() or int(stat.read_text().rpartition(")")[2].split()[6]) & FORKED
+    library = ctypes.CDLL(torch._C.__file__)  # noqa: SLF001 - also finds what it is linked with
+    if forked or not hasattr(library, "omp_pause_resource_all") or hasattr(library, "__kmpc_fork_call"):
+        return lambda how: None
+    return library.omp_pause_resource_all

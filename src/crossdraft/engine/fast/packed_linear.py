@@ -337,9 +337,10 @@ def product_times(
         second: number of rows of the second way.
         plain: if the second way is the plain layers; else it is the packed product.
     """
-    parts = max(1, features * sum(sizes) * dtype.itemsize // COLD_BYTES)  # a part of what is larger, so that it fits
+    cold = COLD_BYTES if plain else CACHED_BYTES  # what is padded is no small model, of which caches keep a part
+    parts = -(-features * sum(sizes) * dtype.itemsize // cold)  # a part of what is larger, so that it fits
     sizes = tuple(max(1, size // parts) for size in sizes)
-    copies = max(1, min(COPIES, COLD_BYTES // (features * sum(sizes) * dtype.itemsize)))
+    copies = max(1, min(COPIES, cold // (features * sum(sizes) * dtype.itemsize)))
     made = partial(skip_init, nn.Linear, features, bias=False, dtype=dtype)
     layers = [[cast("nn.Linear", made(out_features=size)) for size in sizes] for _ in range(copies)]
     with torch.inference_mode():

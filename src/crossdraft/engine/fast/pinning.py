@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from crossdraft.engine.fast.cores import available_cores, bind_cores
+from crossdraft.engine.fast.elastic import disband
 
 
 def pin(cores: Sequence[int] | None) -> Callable[[], None]:
@@ -47,7 +48,10 @@ def one_thread() -> Iterator[None]:
 
 @torch.inference_mode()
 def done_on(work: Callable[[], Any], cores: Sequence[int], threads: int) -> Any:
-    """Run some work on `cores` with `threads` threads, and return its result."""
+    """Run some work on `cores` with `threads` threads, which end with it, and return its result."""
     with pinned(cores):
         torch.set_num_threads(threads)
-        return work()
+        try:
+            return work()
+        finally:
+            disband()
