@@ -32,7 +32,7 @@ from crossdraft.engine.devices import usable_device
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.elastic import disband
-from crossdraft.engine.fast.pinning import one_thread, pinned
+from crossdraft.engine.fast.pinning import loading, one_thread, pinned
 from crossdraft.engine.fast.static_cache import hand_back
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.pass_times import calibrate
@@ -236,11 +236,10 @@ class Engine:
     ) -> Self:
         """Load the target, assemble the drafter, and make the engine of both; `context` describes the target."""
         options, cost = decided(options, drafter if isinstance(drafter, Spec) else None), CostModel()
-        with pinned(options.target_cores):
+        with loading(options.target_cores):
             loaded = make_target()
             if options.lossy_prefill is not None:
                 loaded = compressed(loaded, options.lossy_prefill)
-        disband()
         check_target(options.rule, loaded)  # before anything is started
         runner: DraftRunner[Any] | None = None
         try:
@@ -256,6 +255,8 @@ class Engine:
                 runner.close()
             release()
             raise
+        finally:
+            disband()
         if runner is not None and options.adaptive:  # passes are timed now rather than with the first request
             try:
                 engine._scheduler.start()

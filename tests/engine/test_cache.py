@@ -274,7 +274,7 @@ def test_each_layer_keeps_its_rows_where_its_keys_are():
 
 
 def test_memory_follows_the_rows_in_use_and_is_given_back():
-    """Twice as many rows once all are in use, half as many once three quarters are not; what is kept stays."""
+    """Twice as many rows once all are in use, half as many once three quarters are not for long; what is kept stays."""
     cache, states = KVCache(1, max_rows=6, capacity=64), {}
 
     def write(row, value):
@@ -302,6 +302,10 @@ def test_memory_follows_the_rows_in_use_and_is_given_back():
         states[0] = states[cache.rows - 1]  # the last row moves into the gap
         cache.drop_row(0)
         check()
+    for _ in range(5):  # one has left already
+        assert cache.allocated_rows == 6
+        cache.drop_row(cache.add_row(64))
+        check()
     assert cache.allocated_rows == 3
     cache.reserve(1024)
     assert cache.nbytes == 3 * 1024 * cache.token_bytes
@@ -310,6 +314,21 @@ def test_memory_follows_the_rows_in_use_and_is_given_back():
     cache.add_row(64)
     write(0, 9)
     check()
+
+
+def test_rows_that_others_left_get_no_memory_for_a_longer_row():
+    cache = KVCache(1, max_rows=8, capacity=64)
+    for _ in range(8):
+        row = cache.add_row(64)
+        cache.open_window(slice(row, row + 1), 3)
+        cache.layers[0].update(*(torch.full((1, 2, 3, 4), float(row + 1)) for _ in range(2)))
+        cache.advance(row, 3)
+    for row in range(7, 0, -1):
+        cache.drop_row(row)
+    assert cache.allocated_rows == 8
+    cache.add_row(1024)
+    assert cache.nbytes == 2 * 1024 * cache.token_bytes
+    assert (cache.span(0, 0, 3).layers[0][0] == 1).all()
 
 
 def test_a_long_row_gives_its_positions_back_while_others_go_on():

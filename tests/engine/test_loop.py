@@ -430,6 +430,22 @@ def test_a_request_waits_where_keys_and_values_would_take_too_much(target, alone
     assert widest(of_two - 1)[0] == widest(1)[0] == 1
 
 
+def test_rows_that_others_left_do_not_make_a_request_wait(target):
+    """Their memory is kept for a while, but not where it would keep another request out."""
+    decoder = DecodeLoop(target, max_batch=8, prefill_chunk=0)
+    decoder.submit(replace(LONG, max_new_tokens=60))
+    short = [decoder.submit(replace(REQUESTS[0], max_new_tokens=2)) for _ in range(7)]
+    while not set(short) <= set(decoder.finished()):
+        decoder.step()
+    cache = decoder.cache
+    assert (cache.rows, cache.allocated_rows) == (1, 8)
+    decoder._admission.kv_bytes = cache.nbytes // 4
+    decoder.submit(REQUESTS[0])
+    decoder.step()
+    assert (cache.rows, cache.allocated_rows) == (2, 2)
+    decoder.drop()
+
+
 @pytest.mark.parametrize(
     ("name", "size", "cached", "bound"),
     [  # any two settings of any two of the four stand together

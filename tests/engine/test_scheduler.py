@@ -3,7 +3,7 @@
 import gc
 import logging
 import threading
-from concurrent.futures import CancelledError, wait
+from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.scheduler import Call, Scheduler, without_frames
 from crossdraft.errors import CrossdraftError, QueueFullError, RequestError
 from tests.engine.scripted import Scripted
+from tests.openmp import cores_of_threads, needs_gnu, use_two_threads, wait_for
 from tests.support import failing
 
 
@@ -47,6 +48,32 @@ def test_another_engines_cores_do_not_decide_with_how_many_threads_this_one_comp
             own.close()
     finally:
         torch.set_num_threads(before)
+
+
+@needs_gnu
+@pytest.mark.parametrize("who", ["caller", "loop"])
+def test_openmp_helpers_of_who_has_nothing_to_do_end(target, who):
+    scheduler = Scheduler(lambda: DecodeLoop(target))
+
+    def work():
+        scheduler.call(lambda: None)  # the loop's thread has started
+        before = cores_of_threads().keys()
+
+        def begun():
+            use_two_threads()
+            return cores_of_threads().keys() - before
+
+        started = begun() if who == "caller" else scheduler.call(begun)
+        if who == "caller":
+            scheduler.call(lambda: None)
+        wait_for(lambda: not started & cores_of_threads().keys())
+        return len(started), started & cores_of_threads().keys()
+
+    try:
+        with ThreadPoolExecutor(1) as fresh:
+            assert fresh.submit(work).result() == (1, set())
+    finally:
+        scheduler.close()
 
 
 def readings():

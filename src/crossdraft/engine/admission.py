@@ -53,7 +53,7 @@ class Admission:
         self.target, self.drafter, self.policy = target, drafter, policy
         self.cache, self.queue, self.prefixes = cache, queue, prefixes
         self.rule, self.kv_bytes = rule, kv_bytes
-        self._side: ThreadPoolExecutor | None = None  # one thread, while there is work for it
+        self._side: ThreadPoolExecutor | None = None  # one thread, from the first work on
         self.heap = RequestTrimmer()
         self._shared: dict[object, SharedPrompt] = {}  # prompts that waiting requests share, by their group
 
@@ -206,6 +206,8 @@ class Admission:
             return False
         if self.kv_bytes is None or not self.queue.rows:
             return True
+        if self.cache.nbytes_with(self._room(state)) > self.kv_bytes:
+            self.cache.shrink(at_once=True)
         return self.cache.nbytes_with(self._room(state)) <= self.kv_bytes
 
     def _room(self, state: RequestState) -> int:

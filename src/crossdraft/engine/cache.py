@@ -179,8 +179,9 @@ class KVPrefix:
 class KVCache(Cache):
     """Rows of keys and values for up to `max_rows` requests.
 
-    Memory follows use: rows double once all are in use, or grow to the expected number; they halve once three quarters
-    are unused; and the memory of long prompts is given back once rows need a quarter of it.
+    Memory follows use: rows double once all are in use, or grow to an expected number. Where three quarters of them are
+    unused, rows are given back after as many requests have left as there are rows, before a request that needs longer
+    rows, and with the last request. The memory of long prompts is given back once rows need a quarter of it.
 
     `lengths[r]` counts the committed tokens of row r. A pass over n new tokens writes positions
     `lengths[r] … lengths[r]+n-1` and commits none of them: `advance` (a prefill) or `keep` (a tree) does.
@@ -196,6 +197,7 @@ class KVCache(Cache):
         self.allocated_rows = 1  # rows that have memory
         self._least = self.capacity
         self._expected = 0  # rows that are soon to be in use
+        self._left = 0  # requests that have left since more than a quarter of the rows were in use
         self._opened: list[int] = []  # capacity that each row was opened for
         self.lengths: list[int] = []
         self.rope_deltas: list[int] = []
@@ -229,6 +231,8 @@ class KVCache(Cache):
             raise CrossdraftError(f"All {self.max_rows} cache rows are in use; finish a request before adding one.")
         if not self.rows and not self._passed:  # the first pass ran out of memory among the layers, or is to come
             self._forget()
+        if self.rows and capacity > self.capacity:
+            self.shrink(at_once=True)
         self.reserve(capacity)
         if (rows := self._rows_with_another()) != self.allocated_rows:
             self._allocate(rows, self.allocated)
@@ -276,16 +280,23 @@ class KVCache(Cache):
         self.capacity = self.allocated = self._least
         self._passed = False
 
-    def _shrink(self) -> None:
-        """Give back unused memory; nothing changes if there is no room for the copy."""
+    def shrink(self, *, at_once: bool = False) -> None:
+        """Give back unused memory, that of rows only when it was unused for long, or `at_once`.
+
+        Nothing changes if there is no room for the copy.
+        """
         if not self.rows:
             if self.allocated_rows > 1 or self.capacity > SHRINK * self._least:
                 self._forget()
                 self.allocated_rows = 1
             return
         rows, capacity = self.allocated_rows, self.capacity
-        if SHRINK * self.rows <= rows:
-            rows //= 2
+        if not at_once:
+            self._left = self._left + 1 if SHRINK * self.rows <= rows else 0
+        if at_once or self._left >= rows:  # a batch that ends needs no copy of what goes with its last request
+            self._left = 0
+            while SHRINK * self.rows <= rows:
+                rows //= 2
         if SHRINK * (wanted := max(self._least, *self._opened)) <= capacity:
             capacity = wanted
         if (rows, capacity) == (self.allocated_rows, self.capacity):
@@ -351,7 +362,7 @@ class KVCache(Cache):
             self.lengths[row], self.rope_deltas[row] = self.lengths[last], self.rope_deltas[last]
             self._opened[row] = self._opened[last]
         del self.lengths[last], self.rope_deltas[last], self._opened[last]
-        self._shrink()
+        self.shrink()
         return last
 
     def span(self, row: int, start: int, stop: int) -> KVSpan:

@@ -23,6 +23,7 @@ from crossdraft.errors import CrossdraftError, QueueFullError, RequestError
 log = logging.getLogger(__name__)
 
 CLOSED = "This engine is closed; load another one."
+IDLE_S = 0.05  # after that time without a request the loop's OpenMP threads end
 Result = TypeVar("Result")
 
 
@@ -300,7 +301,8 @@ class Scheduler:
             CrossdraftError: the engine belongs to another process.
         """
         self._check_process()
-        disband()  # the caller will mostly wait
+        if threading.current_thread() is not self._thread:
+            disband()  # the caller will mostly wait
         with self._changed:
             if self._closed:
                 return False
@@ -403,9 +405,11 @@ class Scheduler:
     def _next(self) -> int | None:
         """Wait until there is something to do; returns the number of posted calls, `None` if the engine is closed."""
         with self._changed:
+            wait_s: float | None = IDLE_S
             while not (self._calls or self._closed or (self._loop is not None and self._loop.busy)):
-                disband()
-                self._changed.wait()
+                if not self._changed.wait(wait_s):
+                    disband()
+                    wait_s = None
             if self._closed:
                 return None
             return len(self._calls)

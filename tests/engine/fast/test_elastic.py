@@ -4,11 +4,7 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +12,7 @@ from torch import nn
 
 from crossdraft.engine.fast.elastic import borrowing, disband, poll, poll_between
 from crossdraft.engine.fast.pinning import pinned
+from tests.openmp import cores_of_threads, needs_gnu, use_two_threads, wait_for
 
 ALLOWED = sorted(os.sched_getaffinity(0))
 needs_two_cores = pytest.mark.skipif(len(ALLOWED) < 2, reason="nothing can be borrowed on one core")
@@ -31,25 +28,9 @@ class Drafter:
         return (ALLOWED[1],) if self.idle else ()
 
 
-def threads() -> dict[str, set[int]]:
-    """The cores of each thread of this process."""
-    found: dict[str, set[int]] = {}
-    for task in Path("/proc/self/task").iterdir():
-        with suppress(ProcessLookupError):  # it has just ended
-            found[task.name] = os.sched_getaffinity(int(task.name))
-    return found
-
-
 def helpers() -> set[str]:
     """Threads on the drafter's core alone."""
-    return {name for name, cores in threads().items() if cores == {ALLOWED[1]}}
-
-
-def wait_for(what: Callable[[], bool]) -> None:
-    """Threads end some time after they were told to."""
-    end = time.monotonic() + 30
-    while not what() and time.monotonic() < end:
-        time.sleep(0.01)
+    return {name for name, cores in cores_of_threads().items() if cores == {ALLOWED[1]}}
 
 
 @needs_two_cores
@@ -81,6 +62,7 @@ def test_the_thread_stays_on_its_core_and_its_helper_serves_on_the_other():
 
 
 @needs_two_cores
+@needs_gnu
 def test_a_helper_serves_on_the_borrowed_core_again_after_it_was_given_back():
     """Several own threads run on without the helper, which ends it: the next one must not start on their cores."""
     drafter = Drafter()
@@ -102,40 +84,43 @@ def test_a_helper_serves_on_the_borrowed_core_again_after_it_was_given_back():
         assert fresh.submit(borrow).result() == [1, 0, 1]
 
 
-GNU = sys.platform == "linux" and "libgomp" in Path("/proc/self/maps").read_text()
-needs_gnu = pytest.mark.skipif(not GNU, reason="PyTorch uses another OpenMP than GNU's")
-
-
 @needs_two_cores
 @needs_gnu
 def test_a_threads_helpers_end_and_start_again():
     def work() -> list[int]:
-        torch.set_num_threads(2)
-        before, found = threads().keys(), list[int]()
+        before, found = cores_of_threads().keys(), list[int]()
         for _ in range(2):
-            torch.zeros(2 << 15).add_(1)
-            found.append(len(threads().keys() - before))
-            disband()
-            wait_for(lambda: threads().keys() <= before)
-            found.append(len(threads().keys() - before))
+            use_two_threads()
+            found.append(len(cores_of_threads().keys() - before))
+            assert disband()
+            wait_for(lambda: cores_of_threads().keys() <= before)
+            found.append(len(cores_of_threads().keys() - before))
         return found
 
     with ThreadPoolExecutor(1) as fresh:
         assert fresh.submit(work).result() == [1, 0, 1, 0]
 
 
-@needs_gnu
-def test_a_fork_does_not_wait_for_helpers_that_it_does_not_have():
-    code = """if True:
-        import os, torch
-        torch.set_num_threads(2)
+FORK = """if True:
+    import os, torch
+    {before}
+    torch.set_num_threads(2)
+    torch.zeros(2 << 15).add_(1)
+    if child := os.fork():
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    from crossdraft.engine.fast.elastic import disband
+    from crossdraft.engine.fast.pinning import loading
+    with loading((0,)):
         torch.zeros(2 << 15).add_(1)
-        if child := os.fork():
-            os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        from crossdraft.engine.fast.elastic import disband
-        disband()
-        os._exit(7)
-    """
+    os._exit(7 if not disband() else 1)
+"""
+
+
+@needs_gnu
+@pytest.mark.parametrize("before", ["", "import crossdraft.engine.fast.elastic"])
+def test_a_fork_does_not_wait_for_helpers_that_it_does_not_have(before):
+    """Nor while it loads a model: with one thread."""
+    code = FORK.format(before=before)
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=False, timeout=60).returncode == 7
 
 

@@ -199,8 +199,10 @@ def test_the_choice_is_for_all_products_of_a_model_at_its_usual_rows(block, monk
     """By hand: at 16 rows 3 + 1 s packed and 1 + 4 s plain; at one row 1 + 3 s packed and 1 + 1 s plain."""
     asked = []
 
-    def times(features, sizes, dtype, first, second, plain):
+    def times(features, sizes, dtype, ways, threads):
+        (first, _), (second, plain) = ways
         assert plain, "rows of a small model are not padded"
+        assert threads == torch.get_num_threads()
         asked.append((features, sizes, dtype, first, second))
         return (3.0, 1.0) if (sizes == (160,)) == (second > 1) else (1.0, 4.0) if second > 1 else (1.0, 1.0)
 
@@ -222,9 +224,9 @@ def test_a_single_row_is_padded_where_six_take_less_time(block, monkeypatch, fir
     asked, seen, multiply = [], set(), packed_linear._multiply
     monkeypatch.setattr(packed_linear, "CACHED_BYTES", 0)
 
-    def times(features, sizes, dtype, first, second, plain):
-        asked.append((first, second, plain))
-        return (0.1, 1.0) if plain else (first_s if sizes == (160,) else second_s, 1.0)
+    def times(features, sizes, dtype, ways, threads):
+        asked.append(ways)
+        return (0.1, 1.0) if ways[1][1] else (first_s if sizes == (160,) else second_s, 1.0)
 
     def counted(rows, packed, bias):
         seen.add(rows.shape[0])
@@ -233,15 +235,29 @@ def test_a_single_row_is_padded_where_six_take_less_time(block, monkeypatch, fir
     monkeypatch.setattr(packed_linear, "product_times", times)
     monkeypatch.setattr(packed_linear, "_multiply", counted)
     assert prepack(block) == 2
-    assert set(asked) == {(6, 1, False), (6 if padded else 1, 1, True)}
+    assert set(asked) == {((6, False), (1, False)), ((6 if padded else 1, False), (1, True))}
     with torch.inference_mode():
         assert block(torch.ones(1, 96)).shape == (1, 96)
         assert block(torch.ones(0, 96)).shape == (0, 96)
     assert seen == ({6, 0} if padded else {1, 0})
 
 
-def test_two_ways_to_multiply_are_timed_once_a_process():
-    for plain in (True, False):
-        first = packed_linear.product_times(64, (64, 32), torch.float32, 3, 2, plain)
+def test_ways_to_multiply_are_timed_once_a_process_on_weights_that_no_cache_holds(monkeypatch):
+    """Packed products alone are those of a large model; a layer of 12 KiB, and one of more bytes than are wanted."""
+    held, hold = [], packed_linear.Product.hold
+    monkeypatch.setattr(packed_linear, "COLD_BYTES", 1 << 18)
+    monkeypatch.setattr(packed_linear, "CACHED_BYTES", 1 << 20)
+    monkeypatch.setattr(
+        packed_linear.Product, "hold", lambda self, weights: (held.append(weights.nbytes), hold(self, weights))[1]
+    )
+    for sizes, plain, nbytes in (
+        ((32, 16), True, 22 * (12 << 10)),
+        ((32, 16), False, 86 * (12 << 10)),
+        ((6000, 1000), False, 7000 * 256),
+    ):
+        held.clear()
+        asked = 64, sizes, torch.float32, ((3, False), (2, plain)), 1
+        first = packed_linear.product_times(*asked)
         assert min(first) > 0
-        assert packed_linear.product_times(64, (64, 32), torch.float32, 3, 2, plain) == first
+        assert sum(held) == nbytes
+        assert packed_linear.product_times(*asked) is first

@@ -25,7 +25,8 @@ from crossdraft.engine.progress import progress
 
 Cores = tuple[int, ...]
 SOFT = 1  # `omp_pause_soft`
-FORKED = 0x40  # Linux's PF_FORKNOEXEC: the process is a fork, without the OpenMP threads that its memory tells of
+FORKED = 0x40  # Linux's flag PF_FORKNOEXEC
+PROCESS = os.getpid()
 
 
 class _Team:
@@ -157,22 +158,36 @@ def _run_on_all_threads() -> None:
     torch.zeros(torch.get_num_threads() << 15).add_(1)  # PyTorch gives each thread as many elements
 
 
-def disband() -> None:
+def disband() -> bool:
     """End the idle OpenMP threads that serve the calling thread; its next parallel operation starts others.
 
-    Nothing happens where PyTorch uses another OpenMP than GNU's, whose idle threads count for nothing.
+    Returns:
+        False where nothing is done: with another OpenMP than GNU's (there idle threads do not shorten how long others
+        spin), and in the first thread of a forked process, whose memory tells of threads that it does not have.
     """
+    pause = _pause()
+    if pause is None or (_is_fork(os.getpid()) and threading.current_thread() is threading.main_thread()):
+        return False
     if (used := _local.used) is not None:
         used.started = ()
-    _pausing(os.getpid())(SOFT)
+    pause(SOFT)
+    return True
 
 
 @cache
-def _pausing(process: int) -> Callable[[int], object]:
-    """OpenMP's `omp_pause_resource_all` in a process."""
-    stat = Path(f"/proc/{process}/stat")
-    forked = not stat.exists() or int(stat.read_text().rpartition(")")[2].split()[6]) & FORKED
-    library = ctypes.CDLL(torch._C.__file__)  # noqa: SLF001 - also finds what it is linked with
-    if forked or not hasattr(library, "omp_pause_resource_all") or hasattr(library, "__kmpc_fork_call"):
-        return lambda how: None
-    return library.omp_pause_resource_all
+def _pause() -> Callable[[int], object] | None:
+    """GNU OpenMP's `omp_pause_resource_all`, which serves the calling thread; `None` if PyTorch has another."""
+    try:
+        library = ctypes.CDLL(torch._C.__file__)  # noqa: SLF001 - also finds what it is linked with
+    except OSError:
+        return None
+    found = getattr(library, "omp_pause_resource_all", None)
+    return None if hasattr(library, "__kmpc_fork_call") else found  # LLVM's has both
+
+
+@cache
+def _is_fork(process: int) -> bool:
+    """True if this process was forked, after this module was imported or before."""
+    stat = Path("/proc/self/stat")
+    flags = int(stat.read_bytes().rpartition(b")")[2].split()[6]) if stat.exists() else 0
+    return process != PROCESS or bool(flags & FORKED)

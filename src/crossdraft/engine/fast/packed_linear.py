@@ -40,10 +40,11 @@ PRIMITIVES = 192  # primitives that oneDNN keeps in a process, some 100 MiB: mos
 DESCRIPTORS = 8  # descriptors that PyTorch keeps in each thread; oneDNN keeps those of its own primitives
 CAPACITIES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": PRIMITIVES, "LRU_CACHE_CAPACITY": DESCRIPTORS}  # environment variables
 DTYPES = (torch.float32, torch.bfloat16)
-TIMED, COPIES, COLD_BYTES = 3, 32, 64 << 20  # timings of a product after a first one; copies of its layers, by bytes
+TIMED, COPIES, COLD_BYTES = 3, 256, 64 << 20  # timings of a product after a first one; copies of its layers, by bytes
 LOSS = 1.1  # times of plain layers that packed ones may take, as they keep a row's bits, and for noise
 CACHED_BYTES = 256 << 20  # weights of a model of which much stays in CPU caches from pass to pass: six rows take longer
 Shape = tuple[int, tuple[int, ...], torch.dtype]  # features, sizes and dtype of layers that become one product
+Way = tuple[int, bool]  # a number of rows, and if the layers are plain
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))  # in the order in which they are called
 _reorder, _linear, _has_bf16 = (  # private: another PyTorch may lack them
     cast("Any", getattr(getattr(torch.ops.mkldnn, name, None), "default", None))
@@ -311,51 +312,50 @@ def replace_groups(
 def _least_rows(shapes: Mapping[Shape, int], rows: int) -> int:
     """Number of rows to which fewer are padded in products of these shapes; 0 if plain layers are clearly faster."""
 
-    def both(first: int, second: int, plain: bool) -> tuple[float, float]:
-        times = [(number, product_times(*shape, first, second, plain)) for shape, number in shapes.items()]
-        return sum(number * one[0] for number, one in times), sum(number * one[1] for number, one in times)
+    def both(*ways: Way) -> list[float]:
+        threads = torch.get_num_threads()
+        times = [(number, product_times(*shape, ways, threads)) for shape, number in shapes.items()]
+        return [sum(number * one[at] for number, one in times) for at in range(2)]
 
     least = 1
     if sum(n * features * sum(sizes) * dtype.itemsize for (features, sizes, dtype), n in shapes.items()) > CACHED_BYTES:
-        padded, single = both(FEW, 1, plain=False)
+        padded, single = both((FEW, False), (1, False))
         least = FEW if padded < single else 1
-    packed, plain = both(max(rows, least), rows, plain=True)
+    packed, plain = both((max(rows, least), False), (rows, True))
     return least if packed <= LOSS * plain else 0
 
 
 @cache
 def product_times(
-    features: int, sizes: tuple[int, ...], dtype: torch.dtype, first: int, second: int, plain: bool
-) -> tuple[float, float]:
-    """Seconds of two ways to multiply by layers [size, features], on copies too large for CPU caches.
+    features: int, sizes: tuple[int, ...], dtype: torch.dtype, ways: tuple[Way, ...], threads: int
+) -> list[float]:
+    """Seconds of each way to multiply by layers [size, features], on copies too large for CPU caches.
 
     Args:
         features: inputs of each layer.
         sizes: outputs of each layer.
         dtype: dtype of weights and rows.
-        first: number of rows of the first way, the packed product.
-        second: number of rows of the second way.
-        plain: if the second way is the plain layers; else it is the packed product.
+        ways: packed products alone are compared for large models only, of which caches keep less.
+        threads: number of torch threads, on which the times depend.
     """
-    cold = COLD_BYTES if plain else CACHED_BYTES  # what is padded is no small model, of which caches keep a part
-    parts = -(-features * sum(sizes) * dtype.itemsize // cold)  # a part of what is larger, so that it fits
+    cold = COLD_BYTES if any(plain for _, plain in ways) else CACHED_BYTES
+    parts = max(1, features * sum(sizes) * dtype.itemsize // cold)  # a part of what is larger, so that it fits
     sizes = tuple(max(1, size // parts) for size in sizes)
-    copies = max(1, min(COPIES, cold // (features * sum(sizes) * dtype.itemsize)))
+    copies = max(1, min(COPIES, -(-cold // (features * sum(sizes) * dtype.itemsize))))
     made = partial(skip_init, nn.Linear, features, bias=False, dtype=dtype)
     layers = [[cast("nn.Linear", made(out_features=size)) for size in sizes] for _ in range(copies)]
     with torch.inference_mode():
         for linear in chain(*layers):
             linear.weight.zero_()
-        packed = [Product(linears).multiply for linears in layers]
-        ways = (packed, first), ([*chain(*layers)] if plain else packed, second)
-        found = list[float](), list[float]()
-        for _, ((way, rows), seconds) in product(range(1 + TIMED), zip(ways, found, strict=True)):
+        packed, plain = [Product(linears).multiply for linears in layers], [*chain(*layers)]
+        found = [list[float]() for _ in ways]
+        for _, ((rows, is_plain), seconds) in product(range(1 + TIMED), zip(ways, found, strict=True)):
             read = torch.zeros(rows, features, dtype=dtype)
             start = time.perf_counter()
-            for layer in way:
+            for layer in plain if is_plain else packed:
                 layer(read)
             seconds.append(time.perf_counter() - start)
-    return parts * min(found[0]) / copies, parts * min(found[1]) / copies
+    return [parts * min(seconds) / copies for seconds in found]
 
 
 def _packed(linears: Sequence[nn.Linear], least: int) -> list[PrepackedLinear]:

@@ -46,6 +46,16 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+@contextmanager
+def loading(cores: Sequence[int] | None) -> Iterator[None]:
+    """Compute on the cores, and end the calling thread's OpenMP helpers afterwards; with one thread if none can end."""
+    with pinned(cores) if disband() else one_thread():
+        try:
+            yield
+        finally:
+            disband()
+
+
 @torch.inference_mode()
 def done_on(work: Callable[[], Any], cores: Sequence[int], threads: int) -> Any:
     """Run some work on `cores` with `threads` threads, which end with it, and return its result."""

@@ -46,7 +46,7 @@ class StaticKVCache(KVCache):
         """Open an empty row, as `KVCache` does, with room for the padding."""
         return super().add_row(capacity + self.padding)
 
-    def _shrink(self) -> None:
+    def shrink(self, *, at_once: bool = False) -> None:
         """Give nothing back: memory must not move."""
 
     @property
