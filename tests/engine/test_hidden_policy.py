@@ -4,7 +4,7 @@ import pytest
 
 from crossdraft.engine.cost_model import CostModel, is_sure
 from crossdraft.engine.estimates import RequestDifficulty
-from tests.engine.cost_models import reader, trained
+from tests.engine.cost_models import depth, reader, trained
 
 
 def test_a_long_hidden_draft_is_verified_only_as_far_as_it_may_be_reached():
@@ -148,14 +148,25 @@ def test_a_slow_target_loses_no_steps_to_reading_that_gains_nothing():
     assert not model.reading_pays(64)
 
 
+def test_a_drafter_is_read_for_the_requests_that_it_knows():
+    """Drafting loses on average, and gains for the easiest third of requests."""
+    model = trained(0.4, step=0.5)
+    model.length.add(20)
+    model.read_waits.extend([1.2] * 3)
+    assert depth(model) == 0 < depth(model, request=RequestDifficulty.known(0.45))
+    assert model.reading_pays(64)
+    model.read_waits.extend([2.0] * 3)
+    assert not model.reading_pays(64)
+
+
 def test_one_slow_reading_is_no_habit_and_a_slow_reader_is_tried_again():
     model = reader(1000.0)
     model.read_waits.append(0.001)
     assert model.reading_pays(64)
     model = reader(1.5 * 20)
     found = [reads(model) for _ in range(200)]
-    assert not any(found[:20])
-    assert 2 <= found.count(True) < 20
+    assert not any(found[:8])
+    assert 5 <= found.count(True) < 20
     model.read_waits.append(0.001)
     assert all(reads(model) for _ in range(5))
     assert CostModel().reading_pays(64)

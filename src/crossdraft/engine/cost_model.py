@@ -26,7 +26,9 @@ READINGS = 3  # requests that must all have been read too slowly: the first one 
 READING_LOSS = 8  # most passes V(1) that a request may lose by the drafter's reading,
 READING_LOSS_S = 0.02  # and most seconds, since a smaller loss cannot be told from noise
 SURE = 0.5  # least probability of a draft's first token that counts as likely
-FADING = 0.99  # factor on a cost after each round, or request, that does not measure it again
+FADING = 0.99  # factor on a cost after each round, or request, that does not measure it again,
+UNREAD_FADING = 0.95  # and after each request that is not read: its answer takes as long as many rounds
+THIRDS = (0.45, 0.90, 1.65)  # mean difficulties of the easiest third of requests, the middle and the hardest one
 
 
 def is_sure(parents: Sequence[int], path_probs: Sequence[float]) -> bool:
@@ -380,7 +382,7 @@ class CostModel:
         t = self.costs(rows).verify(1)
         if not t or self.length.value is None or len(self.read_waits) < READINGS:
             return True
-        cost = self._reading_cost * FADING**self.unread
+        cost = self._reading_cost * UNREAD_FADING**self.unread
         return cost <= self._drafting_gain(most, rows) + min(READING_LOSS * t, READING_LOSS_S)
 
     def why_unread(self, most: int, rows: int = 1) -> str:
@@ -397,11 +399,12 @@ class CostModel:
     def _drafting_gain(self, most: int, rows: int = 1) -> float:
         """Seconds that drafts save an answer of at most `most` tokens, if `rows` rows share a pass.
 
-        That is N·(t − token_s) in the rounds of N tokens, and a·token_s by a accepted tokens of the hidden draft.
+        That is N·(t − token_s) in the rounds of N tokens, and a·token_s by a accepted tokens of the hidden draft. Hard
+        requests are soon answered without drafts, so they take nothing from what drafts save easy ones.
         """
-        t, token_s = self.costs(rows).verify(1), self.plan(16, RequestDifficulty(), rows).token_s
-        gained = max(0.0, t - token_s) * min(self.length.value or 0.0, most)
-        return gained + sum(self.hidden.path_probs(16)) * token_s
+        t, plans = self.costs(rows).verify(1), [self.plan(16, RequestDifficulty.known(z), rows) for z in THIRDS]
+        token_s = sum(min(t, plan.token_s) for plan in plans) / len(plans)
+        return (t - token_s) * min(self.length.value or 0.0, most) + sum(self.hidden.path_probs(16)) * token_s
 
     def hiding_pays(self, nodes: int) -> bool:
         """True if drafting `nodes` nodes before the prefill, on the target's own device, pays.

@@ -220,6 +220,13 @@ class RequestDifficulty:
     failures: float = 0.0
     exposure: float = 0.0
 
+    @classmethod
+    def known(cls, value: float) -> "RequestDifficulty":
+        """A request of this difficulty."""
+        made = cls()
+        made.failures = made.prior * (value - 1)
+        return made
+
     def add(self, probs: Sequence[float], kept: int) -> None:
         """Add verified levels with these probabilities, the first `kept` accepted; a failed level counts half."""
         surprisals = [-math.log(min(MOST, max(LEAST, prob))) for prob in probs]
