@@ -21,6 +21,7 @@ from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError, RequestError
+from tests.engine.fast.test_forward import FAST
 from tests.engine.scripted import Scripted
 from tests.engine.zoo import IMAGES, ZOO, as_target, noisy
 from tests.support import encodes_clips, failing
@@ -28,7 +29,6 @@ from tests.support import encodes_clips, failing
 REQUESTS = [Request("x" * i, max_new_tokens=6 + 5 * i) for i in range(1, 6)]
 LONG = Request("xxxxx", max_new_tokens=120)
 WHOLE = ("gemma3", "gemma3_image")  # an image's tokens see each other
-FAST = ("video_llava", "llava_onevision")  # decoders with an executor `fast`
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def test_a_prompt_along_with_which_nothing_rides_is_read_in_one_pass(name):
     two = prefill(target, caches[0], prompt, encoded, 200, capture=(0,))
     before = len(passes)
     one = prefill(target, caches[1], prompt, encoded, 200)
-    whole = target.fast is not None and target.traits.takes_encoded
+    whole = target.fast is not None and target.fast.embeds_features and target.traits.takes_encoded
     assert len(passes) - before == (1 if whole else before)
     assert before == 1 + (target.visual_end(prompt) > 0)
     tolerance = 1e-5 if name.endswith("_moe") else 1e-10

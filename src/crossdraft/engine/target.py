@@ -81,8 +81,8 @@ class Target:
         self.vocab_size: int = getattr(self.text_config, "unpadded_vocab_size", None) or padded  # Inkling's logits
         self.reserved = frozenset(reserved) | self.traits.visual_ids | frozenset(range(self.vocab_size, padded))
         self.context: int = self.text_config.max_position_embeddings
-        plain = not (self.traits.mrope or self.traits.window or self.traits.mixers)
-        self.fast = find_fast(model) if plain else None
+        plain = not (self.traits.window or self.traits.mixers)
+        self.fast = find_fast(model, mrope=bool(self.traits.mrope)) if plain else None
         self._own = OwnForward(self.passes)
         self._static: StaticDecoder | None = None
         self._tree_rule: ReadTree = read_tree
@@ -111,7 +111,7 @@ class Target:
             hook.release()
 
     def _poll_between(self, *, hold: bool = False) -> list[PollHook]:
-        skipped = () if self.fast is None else self.fast.skipped
+        skipped = () if self.fast is None or not self.fast.embeds_features else self.fast.skipped
         return poll_between(self.model, skipped, hold=hold) if self.device.type == "cpu" else []
 
     def reading(
@@ -175,7 +175,7 @@ class Target:
 
             self._tree_rule = fused_tree
             return
-        if self.fast is None:
+        if self.fast is None or not self.fast.compiles:
             raise CrossdraftError(
                 "compile is for Llama and Qwen2 decoders with sdpa attention, and on CUDA for recurrent layers, which "
                 f"{type(self.model).__name__} has not here; leave it out."
@@ -247,7 +247,7 @@ class Target:
             encoded = last_features(encoded, self._visual_counts(ids[start:cut], encoded))
         # The last token is the root of the tree that rides along. If it is visual, it must be in the piece of the other
         # visual tokens, and there is one piece only.
-        fast = self.fast is not None and self.fast.usable and self.traits.takes_encoded
+        fast = self.fast is not None and self.fast.usable and self.fast.embeds_features and self.traits.takes_encoded
         whole = self._in_one_piece or (whole and fast) or not start < cut < len(prompt)
         spans = [(start, len(prompt))] if whole else [(start, cut), (cut, len(prompt))]
         pieces = [
@@ -322,9 +322,11 @@ class Target:
     def _shown(self, one: Pass, embeds: Tensor) -> Tensor | None:
         """[N, h] embeddings with visual features in place of placeholders; `None` if only the model can do that."""
         first = 0
+        fast = self.fast is not None and self.fast.embeds_features
+        whole = fast and self.traits.takes_encoded and not self.traits.marks
         for row in one.rows:
             encoded = row.chunk.encoded or {}
-            if encoded and (self.traits.marks or not self.traits.takes_encoded):
+            if encoded and not whole:
                 return None
             for kind, features in encoded.items():
                 # Count on the host, so as not to wait for the device.

@@ -5,25 +5,26 @@ from dataclasses import replace
 import pytest
 import torch
 
-from crossdraft.engine.fast.forward import CAUSAL_ROWS, PACKED, FastDecoder, attend, find_fast, mask_bias
+from crossdraft.engine.fast.forward import CAUSAL_ROWS, PACKED, FastDecoder, attend, mask_bias
 from crossdraft.engine.passes import Chunk, PassRow
 from crossdraft.engine.tree import DraftTree
 from tests.engine.zoo import ZOO, as_target
 
-FAST = ("video_llava", "llava_next_video", "llava_onevision", "internvl", "smolvlm", "eventgpt")
+SHOWS = ("video_llava", "llava_next_video", "llava_onevision", "internvl", "smolvlm", "eventgpt", "qwen2_5_vl")
+FAST = (*SHOWS, "qwen3_vl")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", FAST)
 @torch.inference_mode()
 def test_logits_and_hidden_states_are_the_models_own_to_the_bit(name, dtype):
-    model = ZOO[name]()[0].to(dtype)
-    fast, target = find_fast(model), as_target(model, ZOO[name]()[1])
+    model, prompt = ZOO[name]()
+    target = as_target(model.to(dtype), prompt)
     ids = torch.tensor([[5, 6, 7, 8, 9, 10, 11]])
     cache = target.new_cache()
     cache.add_row(64)
     row = PassRow(0, Chunk(ids[0, :5]), DraftTree.chain(ids[0, 5:].tolist()), capture=(-1,))
-    logits, layer = fast(target.passes.build(cache, [row]), cache)
+    logits, layer = target.fast(target.passes.build(cache, [row]), cache)
     own = model(input_ids=ids, use_cache=False, output_hidden_states=True, logits_to_keep=3)
     assert torch.equal(logits, own.logits[0])
     assert all(torch.equal(layer(number), its[0]) for number, its in enumerate(own.hidden_states))
@@ -31,7 +32,24 @@ def test_logits_and_hidden_states_are_the_models_own_to_the_bit(name, dtype):
 
 @pytest.mark.parametrize("name", sorted(set(ZOO) - set(FAST)))
 def test_other_anatomies_keep_their_own_forward(name):
-    assert find_fast(ZOO[name]()[0]) is None
+    assert as_target(*ZOO[name]()).fast is None
+
+
+@torch.inference_mode()
+def test_a_decoder_that_adds_visual_features_to_several_layers_reads_them_by_its_own_forward(monkeypatch):
+    model, prompt = ZOO["qwen3_vl"]()
+    target, sizes = as_target(model, prompt), []
+    monkeypatch.setattr(
+        FastDecoder,
+        "__call__",
+        lambda self, one, cache, own=FastDecoder.__call__: (sizes.append(len(one.ids)), own(self, one, cache))[1],
+    )
+    cache = target.new_cache()
+    cache.add_row(128)
+    pieces = target.chunks(prompt, target.encode(prompt), whole=True)[0]
+    for piece in pieces:
+        target.extend(cache, [PassRow(0, piece)])
+    assert sizes == [len(pieces[1].tokens)]
 
 
 def first_piece(name, dtype, *, skip=False, own=False):
@@ -55,7 +73,7 @@ def first_piece(name, dtype, *, skip=False, own=False):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("name", SHOWS)
 def test_a_piece_that_nobody_asks_about_leaves_the_same_keys_and_values(name, dtype):
     answer, asked = first_piece(name, dtype, own=True)
     nothing, unasked = first_piece(name, dtype, skip=True)
@@ -64,7 +82,7 @@ def test_a_piece_that_nobody_asks_about_leaves_the_same_keys_and_values(name, dt
     assert all(torch.equal(mine, its) for mine, its in zip(unasked, asked, strict=True))
 
 
-@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("name", SHOWS)
 def test_of_a_piece_that_ends_a_prompt_the_last_token_alone_goes_through_the_last_layer(name, monkeypatch):
     """Its logits are the model's own; keys and values are the same to the bit."""
     (answer,), asked = first_piece(name, torch.float64, own=True)

@@ -8,6 +8,7 @@ arithmetic. Decoders of another anatomy keep their own forward.
 Only the last token of a prompt needs logits: for the others the last layer computes keys and values alone.
 """
 
+import inspect
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -17,10 +18,12 @@ from torch.nn import functional as F
 from transformers import LlamaModel, PreTrainedModel, Qwen2Model
 
 from crossdraft.engine.cache import KVCache
-from crossdraft.engine.fast.elastic import poll
+from crossdraft.engine.fast.elastic import PollHook, poll
 from crossdraft.engine.passes import Pass, PassResult, Segment
 
 ANATOMIES = (LlamaModel, Qwen2Model)  # pre-norm, rotary, gated MLP; with or without biases and grouped heads
+# Further decoders of transformers, by name, as their modules import much; true = with M-RoPE.
+NAMED = {"Qwen3Model": False, "Qwen2VLTextModel": True, "Qwen2_5_VLTextModel": True, "Qwen3VLTextModel": True}
 CAUSAL_ROWS = 96  # queries of a first pass that attend at once on a CPU
 PACKED = 16  # tokens of a row whose grouped heads attend as one head on a CPU
 
@@ -29,7 +32,7 @@ class FastDecoder:
     """Executor `fast`: the decoder and head of a vision-language model; see `find_fast`.
 
     Args:
-        text: a decoder of one of `ANATOMIES`.
+        text: a decoder of one of `ANATOMIES` or `NAMED`.
         head: hidden states -> logits.
     """
 
@@ -38,11 +41,21 @@ class FastDecoder:
     def __init__(self, text: nn.Module, head: nn.Module) -> None:
         self.text: Any = text
         self.head = head
+        # Qwen3-VL adds visual features to the states of several layers: such passes are left to its own forward.
+        known = inspect.signature(inspect.unwrap(text.forward)).parameters
+        self.embeds_features = "deepstack_visual_embeds" not in known
         self.skipped = [text, *self.text.layers]
         for layer in self.text.layers:
             self.skipped += [layer.self_attn, layer.mlp, layer.input_layernorm, layer.post_attention_layernorm]
+            norms = (getattr(layer.self_attn, name, None) for name in ("q_norm", "k_norm"))
+            self.skipped += [norm for norm in norms if norm is not None]
             if isinstance(layer.mlp.act_fn, nn.Module):
                 self.skipped.append(layer.mlp.act_fn)  # its output is overwritten
+
+    @property
+    def compiles(self) -> bool:
+        """True for decoders of `ANATOMIES`, which can be compiled."""
+        return type(self.text) in ANATOMIES
 
     def features_only(self) -> "FastDecoder":
         """A copy of the decoder without a head: its logits are [W, 0]."""
@@ -51,7 +64,8 @@ class FastDecoder:
     @property
     def usable(self) -> bool:
         """False while a module whose forward is skipped here has hooks, which would not run."""
-        return not any(m._forward_hooks or m._forward_pre_hooks for m in self.skipped)  # noqa: SLF001
+        before = (hook for m in self.skipped for hook in m._forward_pre_hooks.values())  # noqa: SLF001
+        return all(isinstance(hook, PollHook) for hook in before) and not any(m._forward_hooks for m in self.skipped)  # noqa: SLF001
 
     def __call__(self, one: Pass, cache: KVCache) -> PassResult:
         """Run a pass; see `passes.Executor`.
@@ -77,8 +91,8 @@ class FastDecoder:
         return any(not last.isdisjoint(row.capture) for row in one.rows)
 
     def rotary(self, embeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """[N, 1, d] rotary factors of queries and keys of tokens [N, h]: cosine and signed sine."""
-        cos, sin = self.text.rotary_emb(embeds[None], positions[None])
+        """[N, 1, d] rotary factors of queries and keys of tokens [N, h] at [N] or [axes, N]: cosine and signed sine."""
+        cos, sin = self.text.rotary_emb(embeds[None], positions.unsqueeze(-2)[-3:])
         return cos[0].unsqueeze(1), signed_sin(sin[0].unsqueeze(1))
 
     def layer(
@@ -128,22 +142,38 @@ class FastDecoder:
 
     def query(self, attention: Any, query: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
         """[N, H, d] -> [N, H, d], the rotated queries of a layer."""
-        return rotate(query, *turn)
+        norm = getattr(attention, "q_norm", None)
+        return rotate(query if norm is None else rms_norm(norm, query), *turn)
 
     def key(self, attention: Any, key: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
         """[N, G, d] -> [N, G, d], the rotated keys as the cache keeps them."""
-        return rotate(key, *turn)
+        norm = getattr(attention, "k_norm", None)
+        return rotate(key if norm is None else rms_norm(norm, key), *turn)
 
 
-def find_fast(model: PreTrainedModel) -> FastDecoder | None:
-    """The executor `fast` of a model, if its decoder has a known anatomy and its weights are not offloaded."""
+def find_fast(model: PreTrainedModel, *, mrope: bool = False) -> FastDecoder | None:
+    """The executor `fast` of a model, if its decoder has a known anatomy and its weights are not offloaded.
+
+    Args:
+        model: the model.
+        mrope: if its positions have several axes.
+    """
     base = model.base_model
     text: Any = getattr(base, "language_model", getattr(base, "text_model", base))
     head = model.get_output_embeddings()
-    if type(text) not in ANATOMIES or head is None or text.config._attn_implementation != "sdpa":
+    if head is None or text.config._attn_implementation != "sdpa" or not _is_known(text, mrope=mrope):
         return None
     moved = any(hasattr(module, "_hf_hook") for module in model.modules())  # accelerate's doing
     return None if moved else FastDecoder(text, head)
+
+
+def _is_known(text: Any, *, mrope: bool) -> bool:
+    kind = type(text)
+    if kind in ANATOMIES:
+        return not mrope
+    known = NAMED.get(kind.__name__) is mrope and kind.__module__.startswith("transformers.models.")
+    # Without that method, factors have a form of their own.
+    return known and (not mrope or hasattr(text.rotary_emb, "recomposition_frequencies"))
 
 
 def _mixed(
