@@ -22,10 +22,14 @@ from transformers import (
     LlavaNextVideoForConditionalGeneration,
     LlavaOnevisionConfig,
     LlavaOnevisionForConditionalGeneration,
+    PreTrainedConfig,
     PreTrainedModel,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2Config,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
+    Qwen3Config,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
     Qwen3VLMoeConfig,
@@ -105,10 +109,10 @@ def llava_next_video(attention: str = "sdpa", kind: str = "video") -> Built:
     return model, clip if kind == "video" else any_resolution()
 
 
-def llava_onevision(attention: str = "sdpa", kind: str = "video") -> Built:
+def llava_onevision(attention: str = "sdpa", kind: str = "video", text: type[PreTrainedConfig] = Qwen2Config) -> Built:
     config = LlavaOnevisionConfig(
         vision_config=SiglipVisionConfig(**VISION, vision_use_head=False),
-        text_config=Qwen2Config(**TEXT),
+        text_config=text(**TEXT),
         image_token_index=IMAGE,
         video_token_index=VIDEO,
         image_grid_pinpoints=[[8, 8], [8, 16]],
@@ -174,6 +178,16 @@ def patches(ids: Tensor, token: int, kind: str) -> Prompt:
     names = ("pixel_values_videos", "video_grid_thw") if kind == "video" else ("pixel_values", "image_grid_thw")
     types = (ids == token)[None].int() * (2 if kind == "video" else 1)
     return Prompt(ids, {names[0]: pixels, names[1]: grid, "mm_token_type_ids": types})
+
+
+def qwen2_vl(attention: str = "sdpa") -> Built:
+    vision = SPACE_TIME | {"embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2}
+    del vision["out_hidden_size"]
+    tokens = {"image_token_id": IMAGE, "video_token_id": VIDEO, "vision_start_token_id": 95, "vision_end_token_id": 96}
+    config = Qwen2VLConfig(vision_config=vision, text_config=TEXT | {"rope_parameters": ROPE}, **tokens)
+    return build(Qwen2VLForConditionalGeneration, config, attention), patches(
+        prompt_ids(18, (95,), (96,)), VIDEO, "video"
+    )
 
 
 def stamped_frames(token: int, start: int, end: int, kind: str) -> Tensor:
@@ -299,6 +313,8 @@ IMAGES: dict[str, Callable[..., Built]] = {
 
 # Those whose decoder, or whose names, differ from a family's above.
 KIN: dict[str, Callable[..., Built]] = {
+    "qwen2_vl": qwen2_vl,
+    "llava_onevision_qwen3": partial(llava_onevision, text=Qwen3Config),
     "qwen3_vl_moe": partial(qwen3_vl, experts=True),
     "glm4v_moe": partial(glm4v, version="4.5"),
     "glm46v": partial(glm4v, version="4.6"),

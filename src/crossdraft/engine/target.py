@@ -111,8 +111,7 @@ class Target:
             hook.release()
 
     def _poll_between(self, *, hold: bool = False) -> list[PollHook]:
-        skipped = () if self.fast is None or not self.fast.embeds_features else self.fast.skipped
-        return poll_between(self.model, skipped, hold=hold) if self.device.type == "cpu" else []
+        return poll_between(self.model, hold=hold) if self.device.type == "cpu" else []
 
     def reading(
         self,
@@ -175,7 +174,7 @@ class Target:
 
             self._tree_rule = fused_tree
             return
-        if self.fast is None or not self.fast.compiles:
+        if self.fast is None or not self.fast.plain:
             raise CrossdraftError(
                 "compile is for Llama and Qwen2 decoders with sdpa attention, and on CUDA for recurrent layers, which "
                 f"{type(self.model).__name__} has not here; leave it out."

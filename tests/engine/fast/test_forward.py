@@ -8,17 +8,17 @@ import torch
 from crossdraft.engine.fast.forward import CAUSAL_ROWS, PACKED, FastDecoder, attend, mask_bias
 from crossdraft.engine.passes import Chunk, PassRow
 from crossdraft.engine.tree import DraftTree
-from tests.engine.zoo import ZOO, as_target
+from tests.engine.zoo import KIN, ZOO, as_target
 
 SHOWS = ("video_llava", "llava_next_video", "llava_onevision", "internvl", "smolvlm", "eventgpt", "qwen2_5_vl")
-FAST = (*SHOWS, "qwen3_vl")
+FAST = (*SHOWS, "qwen2_vl", "llava_onevision_qwen3", "qwen3_vl")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", FAST)
 @torch.inference_mode()
 def test_logits_and_hidden_states_are_the_models_own_to_the_bit(name, dtype):
-    model, prompt = ZOO[name]()
+    model, prompt = (ZOO | KIN)[name]()
     target = as_target(model.to(dtype), prompt)
     ids = torch.tensor([[5, 6, 7, 8, 9, 10, 11]])
     cache = target.new_cache()
@@ -50,6 +50,17 @@ def test_a_decoder_that_adds_visual_features_to_several_layers_reads_them_by_its
     for piece in pieces:
         target.extend(cache, [PassRow(0, piece)])
     assert sizes == [len(pieces[1].tokens)]
+
+
+def test_states_that_were_once_asked_of_the_model_leave_it_usable():
+    """`transformers` then keeps hooks that record nothing more; those of others do something."""
+    model, prompt = ZOO["qwen3_vl"]()
+    target = as_target(model, prompt)
+    model(input_ids=torch.tensor([[5, 6, 7]]), output_hidden_states=True)
+    assert any(layer._forward_hooks for layer in target.fast.text.layers)
+    assert target.fast.usable
+    target.fast.text.layers[0].register_forward_hook(lambda *_: None)
+    assert not target.fast.usable
 
 
 def first_piece(name, dtype, *, skip=False, own=False):

@@ -182,7 +182,7 @@ def fastv_target(target: Target, settings: FastVSettings) -> Target:
             at most `settings.layer` layers.
     """
     layers = target.text_config.num_hidden_layers
-    if target.fast is None or not (target.fast.compiles and target.traits.takes_encoded):
+    if target.fast is None or not (target.fast.plain and target.traits.takes_encoded):
         raise CrossdraftError(
             f"FastV is for Llama and Qwen2 decoders with sdpa attention whose clips are encoded beforehand, which "
             f"{type(target.model).__name__} has not; choose another compression."

@@ -12,7 +12,7 @@ sleep: each operation then waits for a thread to wake. So a thread that has noth
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -131,15 +131,14 @@ class PollHook:
 _hooking = threading.Lock()  # guards which layers have a hook, and how many hold it
 
 
-def poll_between(model: nn.Module, without: Sequence[nn.Module] = (), *, hold: bool = False) -> list[PollHook]:
-    """Call `poll` before each layer of the model's stacks, except the layers in `without`.
+def poll_between(model: nn.Module, *, hold: bool = False) -> list[PollHook]:
+    """Call `poll` before each layer of the model's stacks.
 
     With `hold` the caller becomes a holder of the returned hooks, and has to `release` each of them once.
     """
-    skipped = {id(module) for module in without}
     stacks = [stack for stack in model.modules() if isinstance(stack, nn.ModuleList)]
     with _hooking:
-        hooks = [_hook_of(layer) for stack in stacks for layer in stack if id(layer) not in skipped]
+        hooks = [_hook_of(layer) for stack in stacks for layer in stack]
         for hook in hooks:
             hook.holders += hold
     return hooks

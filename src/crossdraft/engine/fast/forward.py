@@ -8,7 +8,6 @@ arithmetic. Decoders of another anatomy keep their own forward.
 Only the last token of a prompt needs logits: for the others the last layer computes keys and values alone.
 """
 
-import inspect
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -22,8 +21,15 @@ from crossdraft.engine.fast.elastic import PollHook, poll
 from crossdraft.engine.passes import Pass, PassResult, Segment
 
 ANATOMIES = (LlamaModel, Qwen2Model)  # pre-norm, rotary, gated MLP; with or without biases and grouped heads
-# Further decoders of transformers, by name, as their modules import much; true = with M-RoPE.
-NAMED = {"Qwen3Model": False, "Qwen2VLTextModel": True, "Qwen2_5_VLTextModel": True, "Qwen3VLTextModel": True}
+# Further decoders of transformers, by name, as their modules import much: if positions have several axes, and if visual
+# features are embeddings alone (Qwen3-VL adds some to the states of layers, which is left to its own forward).
+NAMED = {
+    "Qwen3Model": (False, True),
+    "Qwen2VLTextModel": (True, True),
+    "Qwen2_5_VLTextModel": (True, True),
+    "Qwen3VLTextModel": (True, False),
+}
+RECORDERS = "transformers.utils.output_capturing"  # its hooks stay once states were asked for, and record on demand
 CAUSAL_ROWS = 96  # queries of a first pass that attend at once on a CPU
 PACKED = 16  # tokens of a row whose grouped heads attend as one head on a CPU
 
@@ -32,7 +38,7 @@ class FastDecoder:
     """Executor `fast`: the decoder and head of a vision-language model; see `find_fast`.
 
     Args:
-        text: a decoder of one of `ANATOMIES` or `NAMED`.
+        text: a decoder of one of `ANATOMIES`, which are `plain`, or `NAMED`.
         head: hidden states -> logits.
     """
 
@@ -41,21 +47,15 @@ class FastDecoder:
     def __init__(self, text: nn.Module, head: nn.Module) -> None:
         self.text: Any = text
         self.head = head
-        # Qwen3-VL adds visual features to the states of several layers: such passes are left to its own forward.
-        known = inspect.signature(inspect.unwrap(text.forward)).parameters
-        self.embeds_features = "deepstack_visual_embeds" not in known
+        self.plain = type(text) in ANATOMIES
+        self.embeds_features = NAMED.get(type(text).__name__, (False, True))[1]
+        self.norms = hasattr(text.layers[0].self_attn, "q_norm")  # of queries and keys
         self.skipped = [text, *self.text.layers]
         for layer in self.text.layers:
             self.skipped += [layer.self_attn, layer.mlp, layer.input_layernorm, layer.post_attention_layernorm]
-            norms = (getattr(layer.self_attn, name, None) for name in ("q_norm", "k_norm"))
-            self.skipped += [norm for norm in norms if norm is not None]
+            self.skipped += [layer.self_attn.q_norm, layer.self_attn.k_norm] if self.norms else []
             if isinstance(layer.mlp.act_fn, nn.Module):
                 self.skipped.append(layer.mlp.act_fn)  # its output is overwritten
-
-    @property
-    def compiles(self) -> bool:
-        """True for decoders of `ANATOMIES`, which can be compiled."""
-        return type(self.text) in ANATOMIES
 
     def features_only(self) -> "FastDecoder":
         """A copy of the decoder without a head: its logits are [W, 0]."""
@@ -64,8 +64,9 @@ class FastDecoder:
     @property
     def usable(self) -> bool:
         """False while a module whose forward is skipped here has hooks, which would not run."""
-        before = (hook for m in self.skipped for hook in m._forward_pre_hooks.values())  # noqa: SLF001
-        return all(isinstance(hook, PollHook) for hook in before) and not any(m._forward_hooks for m in self.skipped)  # noqa: SLF001
+        tables = (table for m in self.skipped for table in (m._forward_pre_hooks, m._forward_hooks))  # noqa: SLF001
+        hooks = (hook for table in tables if table for hook in table.values())
+        return all(isinstance(hook, PollHook) or getattr(hook, "__module__", "") == RECORDERS for hook in hooks)
 
     def __call__(self, one: Pass, cache: KVCache) -> PassResult:
         """Run a pass; see `passes.Executor`.
@@ -92,7 +93,7 @@ class FastDecoder:
 
     def rotary(self, embeds: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """[N, 1, d] rotary factors of queries and keys of tokens [N, h] at [N] or [axes, N]: cosine and signed sine."""
-        cos, sin = self.text.rotary_emb(embeds[None], positions.unsqueeze(-2)[-3:])
+        cos, sin = self.text.rotary_emb(embeds[None], positions.unsqueeze(-2))
         return cos[0].unsqueeze(1), signed_sin(sin[0].unsqueeze(1))
 
     def layer(
@@ -142,13 +143,11 @@ class FastDecoder:
 
     def query(self, attention: Any, query: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
         """[N, H, d] -> [N, H, d], the rotated queries of a layer."""
-        norm = getattr(attention, "q_norm", None)
-        return rotate(query if norm is None else rms_norm(norm, query), *turn)
+        return rotate(rms_norm(attention.q_norm, query) if self.norms else query, *turn)
 
     def key(self, attention: Any, key: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
         """[N, G, d] -> [N, G, d], the rotated keys as the cache keeps them."""
-        norm = getattr(attention, "k_norm", None)
-        return rotate(key if norm is None else rms_norm(norm, key), *turn)
+        return rotate(rms_norm(attention.k_norm, key) if self.norms else key, *turn)
 
 
 def find_fast(model: PreTrainedModel, *, mrope: bool = False) -> FastDecoder | None:
@@ -171,7 +170,7 @@ def _is_known(text: Any, *, mrope: bool) -> bool:
     kind = type(text)
     if kind in ANATOMIES:
         return not mrope
-    known = NAMED.get(kind.__name__) is mrope and kind.__module__.startswith("transformers.models.")
+    known = NAMED.get(kind.__name__, (None,))[0] is mrope and kind.__module__.startswith("transformers.models.")
     # Without that method, factors have a form of their own.
     return known and (not mrope or hasattr(text.rotary_emb, "recomposition_frequencies"))
 
