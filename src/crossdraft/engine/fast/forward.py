@@ -49,7 +49,7 @@ class FastDecoder:
         self.head = head
         self.plain = type(text) in ANATOMIES
         self.embeds_features = NAMED.get(type(text).__name__, (False, True))[1]
-        self.norms = hasattr(text.layers[0].self_attn, "q_norm")  # of queries and keys
+        self.norms = hasattr(self.text.layers[0].self_attn, "q_norm")  # of queries and keys
         self.skipped = [text, *self.text.layers]
         for layer in self.text.layers:
             self.skipped += [layer.self_attn, layer.mlp, layer.input_layernorm, layer.post_attention_layernorm]
