@@ -40,7 +40,7 @@ PRIMITIVES = 192  # primitives that oneDNN keeps in a process, some 100 MiB: mos
 DESCRIPTORS = 8  # descriptors that PyTorch keeps in each thread; oneDNN keeps those of its own primitives
 CAPACITIES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": PRIMITIVES, "LRU_CACHE_CAPACITY": DESCRIPTORS}  # environment variables
 DTYPES = (torch.float32, torch.bfloat16)
-TIMED, COPIES, COLD_BYTES = 3, 256, 64 << 20  # timings of a product after a first one; copies of its layers, by bytes
+TIMED, COPIES, COLD_BYTES = 3, 32, 64 << 20  # timings of a product after a first one; copies of its layers, by bytes
 LOSS = 1.1  # times of plain layers that packed ones may take, as they keep a row's bits, and for noise
 CACHED_BYTES = 256 << 20  # weights of a model of which much stays in CPU caches from pass to pass: six rows take longer
 Shape = tuple[int, tuple[int, ...], torch.dtype]  # features, sizes and dtype of layers that become one product
@@ -338,10 +338,10 @@ def product_times(
         ways: packed products alone are compared for large models only, of which caches keep less.
         threads: number of torch threads, on which the times depend.
     """
-    cold = COLD_BYTES if any(plain for _, plain in ways) else CACHED_BYTES
+    cold, most = (COLD_BYTES, COPIES) if any(plain for _, plain in ways) else (CACHED_BYTES, 4 * COPIES)
     parts = max(1, features * sum(sizes) * dtype.itemsize // cold)  # a part of what is larger, so that it fits
     sizes = tuple(max(1, size // parts) for size in sizes)
-    copies = max(1, min(COPIES, -(-cold // (features * sum(sizes) * dtype.itemsize))))
+    copies = max(1, min(most, -(-cold // (features * sum(sizes) * dtype.itemsize))))
     made = partial(skip_init, nn.Linear, features, bias=False, dtype=dtype)
     layers = [[cast("nn.Linear", made(out_features=size)) for size in sizes] for _ in range(copies)]
     with torch.inference_mode():
