@@ -2,8 +2,6 @@
 
 import os
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,13 +19,6 @@ def cores_of_threads() -> dict[str, set[int]]:
         with suppress(ProcessLookupError):  # it has just ended
             found[task.name] = os.sched_getaffinity(int(task.name))
     return found
-
-
-def wait_for(what: Callable[[], bool]) -> None:
-    """Wait until something is so, at most half a minute: threads end some time after they were told to."""
-    end = time.monotonic() + 30
-    while not what() and time.monotonic() < end:
-        time.sleep(0.01)
 
 
 def use_two_threads() -> None:

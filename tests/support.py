@@ -7,6 +7,7 @@ depends on what the models see, and some drafts are accepted and some are not.
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,14 @@ FRAMES, EVENT_FRAMES = 8, 5
 SIDE, PATCH = 28, 14  # 2 x 2 patches and a class token per frame
 TEMPLATE = "USER: {event}\n{question} ASSISTANT:"
 CORPUS = ("what is the car in front doing? the car in front is turning left near the red light.",) * 4
+
+
+def until(condition: Callable[[], object], seconds: float = 60.0) -> bool:
+    """Wait until something is so; false if it is not in time."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.001)
+    return bool(condition())
 
 
 def failing(error: BaseException | type[BaseException]) -> Callable[..., NoReturn]:

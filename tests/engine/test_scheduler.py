@@ -20,8 +20,8 @@ from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.scheduler import Call, Scheduler, without_frames
 from crossdraft.errors import CrossdraftError, QueueFullError, RequestError
 from tests.engine.scripted import Scripted
-from tests.openmp import cores_of_threads, needs_gnu, use_two_threads, wait_for
-from tests.support import failing
+from tests.openmp import cores_of_threads, needs_gnu, use_two_threads
+from tests.support import failing, until
 
 
 def test_memory_is_given_back_when_the_answers_have_been_handed_over(target, monkeypatch):
@@ -66,7 +66,7 @@ def test_openmp_helpers_of_who_has_nothing_to_do_end(target, who):
         started = begun() if who == "caller" else scheduler.call(begun)
         if who == "caller":
             scheduler.call(lambda: None)
-        wait_for(lambda: not started & cores_of_threads().keys())
+        until(lambda: not started & cores_of_threads().keys())
         return len(started), started & cores_of_threads().keys()
 
     try:

@@ -12,7 +12,8 @@ from torch import nn
 
 from crossdraft.engine.fast.elastic import borrowing, disband, poll, poll_between
 from crossdraft.engine.fast.pinning import pinned
-from tests.openmp import cores_of_threads, needs_gnu, use_two_threads, wait_for
+from tests.openmp import cores_of_threads, needs_gnu, use_two_threads
+from tests.support import until
 
 ALLOWED = sorted(os.sched_getaffinity(0))
 needs_two_cores = pytest.mark.skipif(len(ALLOWED) < 2, reason="nothing can be borrowed on one core")
@@ -76,7 +77,7 @@ def test_a_helper_serves_on_the_borrowed_core_again_after_it_was_given_back():
                     drafter.idle = idle
                     poll()
                     torch.zeros(3 << 15).add_(1)
-                    wait_for(lambda idle=idle: idle or helpers() <= before)
+                    until(lambda idle=idle: idle or helpers() <= before)
                     found.append(len(helpers() - before))
         return found
 
@@ -93,7 +94,7 @@ def test_a_threads_helpers_end_and_start_again():
             use_two_threads()
             found.append(len(cores_of_threads().keys() - before))
             assert disband()
-            wait_for(lambda: cores_of_threads().keys() <= before)
+            until(lambda: cores_of_threads().keys() <= before)
             found.append(len(cores_of_threads().keys() - before))
         return found
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from crossdraft.engine.fast.pinning import done_on, loading, pin, pinned
-from tests.openmp import cores_of_threads, needs_gnu, use_two_threads, wait_for
+from tests.openmp import cores_of_threads, needs_gnu, use_two_threads
+from tests.support import until
 
 
 def where() -> tuple[set[int], int]:
@@ -62,7 +63,7 @@ def test_helpers_of_work_end_with_it(how: str) -> None:
                 measured()
         else:
             done_on(measured, sorted(where()[0]), 2)
-        wait_for(lambda: cores_of_threads().keys() <= before)
+        until(lambda: cores_of_threads().keys() <= before)
         return seen[0], cores_of_threads().keys() <= before
 
     with ThreadPoolExecutor(1) as fresh:

@@ -40,7 +40,7 @@ from crossdraft.load import load_target
 from crossdraft.video import sample_frames
 from tests.engine.late_target import wait_for
 from tests.engine.runner.numbered import NumberedRunner
-from tests.support import failing
+from tests.support import failing, until
 
 needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: none can be spare")
 QUESTIONS = ("what is the car doing?", "is there a red light?", "where is the car?")
@@ -137,8 +137,8 @@ def test_a_hidden_draft_that_came_late_is_handed_over(process, requests):
     proposal = process.propose_async([state], [Budget(8, until=wanted)])
     wanted.set()
     (draft,) = proposal()
-    until = time.monotonic() + 60
-    while state.hidden is not None and time.monotonic() < until:
+    end = time.monotonic() + 60
+    while state.hidden is not None and time.monotonic() < end:
         draft = process.late_hidden(state) or draft
         time.sleep(0.001)
     assert state.hidden is None
@@ -211,13 +211,6 @@ def test_the_targets_cores_serve_a_slow_drafter_that_it_waits_for(lent, least_s,
         assert found == threads
     finally:
         drafter.close()
-
-
-def until(done) -> bool:
-    deadline = time.monotonic() + 60
-    while not done() and time.monotonic() < deadline:
-        time.sleep(0.001)
-    return bool(done())
 
 
 def drafted_ahead(process, state) -> tuple[int, ...]:

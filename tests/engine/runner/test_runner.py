@@ -18,7 +18,7 @@ from crossdraft.engine.tree import DraftTree
 from crossdraft.errors import CrossdraftError
 from tests.engine.scripted import Refusing
 from tests.engine.zoo import ZOO, as_target
-from tests.support import failing
+from tests.support import failing, until
 
 ADVICE = (
     "plan", "node_gain", "worthwhile", "hidden_nodes", "reading_pays", "saw_draft", "saw_acceptance",
@@ -103,13 +103,6 @@ class Clock:
         return self.now
 
 
-def until(condition, seconds=20.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 @pytest.fixture
 def worker():
     return Worker()
@@ -123,11 +116,11 @@ def test_it_is_restarted_three_times_in_ten_minutes_and_again_when_they_are_over
         runner.lose("it is on fire")
         assert runner.drafter is None
         assert runner.absence == "it was lost (it is on fire), and is being restarted"
-        until(lambda: taken_up(runner))
+        assert until(lambda: taken_up(runner))
         assert runner.absence is None
         assert (worker.stopped, worker.restarted) == (loss + 1, loss + 1)
     runner.lose("again")
-    until(lambda: worker.stopped == RESTARTS + 1)  # it is not kept for those ten minutes
+    assert until(lambda: worker.stopped == RESTARTS + 1)  # it is not kept for those ten minutes
     time.sleep(0.1)
     assert not taken_up(runner)
     assert "for the 4th time in 10 minutes, and is restarted 10 minutes later" in runner.absence
@@ -137,7 +130,7 @@ def test_it_is_restarted_three_times_in_ten_minutes_and_again_when_they_are_over
     for _ in range(5):  # one a window is no matter
         clock.now += WINDOW_S
         other.lose("now and then")
-        until(lambda: taken_up(other))
+        assert until(lambda: taken_up(other))
 
 
 def waiting(runner, monkeypatch):
@@ -154,7 +147,7 @@ def test_each_restart_waits_longer_and_the_fourth_until_the_window_allows_it(wor
     for _ in range(RESTARTS + 2):
         clock.now += 1
         runner.lose("it is on fire")
-        until(lambda: taken_up(runner))
+        assert until(lambda: taken_up(runner))
     # Lost at 1, 2, 3, 4 and 5 s: what was at 1 s is forgotten at 601 s, what was at 2 s a second later.
     assert waits == [BACKOFF_S, 4 * BACKOFF_S, 16 * BACKOFF_S, 597, 597]
 
@@ -171,7 +164,7 @@ def test_a_restart_that_fails_is_tried_again(worker, monkeypatch):
     runner = runner_of(worker, Clock())
     waits = waiting(runner, monkeypatch)
     runner.lose("it is on fire")
-    until(lambda: taken_up(runner))
+    assert until(lambda: taken_up(runner))
     assert waits == [BACKOFF_S, 4 * BACKOFF_S, 16 * BACKOFF_S]
 
 
@@ -179,7 +172,7 @@ def test_one_that_cannot_be_restarted_is_said_so(worker):
     worker.restart = failing(OSError("no memory"))
     runner = runner_of(worker, backoff_s=0.001)
     runner.lose("it is on fire")
-    until(lambda: "could not be restarted (no memory), for the 4th time" in runner.absence)
+    assert until(lambda: "could not be restarted (no memory), for the 4th time" in runner.absence)
     assert not taken_up(runner)
     runner.close()
 
@@ -212,7 +205,7 @@ def test_answers_say_that_they_were_written_without_until_the_drafter_is_back(wo
     (lost,), (without,) = first.other_notes, second.other_notes
     assert lost == "The drafter was lost (its process ended); the target went on alone."
     assert without == ("Written without the drafter: it was lost (its process ended), and is being restarted.")
-    until(lambda: taken_up(runner))
+    assert until(lambda: taken_up(runner))
     runner.drafter.broken = False
     (third,) = loop.generate([request])
     assert (third.other_notes, third.stats.drafted > 0) == ((), True)
@@ -225,7 +218,7 @@ def test_a_loss_and_a_restart_are_logged_and_alive_says_what_is_true_now(worker,
     assert runner.alive
     runner.lose("it is on fire")
     assert not runner.alive
-    until(lambda: runner.alive)  # nobody has taken it up
+    assert until(lambda: runner.alive)  # nobody has taken it up
     assert runner.drafter is None
     assert taken_up(runner)
     assert runner.alive
@@ -268,7 +261,7 @@ def test_two_loops_over_one_drafter_both_see_it_lost(worker):
             loop.step()
     runner.drafter.broken = True
     loops[0].step()
-    until(lambda: taken_up(runner))
+    assert until(lambda: taken_up(runner))
     for loop in loops:
         while loop.busy:
             loop.step()

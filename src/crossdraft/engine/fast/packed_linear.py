@@ -335,7 +335,7 @@ def product_times(
         features: inputs of each layer.
         sizes: outputs of each layer.
         dtype: dtype of weights and rows.
-        ways: packed products alone are compared for large models only, of which caches keep less.
+        ways: to compare. Packed products alone are a large model's, of which caches keep less: more bytes are timed.
         threads: number of torch threads, on which the times depend.
     """
     cold, most = (COLD_BYTES, COPIES) if any(plain for _, plain in ways) else (CACHED_BYTES, 4 * COPIES)
