@@ -49,58 +49,90 @@ def test_a_mean_fades():
     assert mean.value == pytest.approx(2.0)
 
 
-def test_a_pass_over_one_token_is_no_part_of_the_line_of_the_others():
-    """6 ms for one token, 8 + 0.1·(n − 2) after it: one line through all would make a plain step dearer than it is."""
+def test_a_step_from_one_token_to_two_is_no_slope_of_wider_passes():
+    """6 ms for one token, 8 + 0.1·(n − 2) after it."""
     times = PassTimes()
     for n in (1, 2, 6, 12):
         times.add(n, 6.0 if n == 1 else 8.0 + 0.1 * (n - 2))
-    assert (times(1), times(2), times(12)) == pytest.approx((6.0, 8.0, 9.0))
+    assert [times(n) for n in (1, 2, 9, 12)] == pytest.approx([6.0, 8.0, 8.7, 9.0])
     assert times.slope == pytest.approx(0.1)
 
 
-def test_passes_that_take_as_long_as_one_token_are_free_and_the_line_begins_after_them():
-    """6 ms up to six tokens, and half a millisecond for each one more."""
+def test_nothing_is_known_beyond_the_widest_pass_so_that_wider_ones_are_tried():
     times = PassTimes()
-    for n in (1, 2, 3, 5, 6, 8, 12, 16):
-        times.add(n, 6.0 + 0.5 * max(0, n - 6))
-    assert times.knee == 6
-    assert [times(n) for n in (2, 6, 7, 32)] == pytest.approx([6.0, 6.0, 6.5, 19.0])
-    assert times.slope == pytest.approx(0.5)
-    prior = times.as_prior()
-    assert prior(32) == pytest.approx(19.0)
-    prior.add(2, 9.0)
-    assert prior(2) > 6.5  # it weighs little
+    assert times(4) == 0
+    times.add(1, 6.0)
+    assert (times(16), times.slope) == (6.0, 0.0)
+    times.add(16, 9.0)
+    assert [times(n) for n in (8.5, 16, 64)] == pytest.approx([7.5, 9.0, 9.0])
 
 
-@pytest.mark.parametrize("wide", [7.1, 8.3, 9.7, 13.0])
-def test_two_widths_alone_say_nothing_of_a_knee(wide):
+def test_a_machine_that_becomes_slower_changes_the_level_and_not_the_shape():
+    """By hand: 2 s at a width of 1.5 expect 1 s of one token; it took 3, so the level rises by a tenth of one third."""
     times = PassTimes()
-    times.add(1, 6.1)
-    times.add(16, wide)
-    assert times.knee == 1
-    assert times(8) == times(16) == wide  # nor of a slope
+    for n, seconds in ((1, 1.0), (6, 1.0), (16, 1.5)):
+        times.add(n, seconds, 1e9)
+    times.one = Ema(decay=0.9, weight=9.0, total=9.0)  # as after many passes
+    times.add(16, 2.0)
+    ratio = 1.5 + 0.5 / 51
+    assert times.shape(16) == pytest.approx(ratio)
+    assert times(1) == pytest.approx((9.0 * 0.9 + 2.0 / ratio) / 9.1)
+    for _ in range(40):
+        times.add(16, 3.0)
+    assert times(1) == pytest.approx(2.0, rel=0.15)
+    assert times(6) / times(1) == pytest.approx(1.0)
+    assert 1.5 < times(16) / times(1) < 1.8
 
 
-def test_wider_passes_that_take_as_long_leave_the_time_of_one_token_as_it_is():
+def test_a_shape_that_was_measured_wrongly_is_mended_by_passes_of_all_widths():
+    """Sixteen tokens were taken for as cheap as one, and take twice as long."""
     times = PassTimes()
-    times.add(1, 10.0)
-    for _ in range(50):
-        times.add(4, 9.5)
-        times.add(5, 10.5)
-    assert times(1) == 10.0
+    for n in (1, 8, 16):
+        times.add(n, 1.0, 20.0)
+    for _ in range(300):
+        for n, seconds in ((1, 1.0), (8, 1.2), (16, 2.0)):
+            times.add(n, seconds)
+    assert [times(n) for n in (1, 8, 16)] == pytest.approx([1.0, 1.2, 2.0], rel=0.1)
 
 
-def test_noise_on_widths_that_hardly_differ_is_no_slope():
-    """8 tokens took 9 ms and 9 took 12: three a token, but 2.5 tokens after the sixth cost 4.5 together."""
+def test_a_pass_between_two_corners_moves_both_by_its_nearness():
+    """Ten tokens lie in the middle of 8 and 12: each gives way by half a pass, over twenty and a half."""
     times = PassTimes()
-    for n, ms in ((1, 6.0), (8, 9.0), (9, 12.0)):
-        times.add(n, ms)
-    assert times.knee == 6
-    assert times.slope == pytest.approx(4.5 / 2.5, rel=0.02)
-    assert PassTimes()(4) == 0
-    one = PassTimes()
-    one.add(1, 6.0)
-    assert one(16) == 6.0  # nothing wider is known: worth a try
+    for n, seconds in ((1, 1.0), (8, 1.0), (12, 1.4)):
+        times.add(n, seconds, 20.0)
+    times.add(10, 1.2 + 0.41)
+    assert [times.shape(n) for n in (8, 12)] == pytest.approx([1.01, 1.41])
+    assert times.weights[times.line[0].index(1.0)] == 50.0
+
+
+def test_a_pass_that_the_machine_stopped_counts_as_twice_the_usual_one():
+    stopped, slow = PassTimes(), PassTimes()
+    for times, seconds in ((stopped, 500.0), (slow, 2.0)):
+        for n in (1, 8):
+            times.add(n, 1.0)
+        times.add(8, seconds)
+    assert stopped == slow
+
+
+def test_widths_whose_times_fall_share_their_mean():
+    """A pass over eight tokens was disturbed: 1.7 once, and 1.2 three times over twelve, are 1.325 for both."""
+    times = PassTimes(one=Ema(weight=1e9, total=1e9))
+    for n, seconds, weight in ((2, 0.9, 1), (8, 1.7, 1), (12, 1.2, 3), (16, 1.6, 1)):
+        times.add(n, seconds, weight)
+    assert [times.shape(n) for n in (2, 8, 12, 16)] == pytest.approx([1.0, 1.325, 1.325, 1.6])
+
+
+def test_rows_that_share_a_pass_are_estimated_from_their_tokens_together():
+    """A pass over 2, 8 and 16 tokens takes 1, 1.5 and 2.5 times as long: two rows of four tokens take 1.5 together."""
+    times = PassTimes()
+    for n, seconds in ((1, 1.0), (2, 1.0), (8, 1.5), (16, 2.5)):
+        times.add(n, seconds, 20.0)
+    two = times.of_rows(2)
+    assert [two(n) for n in (1, 4, 8)] == pytest.approx([0.5, 0.75, 1.25])
+    assert times.of_rows(2, 0.7)(8) == pytest.approx(0.7 * 2.5)
+    two.add(8, 2.5)
+    assert two.shape(8) > 3.0  # it weighs little
+    assert PassTimes().of_rows(4)(3) == 0.0
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.floats(0.1, 100)), min_size=1, max_size=20), st.integers(1, 63))

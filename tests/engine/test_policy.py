@@ -124,8 +124,8 @@ def test_unknown_times_draft_what_is_allowed():
 def test_requests_that_share_a_pass_draft_less_where_width_is_what_costs():
     """Alone V(n) is nearly flat; four rows at a time are bound by arithmetic, and each pays a token's full price."""
     model = trained(0.8, 0.05)
-    for n in (1, 2, 8, 16):
-        model.saw_pass(4, n, (0.4 + 0.3 * 4 * (n - 1)) / 4)
+    for n in (1, 2, 4, 6, 8, 16) * 10:
+        model.saw_pass(4, n, (1.0 + 0.3 * 4 * (n - 1)) / 4)
     assert depth(model) > 2 + depth(model, rows=4)
     assert model.verify(1) == 1.0  # what rows share is no part of it
 
@@ -153,7 +153,7 @@ def test_a_bushy_tree_widens_the_pass_by_its_nodes():
 
 def test_of_a_tree_the_worthwhile_nodes_come_best_first_and_with_their_parents():
     model = CostModel()
-    for n in (1, 2, 9):
+    for n in (1, 2, 8):
         model.verify.add(n, 10.0 + 1.0 * (n - 1))  # worth a probability of 0.1
     #  root ─┬─ 0: .5 ─┬─ 2: .09
     #        │         └─ 3: .4 ── 4: .2
@@ -163,8 +163,8 @@ def test_of_a_tree_the_worthwhile_nodes_come_best_first_and_with_their_parents()
     assert model.worthwhile((-1, -1, 0, 1), (0.05, 0.3, 0.9, 0.8)) == [1, 3]
     assert model.worthwhile((), ()) == []
     assert CostModel().worthwhile((-1, -1), (0.0, 0.4)) == [1, 0]  # nothing is known yet: all
-    # Where drafting has brought a token down to 2.5, an accepted node saves no more: worth a probability of 0.4.
-    model.token_s = 2.5
+    # Where drafting has brought a token down to 2.6, an accepted node saves no more: worth a probability of 0.38.
+    model.token_s = 2.6
     assert model.worthwhile((-1, -1, 0, 0, 3), (0.5, 0.3, 0.09, 0.4, 0.2)) == [0, 3]
 
 
@@ -359,6 +359,23 @@ def test_a_machine_that_was_busy_while_it_was_timed_is_not_taken_to_be_slow():
     for _ in range(60):
         model.saw_pass(1, 8, 1.0)
     assert model.verify(1) == pytest.approx(1.0, abs=0.12)
+
+
+def test_a_width_that_was_too_slow_is_tried_again_after_many_passes_without_it():
+    """A node of 0.3 is worth 0.3 passes; the pass over two tokens took a whole one more, while the machine was busy.
+
+    By hand: it counts for less after log 0.3 / log 0.99 = 119.8 passes over one token.
+    """
+    model = CostModel()
+    model.saw_pass(1, 1, 1.0)
+    model.saw_pass(1, 2, 2.0)
+    passed = 0
+    while not model.worthwhile((-1,), (0.3,)) and passed < 200:
+        model.saw_pass(1, 1, 1.0)
+        passed += 1
+    assert passed == 120
+    model.saw_pass(1, 2, 2.0)
+    assert not model.worthwhile((-1,), (0.3,))
 
 
 def test_at_the_answers_end_nothing_is_asked_nor_counted():

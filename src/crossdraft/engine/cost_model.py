@@ -137,8 +137,9 @@ class CostModel:
     # Time of reading a chunk of a prompt without the drafter's cores, over that with them; 0 = not measured.
     reading_worth: float = 0.0
     token_s: float = 0.0  # seconds a token by the last plan
-    # What does not pay is not measured any more, so its cost fades with the number of rounds without a draft, requests
-    # without a hidden draft, and requests that the drafter does not read.
+    # What does not pay is not measured any more, so its cost fades with the number of passes over a token, rounds
+    # without a draft, requests without a hidden draft, and requests that the drafter does not read.
+    narrow: int = 0
     undrafted: float = 0.0
     unhidden: int = 0
     unread: int = 0
@@ -146,29 +147,28 @@ class CostModel:
     # -- what is observed ----------------------------------------------------------------------------------------
 
     def costs(self, rows: int) -> RoundCosts:
-        """Costs of rounds of `rows` rows; estimated from rounds of other row counts while not measured."""
-        if rows == 1:
-            return RoundCosts(self.verify, self.wait)
-        found = self._nearest(rows)
-        return replace(found, verify=found.verify.with_one(self.plain(rows) / rows)) if self.plain.w else found
-
-    def _nearest(self, rows: int) -> RoundCosts:
-        if not self.shared:
-            return RoundCosts(wait=self.wait)
-        return self.shared[min(self.shared, key=lambda number: abs(math.log(number / rows)))]
+        """Costs of rounds of `rows` rows; estimated from those of the nearest number of rows while not measured."""
+        known = {1: RoundCosts(self.verify, self.wait), **self.shared}
+        if rows in known:
+            return known[rows]
+        near = min(known, key=lambda number: abs(math.log(number / rows)))
+        one = self.plain(rows) / rows if self.plain.w else None
+        return RoundCosts(known[near].verify.of_rows(rows / near, one), known[near].wait)
 
     def _seen(self, rows: int) -> RoundCosts:
-        """Return the costs that measurements are added to; new ones begin with the nearest known costs as a prior."""
-        if rows == 1:
-            return self.costs(rows)
-        if rows not in self.shared:
-            near = self._nearest(rows)
-            self.shared[rows] = RoundCosts(near.verify.as_prior(), near.wait.as_prior())
-        return self.shared[rows]
+        """Return the costs that measurements are added to; new ones begin with what is estimated as a prior."""
+        found = self.costs(rows)
+        if rows > 1 and rows not in self.shared:
+            self.shared[rows] = found = RoundCosts(replace(found.verify, one=Ema()), found.wait.as_prior())
+        return found
 
-    def saw_pass(self, rows: int, n: float, seconds: float) -> None:
-        """Record a pass that `rows` requests shared, of n tokens each on average: `seconds` per request."""
-        self._seen(rows).verify.add(n, seconds)
+    def saw_pass(self, rows: int, n: float, seconds: float, weight: float = 1.0) -> None:
+        """Record a pass that `rows` requests shared, of n tokens each on average: `seconds` per request.
+
+        `weight`: as many passes as it counts for.
+        """
+        self._seen(rows).verify.add(n, seconds, weight)
+        self.narrow = self.narrow + 1 if n == 1 else 0
         if n == 1:
             self.plain.add(rows, rows * seconds)
 
@@ -337,18 +337,17 @@ class CostModel:
             for node, parent in enumerate(parents):
                 probs[node] = min(probs[node], 1.0 if parent < 0 else probs[parent])
         verify, saved, best, kept = self.costs(rows).verify, 0.0, 0.0, 0
-        token_s, slope, knee = self.token_s or verify(1), verify.slope, verify.knee
-        if hidden:
-            slope, knee = self.ride.slope or slope, 0
+        token_s, fading = self.token_s or verify(1), FADING**self.narrow
+        each = (self.ride.slope or verify.slope) if hidden else None
         order = sorted(range(len(probs)), key=probs.__getitem__, reverse=True)  # stable: a parent before its children
         if not token_s:
             return order
         for count, node in enumerate(order, 1):
-            if count >= knee and probs[node] * token_s < slope:
-                break  # the others are no likelier, and cost as much
+            if not probs[node]:
+                break
             saved += probs[node] * token_s
-            gain = saved - (slope * count if hidden else verify(1 + count) - verify(1))
-            if gain >= best and probs[node]:
+            gain = saved - (fading * (verify(1 + count) - verify(1)) if each is None else each * count)
+            if gain >= best:
                 best, kept = gain, count
         return order[: max(kept, hidden)]
 

@@ -5,6 +5,7 @@ Old observations fade in all estimates, since a running system changes; only `ad
 
 import math
 import operator
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -13,9 +14,9 @@ LEAST, MOST = 1e-3, 1 - 1e-3  # probabilities: no token is hopeless or certain f
 ARRIVAL_PRIOR = 0.3  # imagined drafts of which each level came, so that levels never asked for are tried
 PRIOR_POINTS = 2.0  # weight of measurements under other conditions, in points
 DEEPEST = 64  # positions with a rate of their own
-FASTER = 0.9  # of V(1) that a wider pass takes if V(1) is wrong; passes of equal times vary by less
-AS_WELL = 0.98  # of the best explanation of times that a simpler one reaches
-KNEES = (1, 2, 4, 6, 8, 12, 16)  # tokens of a pass after which more may take longer
+WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 64, 256)  # tokens of a pass at which the shape of V has a corner
+UNUSUAL = 2.0  # most times what a pass was expected to take that count; what takes longer, the machine stopped
+SEEN = 50.0  # most passes that a corner rests on, so that it can still change
 
 
 def expected_accepted(rates: Sequence[float]) -> float:
@@ -95,58 +96,91 @@ class Ema:
 
 @dataclass
 class PassTimes:
-    """V(n): a step from one token to two (another kernel, a mask), the same time up to a knee, and a line after it.
+    """V(n) = V(1) · shape(n): a level that follows the machine, and a shape that belongs to the model and its kernels.
 
-    Passes over few tokens are bound by memory, those over more by arithmetic (the roofline model: Williams 2009). The
-    knee is the least of `KNEES` whose line explains the times as well as the best. The line is never steeper than from
-    V(1) at the knee to the mean of the wider passes, as widths that hardly differ say nothing of the slope but noise.
+    Few tokens take as long as one, since a pass reads all weights for them; more take longer in steps, as arithmetic
+    bounds it and kernels take several at a time (the roofline model: Williams 2009). The shape is a line through the
+    widths that were seen, flat beyond the widest, and never falls: widths whose ratios do share their mean (isotonic
+    regression: Barlow 1972). A pass moves a width's ratio the less, the more passes it rests on, and else the level:
+    what takes longer than expected is mostly the machine.
+
+    Args:
+        one: V(1), a fading mean over passes of all widths.
+        ratios: [len(WIDTHS)] V(n) / V(1).
+        weights: [len(WIDTHS)] passes that each ratio rests on; 0 = not seen.
+        line: widths that were seen, and the shape at them.
     """
 
     one: Ema = field(default_factory=Ema)
-    wide: dict[int, LinearFit] = field(default_factory=lambda: {knee: LinearFit() for knee in KNEES})
-    knee: int = KNEES[0]
+    ratios: list[float] = field(default_factory=lambda: [1.0] * len(WIDTHS))
+    weights: list[float] = field(default_factory=lambda: [SEEN] + [0.0] * (len(WIDTHS) - 1))
+    line: tuple[tuple[float, ...], tuple[float, ...]] = ((1.0,), (1.0,))
 
-    def add(self, n: float, seconds: float) -> None:
-        """Add a pass over n new tokens that took `seconds`."""
-        if n == 1:
-            self.one.add(seconds)
-            return
-        for knee, fit in self.wide.items():
-            fit.add(max(0.0, n - knee), seconds)
-        if seconds < FASTER * (self.one.value or 0.0):  # it was measured while something else ran
-            self.one.add(seconds)
-        explained = {knee: self._explained(knee) for knee in KNEES}
-        self.knee = next(knee for knee in KNEES if explained[knee] >= AS_WELL * max(explained.values()))
+    def add(self, n: float, seconds: float, weight: float = 1.0) -> None:
+        """Add a pass over n new tokens that took `seconds`, and counts as `weight` passes for the shape."""
+        n, seconds = max(1.0, min(n, WIDTHS[-1])), sane(seconds)
+        if self.one.value:
+            if n <= self.line[0][-1]:
+                seconds = min(seconds, UNUSUAL * self(n))
+            self._learn(n, seconds / self.one.value, weight)
+        self.one.add(seconds / self.shape(n))
 
-    def _explained(self, knee: int) -> float:
-        """Variation of all times, V(1) among them, that a line after this knee explains."""
-        fit, weight = self.wide[knee], self.wide[knee].w + self.one.weight
-        shared = fit.xy - fit.x * (fit.y + self.one.total) / weight
-        spread = fit.xx - fit.x * fit.x / weight
-        return shared * shared / spread if shared > 0 and spread > 1e-9 * fit.xx else 0.0
+    def _learn(self, n: float, ratio: float, weight: float) -> None:
+        """Move the ratios of the widths around n; one that was not seen takes it whole."""
+        above = bisect_left(WIDTHS, n)
+        share = 1.0 if not above else (n - WIDTHS[above - 1]) / (WIDTHS[above] - WIDTHS[above - 1])
+        error = ratio - self.shape(n)
+        for width, part in ((above, weight * share), (above - 1, weight * (1 - share))):
+            if width > 0 and part > 0:
+                seen = self.weights[width]
+                self.ratios[width] = self.ratios[width] + error * part / (seen + part) if seen else ratio
+                self.weights[width] = min(SEEN, seen + part)
+        known = [width for width, seen in enumerate(self.weights) if seen]
+        levels: list[tuple[float, float, int]] = []  # ratio, passes and number of the widths that share it
+        for width in known:
+            level, passes, count = self.ratios[width], self.weights[width], 1
+            while levels and levels[-1][0] > level:
+                higher, more, widths = levels.pop()
+                level = (higher * more + level * passes) / (more + passes)
+                passes, count = passes + more, count + widths
+            levels.append((level, passes, count))
+        rising = tuple(max(1.0, level) for level, _, count in levels for _ in range(count))
+        self.line = tuple(float(WIDTHS[width]) for width in known), rising
 
-    def with_one(self, seconds: float) -> "PassTimes":
-        """A copy with another V(1)."""
-        return replace(self, one=Ema(weight=1.0, total=sane(seconds)))
+    def shape(self, n: float) -> float:
+        """V(n) / V(1)."""
+        widths, ratios = self.line
+        above = bisect_left(widths, n)
+        if above in (0, len(widths)):
+            return ratios[above and -1]
+        low, high = widths[above - 1], widths[above]
+        return ratios[above - 1] + (n - low) / (high - low) * (ratios[above] - ratios[above - 1])
 
-    def as_prior(self) -> "PassTimes":
-        """A copy for passes of another number of rows, without V(1), which weighs little against new measurements."""
-        return PassTimes(wide={knee: fit.as_prior() for knee, fit in self.wide.items()}, knee=self.knee)
+    def of_rows(self, more: float, seconds: float | None = None) -> "PassTimes":
+        """V of a row where `more` times as many rows share a pass, from the tokens of all of them.
+
+        It weighs little against new measurements. `seconds`: V(1), if it is known.
+        """
+        made, least = PassTimes(), self.shape(more)
+        if self.one.value:
+            made.one.add(1.0)
+            for width in WIDTHS[1:]:
+                if more * width <= self.line[0][-1]:
+                    made.add(width, self.shape(more * width) / least, PRIOR_POINTS)
+            made.one = Ema(weight=1.0, total=self.one.value * least / more if seconds is None else sane(seconds))
+        return made
 
     @property
     def slope(self) -> float:
-        """dV/dn after the knee."""
-        line = self.wide[self.knee]
-        if not line.x:
+        """dV/dn of wide passes: between the two widest that were seen."""
+        widths, ratios = self.line
+        if len(widths) < 2:
             return 0.0
-        return min(line.slope, max(0.0, (line.y - line.w * (self.one.value or 0.0)) / line.x))
+        return (self.one.value or 0.0) * (ratios[-1] - ratios[-2]) / (widths[-1] - widths[-2])
 
     def __call__(self, n: float) -> float:
         """V(n); 0 before the first pass."""
-        line = self.wide[self.knee]
-        if not line.w or (n <= 1 and self.one.value is not None):
-            return self.one.value or 0.0
-        return max(self.one.value or 0.0, (line.y + self.slope * (line.w * max(0.0, n - self.knee) - line.x)) / line.w)
+        return (self.one.value or 0.0) * self.shape(n)
 
 
 @dataclass
