@@ -48,11 +48,11 @@ def test_an_edge_may_send_a_prediction(edge, alone, media):
         with edge.client(at(started[0])) as client:
             without = edge.ask(client, drafts=False)
             body = chat(prediction={"type": "content", "content": without.text})
-            for drafts in (None, edge.drafter):
-                answer = client.ask(body, edge.request(), drafts, lambda *piece: None)
-                assert answer.tokens == without.tokens == alone
-                assert answer.report["metrics"]["speculative_decoding"]["mean_acceptance_length"] > 4
+            answers = [client.ask(body, edge.request(), one, lambda *piece: None) for one in (None, edge.drafter)]
         Runner.stop(*started)
+    assert {answer.tokens for answer in (without, *answers)} == {alone}
+    for answer in answers:
+        assert answer.report["metrics"]["speculative_decoding"]["mean_acceptance_length"] > 4
 
 
 def test_a_speculative_prefill_reads_whole_what_an_edge_asks(edge, alone, media):

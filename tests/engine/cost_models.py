@@ -9,7 +9,7 @@ from crossdraft.engine.estimates import RequestDifficulty
 
 def passes(model, t, slope, rows=1):
     """V(n) = t + slope·(n − 1)."""
-    for n in (1, 2, 8, 16, 64):
+    for n in (1, 2, 8, 16, 256):
         model.saw_pass(rows, n, t + slope * (n - 1))
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossdraft.engine.estimates import (
+    WIDTHS,
     AcceptanceByDepth,
     Ema,
     LinearFit,
@@ -52,7 +53,7 @@ def test_a_mean_fades():
 def test_a_step_from_one_token_to_two_is_no_slope_of_wider_passes():
     """6 ms for one token, 8 + 0.1·(n − 2) after it."""
     times = PassTimes()
-    for n in (1, 2, 6, 12):
+    for n in (1, 2, 6, 12, 256):
         times.add(n, 6.0 if n == 1 else 8.0 + 0.1 * (n - 2))
     assert [times(n) for n in (1, 2, 9, 12)] == pytest.approx([6.0, 8.0, 8.7, 9.0])
     assert times.slope == pytest.approx(0.1)
@@ -68,11 +69,9 @@ def test_nothing_is_known_beyond_the_widest_pass_so_that_wider_ones_are_tried():
 
 
 def test_a_machine_that_becomes_slower_changes_the_level_and_not_the_shape():
-    """By hand: 2 s at a width of 1.5 expect 1 s of one token; it took 3, so the level rises by a tenth of one third."""
-    times = PassTimes()
-    for n, seconds in ((1, 1.0), (6, 1.0), (16, 1.5)):
-        times.add(n, seconds, 1e9)
-    times.one = Ema(decay=0.9, weight=9.0, total=9.0)  # as after many passes
+    """By hand: after 50 passes 1.5 s were expected of sixteen tokens; they took 2: 0.5 / 51 of it goes to the ratio."""
+    times = PassTimes(one=Ema(decay=0.9, weight=9.0, total=9.0))
+    times.measure({1: 1.0, 6: 1.0, 16: 1.5}, 50.0)
     times.add(16, 2.0)
     ratio = 1.5 + 0.5 / 51
     assert times.shape(16) == pytest.approx(ratio)
@@ -87,46 +86,80 @@ def test_a_machine_that_becomes_slower_changes_the_level_and_not_the_shape():
 def test_a_shape_that_was_measured_wrongly_is_mended_by_passes_of_all_widths():
     """Sixteen tokens were taken for as cheap as one, and take twice as long."""
     times = PassTimes()
-    for n in (1, 8, 16):
-        times.add(n, 1.0, 20.0)
+    times.measure({1: 1.0, 8: 1.0, 16: 1.0}, 20.0)
     for _ in range(300):
         for n, seconds in ((1, 1.0), (8, 1.2), (16, 2.0)):
             times.add(n, seconds)
     assert [times(n) for n in (1, 8, 16)] == pytest.approx([1.0, 1.2, 2.0], rel=0.1)
 
 
-def test_a_pass_between_two_corners_moves_both_by_its_nearness():
+def test_a_pass_between_two_widths_moves_both_by_its_nearness():
     """Ten tokens lie in the middle of 8 and 12: each gives way by half a pass, over twenty and a half."""
-    times = PassTimes()
-    for n, seconds in ((1, 1.0), (8, 1.0), (12, 1.4)):
-        times.add(n, seconds, 20.0)
+    times = PassTimes(one=Ema(weight=1.0, total=1.0))
+    times.measure({1: 1.0, 8: 1.0, 12: 1.4}, 20.0)
     times.add(10, 1.2 + 0.41)
     assert [times.shape(n) for n in (8, 12)] == pytest.approx([1.01, 1.41])
-    assert times.weights[times.line[0].index(1.0)] == 50.0
+    assert [times.weights[WIDTHS.index(n)] for n in (6, 8, 12)] == [0.0, 20.5, 20.5]
+
+
+def test_a_width_that_was_not_seen_begins_on_the_line():
+    """33 tokens took as long as the line through 32 and 256 says: so do 64, of which they are a 32nd part."""
+    times = PassTimes(one=Ema(weight=1.0, total=1.0))
+    times.measure({1: 1.0, 32: 2.0, 256: 16.0}, 20.0)
+    times.add(33, 2.0 + 1 / 16)
+    assert [times.shape(n) for n in (32, 64, 256)] == pytest.approx([2.0, 4.0, 16.0])
 
 
 def test_a_pass_that_the_machine_stopped_counts_as_twice_the_usual_one():
-    stopped, slow = PassTimes(), PassTimes()
-    for times, seconds in ((stopped, 500.0), (slow, 2.0)):
-        for n in (1, 8):
-            times.add(n, 1.0)
-        times.add(8, seconds)
-    assert stopped == slow
+    for width in (1, 6, 8):
+        stopped, slow = PassTimes(), PassTimes()
+        for times, seconds in ((stopped, 500.0), (slow, 2.0)):
+            for n in (1, 8):
+                times.add(n, 1.0)
+            times.add(width, seconds)
+        assert stopped == slow
 
 
 def test_widths_whose_times_fall_share_their_mean():
-    """A pass over eight tokens was disturbed: 1.7 once, and 1.2 three times over twelve, are 1.325 for both."""
+    """A pass over eight tokens was disturbed: 1.7, and 1.2 over twelve, are 1.45 for both; then 2.45 moves twelve."""
     times = PassTimes(one=Ema(weight=1e9, total=1e9))
-    for n, seconds, weight in ((2, 0.9, 1), (8, 1.7, 1), (12, 1.2, 3), (16, 1.6, 1)):
-        times.add(n, seconds, weight)
-    assert [times.shape(n) for n in (2, 8, 12, 16)] == pytest.approx([1.0, 1.325, 1.325, 1.6])
+    times.measure({1: 1.0, 2: 0.9, 8: 1.7, 12: 1.2, 16: 1.6}, 1.0)
+    assert [times.shape(n) for n in (2, 8, 12, 16)] == pytest.approx([1.0, 1.45, 1.45, 1.6])
+    times.add(12, 2.45)  # 1.95, with the weight of two: it shares with sixteen
+    assert [times.shape(n) for n in (8, 12, 16)] == pytest.approx([1.45, 5.5 / 3, 5.5 / 3])
+
+
+def test_a_shape_that_cannot_show_what_it_sees_does_not_run_away():
+    """Four tokens take less time than one; when that ends, a few passes show it."""
+    times = PassTimes()
+    for _ in range(2000):
+        times.add(1, 1.0)
+        times.add(4, 0.95)
+    for _ in range(50):
+        times.add(1, 1.0)
+        times.add(4, 1.5)
+    assert times.shape(4) > 1.15
+
+
+def test_a_width_that_was_too_slow_is_tried_again_though_narrower_drafts_pay():
+    """By hand: half a pass more counts as 0.1 after log 0.2 / log 0.99 = 160.1 passes that were narrower."""
+    times = PassTimes()
+    for n, seconds in ((1, 1.0), (8, 1.0), (16, 1.5)):
+        times.add(n, seconds)
+    assert times.tried(0.99)(16) == 1.5
+    for _ in range(161):
+        times.add(8, 1.0)
+    assert times.tried(0.99)(16) == pytest.approx(1.0 + 0.5 * 0.99**161)
+    assert times.tried(0.99)(16) < 1.1
+    assert times(16) == pytest.approx(1.5)
+    times.add(16, 1.5)
+    assert times.tried(0.99)(16) == pytest.approx(1.5)
 
 
 def test_rows_that_share_a_pass_are_estimated_from_their_tokens_together():
     """A pass over 2, 8 and 16 tokens takes 1, 1.5 and 2.5 times as long: two rows of four tokens take 1.5 together."""
-    times = PassTimes()
-    for n, seconds in ((1, 1.0), (2, 1.0), (8, 1.5), (16, 2.5)):
-        times.add(n, seconds, 20.0)
+    times = PassTimes(one=Ema(weight=1.0, total=1.0))
+    times.measure({1: 1.0, 2: 1.0, 8: 1.5, 16: 2.5}, 20.0)
     two = times.of_rows(2)
     assert [two(n) for n in (1, 4, 8)] == pytest.approx([0.5, 0.75, 1.25])
     assert times.of_rows(2, 0.7)(8) == pytest.approx(0.7 * 2.5)

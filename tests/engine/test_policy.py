@@ -364,18 +364,27 @@ def test_a_machine_that_was_busy_while_it_was_timed_is_not_taken_to_be_slow():
 def test_a_width_that_was_too_slow_is_tried_again_after_many_passes_without_it():
     """A node of 0.3 is worth 0.3 passes; the pass over two tokens took a whole one more, while the machine was busy.
 
-    By hand: it counts for less after log 0.3 / log 0.99 = 119.8 passes over one token.
+    By hand: it counts for less after log 0.3 / log 0.997 = 400.7 passes over one token.
     """
     model = CostModel()
     model.saw_pass(1, 1, 1.0)
     model.saw_pass(1, 2, 2.0)
     passed = 0
-    while not model.worthwhile((-1,), (0.3,)) and passed < 200:
+    while not model.worthwhile((-1,), (0.3,)) and passed < 1000:
         model.saw_pass(1, 1, 1.0)
         passed += 1
-    assert passed == 120
+    assert passed == 401
     model.saw_pass(1, 2, 2.0)
     assert not model.worthwhile((-1,), (0.3,))
+
+
+def test_rows_that_were_not_timed_yet_have_times_from_their_first_draft_on():
+    model = trained(0.8, 0.05)
+    model.saw_draft(4, 4, 4, 0.2, rows=3)
+    assert 0 < model.costs(3).verify(1) < model.verify(1)
+    assert depth(model, rows=3) < 16
+    model.saw_pass(1, 1, 1.0)
+    assert model.costs(5).verify(1) == pytest.approx(model.verify(5) / 5)  # one number of rows says nothing of others
 
 
 def test_at_the_answers_end_nothing_is_asked_nor_counted():

@@ -63,7 +63,7 @@ def check(
         say("times")
         times = {}
         if loaded.context > CHUNK:
-            times = dict(zip(("V(1)", "V(16)"), least_seconds(loaded, 1, 1, 0, 15), strict=True))
+            times = dict(zip(("V(1)", "V(16)"), least_seconds(loaded, 1, 1, [0, 15]), strict=True))
     facts = {
         "target": target, "class": type(loaded.model).__name__, "passes": all(test.passes for test in tests),
         "tests": [asdict(test) for test in tests], "untried": untried, "seconds": times,

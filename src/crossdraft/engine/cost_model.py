@@ -8,7 +8,7 @@ acceptance rate at depth j: the probability that a node there is accepted given 
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from crossdraft.engine.estimates import (
@@ -27,6 +27,7 @@ READING_LOSS = 8  # most passes V(1) that a request may lose by the drafter's re
 READING_LOSS_S = 0.02  # and most seconds, since a smaller loss cannot be told from noise
 SURE = 0.5  # least probability of a draft's first token that counts as likely
 FADING = 0.99  # factor on a cost after each round, or request, that does not measure it again,
+NARROW_FADING = 0.997  # and on what a width costs beyond V(1) after each narrower pass, as trees differ in size,
 UNREAD_FADING = 0.95  # and after each request that is not read: its answer takes as long as many rounds
 THIRDS = (0.45, 0.90, 1.65)  # mean difficulties of the easiest third of requests, the middle and the hardest one
 
@@ -137,9 +138,8 @@ class CostModel:
     # Time of reading a chunk of a prompt without the drafter's cores, over that with them; 0 = not measured.
     reading_worth: float = 0.0
     token_s: float = 0.0  # seconds a token by the last plan
-    # What does not pay is not measured any more, so its cost fades with the number of passes over a token, rounds
-    # without a draft, requests without a hidden draft, and requests that the drafter does not read.
-    narrow: int = 0
+    # What does not pay is not measured any more, so its cost fades with the number of rounds without a draft, requests
+    # without a hidden draft, and requests that the drafter does not read; see `PassTimes.tried` for wide passes.
     undrafted: float = 0.0
     unhidden: int = 0
     unread: int = 0
@@ -152,23 +152,19 @@ class CostModel:
         if rows in known:
             return known[rows]
         near = min(known, key=lambda number: abs(math.log(number / rows)))
-        one = self.plain(rows) / rows if self.plain.w else None
+        one = self.plain(rows) / rows if self.plain.slope else None
         return RoundCosts(known[near].verify.of_rows(rows / near, one), known[near].wait)
 
     def _seen(self, rows: int) -> RoundCosts:
         """Return the costs that measurements are added to; new ones begin with what is estimated as a prior."""
         found = self.costs(rows)
         if rows > 1 and rows not in self.shared:
-            self.shared[rows] = found = RoundCosts(replace(found.verify, one=Ema()), found.wait.as_prior())
+            self.shared[rows] = found = RoundCosts(found.verify, found.wait.as_prior())
         return found
 
-    def saw_pass(self, rows: int, n: float, seconds: float, weight: float = 1.0) -> None:
-        """Record a pass that `rows` requests shared, of n tokens each on average: `seconds` per request.
-
-        `weight`: as many passes as it counts for.
-        """
-        self._seen(rows).verify.add(n, seconds, weight)
-        self.narrow = self.narrow + 1 if n == 1 else 0
+    def saw_pass(self, rows: int, n: float, seconds: float) -> None:
+        """Record a pass that `rows` requests shared, of n tokens each on average: `seconds` per request."""
+        self._seen(rows).verify.add(n, seconds)
         if n == 1:
             self.plain.add(rows, rows * seconds)
 
@@ -336,18 +332,16 @@ class CostModel:
             probs = self._as_hidden(parents, probs, sure=is_sure(parents, path_probs))
             for node, parent in enumerate(parents):
                 probs[node] = min(probs[node], 1.0 if parent < 0 else probs[parent])
-        verify, saved, best, kept = self.costs(rows).verify, 0.0, 0.0, 0
-        token_s, fading = self.token_s or verify(1), FADING**self.narrow
-        each = (self.ride.slope or verify.slope) if hidden else None
+        verify, saved, best, kept = self.costs(rows).verify.tried(NARROW_FADING), 0.0, 0.0, 0
+        one, each = verify(1), (self.ride.slope or verify.slope) if hidden else None
+        token_s = self.token_s or one
         order = sorted(range(len(probs)), key=probs.__getitem__, reverse=True)  # stable: a parent before its children
         if not token_s:
             return order
         for count, node in enumerate(order, 1):
-            if not probs[node]:
-                break
             saved += probs[node] * token_s
-            gain = saved - (fading * (verify(1 + count) - verify(1)) if each is None else each * count)
-            if gain >= best:
+            gain = saved - (verify(1 + count) - one if each is None else each * count)
+            if gain >= best and probs[node]:
                 best, kept = gain, count
         return order[: max(kept, hidden)]
 

@@ -6,16 +6,18 @@ Old observations fade in all estimates, since a running system changes; only `ad
 import math
 import operator
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+
+import numpy as np
 
 LEAST, MOST = 1e-3, 1 - 1e-3  # probabilities: no token is hopeless or certain for good
 ARRIVAL_PRIOR = 0.3  # imagined drafts of which each level came, so that levels never asked for are tried
 PRIOR_POINTS = 2.0  # weight of measurements under other conditions, in points
 DEEPEST = 64  # positions with a rate of their own
 WIDTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 64, 256)  # tokens of a pass at which the shape of V has a corner
-UNUSUAL = 2.0  # most times what a pass was expected to take that count; what takes longer, the machine stopped
+UNUSUAL = 2.0  # a pass counts as at most so many times its expected time; beyond that the machine stopped it
 SEEN = 50.0  # most passes that a corner rests on, so that it can still change
 
 
@@ -101,60 +103,73 @@ class PassTimes:
     Few tokens take as long as one, since a pass reads all weights for them; more take longer in steps, as arithmetic
     bounds it and kernels take several at a time (the roofline model: Williams 2009). The shape is a line through the
     widths that were seen, flat beyond the widest, and never falls: widths whose ratios do share their mean (isotonic
-    regression: Barlow 1972). A pass moves a width's ratio the less, the more passes it rests on, and else the level:
-    what takes longer than expected is mostly the machine.
+    regression: Barlow 1972). Every pass moves the level; it moves the ratio of its width the less, the more passes that
+    ratio rests on.
 
     Args:
         one: V(1), a fading mean over passes of all widths.
         ratios: [len(WIDTHS)] V(n) / V(1).
         weights: [len(WIDTHS)] passes that each ratio rests on; 0 = not seen.
-        line: widths that were seen, and the shape at them.
+        idle: [len(WIDTHS)] passes since one that was as wide; 0 where none was.
     """
 
     one: Ema = field(default_factory=Ema)
     ratios: list[float] = field(default_factory=lambda: [1.0] * len(WIDTHS))
-    weights: list[float] = field(default_factory=lambda: [SEEN] + [0.0] * (len(WIDTHS) - 1))
-    line: tuple[tuple[float, ...], tuple[float, ...]] = ((1.0,), (1.0,))
+    weights: list[float] = field(default_factory=lambda: [0.0] * len(WIDTHS))
+    idle: list[int] = field(default_factory=lambda: [0] * len(WIDTHS))
 
-    def add(self, n: float, seconds: float, weight: float = 1.0) -> None:
-        """Add a pass over n new tokens that took `seconds`, and counts as `weight` passes for the shape."""
-        n, seconds = max(1.0, min(n, WIDTHS[-1])), sane(seconds)
-        if self.one.value:
-            if n <= self.line[0][-1]:
+    def add(self, n: float, seconds: float) -> None:
+        """Add a pass over n new tokens that took `seconds`."""
+        n, seconds, one = max(1.0, min(n, WIDTHS[-1])), sane(seconds), self.one.value
+        for corner, (width, seen) in enumerate(zip(WIDTHS, self.weights, strict=True)):
+            self.idle[corner] = self.idle[corner] + 1 if seen and width > n else 0
+        if one and n > 1:
+            above = bisect_left(WIDTHS, n)
+            if any(self.weights[above:]):
                 seconds = min(seconds, UNUSUAL * self(n))
-            self._learn(n, seconds / self.one.value, weight)
+            share = (n - WIDTHS[above - 1]) / (WIDTHS[above] - WIDTHS[above - 1])
+            error = seconds / one - self.shape(n)
+            for corner, part in ((above, share), (above - 1, 1 - share)):
+                self.weights[corner] += part
+                self.ratios[corner] += error * part / (self.weights[corner] or 1.0)
+                self.weights[corner] = min(SEEN, self.weights[corner])
+            self._settle()
+        elif one:
+            seconds = min(seconds, UNUSUAL * one)
         self.one.add(seconds / self.shape(n))
 
-    def _learn(self, n: float, ratio: float, weight: float) -> None:
-        """Move the ratios of the widths around n; one that was not seen takes it whole."""
-        above = bisect_left(WIDTHS, n)
-        share = 1.0 if not above else (n - WIDTHS[above - 1]) / (WIDTHS[above] - WIDTHS[above - 1])
-        error = ratio - self.shape(n)
-        for width, part in ((above, weight * share), (above - 1, weight * (1 - share))):
-            if width > 0 and part > 0:
-                seen = self.weights[width]
-                self.ratios[width] = self.ratios[width] + error * part / (seen + part) if seen else ratio
-                self.weights[width] = min(SEEN, seen + part)
-        known = [width for width, seen in enumerate(self.weights) if seen]
+    def measure(self, seconds: Mapping[int, float], passes: float) -> None:
+        """Set the shape by times of passes over some of `WIDTHS`, 1 among them; each counts as so many passes."""
+        for width, taken in seconds.items():
+            corner = WIDTHS.index(width)
+            self.ratios[corner], self.weights[corner] = taken / seconds[1], passes
+        self._settle()
+
+    def _settle(self) -> None:
+        """Make the ratios of the widths that were seen rise, and put those of the others onto the line through them."""
+        seen = [corner for corner, passes in enumerate(self.weights) if corner and passes]
         levels: list[tuple[float, float, int]] = []  # ratio, passes and number of the widths that share it
-        for width in known:
-            level, passes, count = self.ratios[width], self.weights[width], 1
+        for corner in seen:
+            level, passes, count = self.ratios[corner], self.weights[corner], 1
             while levels and levels[-1][0] > level:
                 higher, more, widths = levels.pop()
-                level = (higher * more + level * passes) / (more + passes)
-                passes, count = passes + more, count + widths
+                level, passes, count = (higher * more + level * passes) / (more + passes), more + passes, count + widths
             levels.append((level, passes, count))
-        rising = tuple(max(1.0, level) for level, _, count in levels for _ in range(count))
-        self.line = tuple(float(WIDTHS[width]) for width in known), rising
+        rising = [max(1.0, level) for level, _, count in levels for _ in range(count)]
+        self.ratios = np.interp(WIDTHS, [1, *(WIDTHS[corner] for corner in seen)], [1.0, *rising]).tolist()
 
     def shape(self, n: float) -> float:
         """V(n) / V(1)."""
-        widths, ratios = self.line
-        above = bisect_left(widths, n)
-        if above in (0, len(widths)):
-            return ratios[above and -1]
-        low, high = widths[above - 1], widths[above]
-        return ratios[above - 1] + (n - low) / (high - low) * (ratios[above] - ratios[above - 1])
+        above = bisect_left(WIDTHS, n)
+        if above in (0, len(WIDTHS)):
+            return self.ratios[above and -1]
+        low, ratio = WIDTHS[above - 1], self.ratios[above - 1]
+        return ratio + (n - low) / (WIDTHS[above] - low) * (self.ratios[above] - ratio)
+
+    def tried(self, fading: float) -> "PassTimes":
+        """V by which widths are tried again: what they take beyond V(1), times `fading` for each idle pass."""
+        faded = [1 + (ratio - 1) * fading**passes for ratio, passes in zip(self.ratios, self.idle, strict=True)]
+        return replace(self, ratios=faded)
 
     def of_rows(self, more: float, seconds: float | None = None) -> "PassTimes":
         """V of a row where `more` times as many rows share a pass, from the tokens of all of them.
@@ -163,20 +178,16 @@ class PassTimes:
         """
         made, least = PassTimes(), self.shape(more)
         if self.one.value:
-            made.one.add(1.0)
-            for width in WIDTHS[1:]:
-                if more * width <= self.line[0][-1]:
-                    made.add(width, self.shape(more * width) / least, PRIOR_POINTS)
-            made.one = Ema(weight=1.0, total=self.one.value * least / more if seconds is None else sane(seconds))
+            widest = max((width for width, seen in zip(WIDTHS, self.weights, strict=True) if seen), default=1)
+            known = [width for width in WIDTHS if width == 1 or width * more <= widest]
+            made.measure({width: self.shape(more * width) / least for width in known}, PRIOR_POINTS)
+            made.one.add(self.one.value * least / more if seconds is None else seconds)
         return made
 
     @property
     def slope(self) -> float:
-        """dV/dn of wide passes: between the two widest that were seen."""
-        widths, ratios = self.line
-        if len(widths) < 2:
-            return 0.0
-        return (self.one.value or 0.0) * (ratios[-1] - ratios[-2]) / (widths[-1] - widths[-2])
+        """dV/dn of the widest passes."""
+        return (self.one.value or 0.0) * (self.ratios[-1] - self.ratios[-2]) / (WIDTHS[-1] - WIDTHS[-2])
 
     def __call__(self, n: float) -> float:
         """V(n); 0 before the first pass."""

@@ -282,10 +282,11 @@ def worth_it(draft: Draft, costs: StageCosts) -> DraftTree:
     if not draft.path_probs:
         return draft.tree
     from crossdraft.engine.cost_model import CostModel
+    from crossdraft.engine.estimates import WIDTHS
 
     cost = CostModel()
-    for nodes in (1, 2, 3):
-        cost.verify.add(nodes, costs.verify + costs.per_node * nodes)
+    for tokens in (1, 2, WIDTHS[-1]):  # a line
+        cost.verify.add(tokens, costs.verify + costs.per_node * tokens)
     return draft.tree.keep(cost.worthwhile(draft.tree.parents, draft.path_probs))
 
 

@@ -43,10 +43,7 @@ def capture(
     split: Annotated[str | None, typer.Option(help="Split of the scenes: train (default) or validation.")] = None,
     first: Annotated[int | None, typer.Option(help="The split's first scene to take; 0 by default.")] = None,
     prompt_noise: Annotated[
-        float | None,
-        typer.Option(
-            "--prompt-noise", "--wear", help="Drop or replace up to this share of a question's words, 0 to 1."
-        ),
+        float | None, typer.Option(help="Drop or replace up to this share of a question's words, 0 to 1.")
     ] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 96,
     batch: Annotated[int, typer.Option(help="Answers decoded in one batch.")] = 8,
