@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from transformers import AutoConfig, AutoTokenizer, LlamaForCausalLM
 
 from crossdraft import Request
 from crossdraft.drafters.event.load import load_drafter
@@ -32,9 +33,9 @@ PHRASE = "the car in front is turning left near the red light."
 MOST = 12  # tokens of an answer
 pytestmark = pytest.mark.usefixtures("one_target")
 KINDS = ("one clip", "two clips", "image and clip", "conversation", "system", "sampled")
-SEEING = ("aligned:frames=all",)  # an adapter that looks at the clip, which is not at an edge
+SEEING = ("aligned:frames=all", "model", "model:how=tli")  # here they look at the clip, which is not at an edge
 # Of records without an example: they need a folder.
-MORE = {"model": ("model", "model:how=tli"), "aligned": ("aligned", *SEEING), "predicted": ("predicted",)}
+MORE = {"model": ("model", "model:how=tli"), "aligned": ("aligned", SEEING[0]), "predicted": ("predicted",)}
 MIXED = ("union:event,eagle2",)  # a part that looks into the target, and one that need not be beside it
 JOINED = ("union:glance,ngram",)  # one that is sent what the target sees, and one that is sent the prompt's ids
 SPECS = [
@@ -161,6 +162,16 @@ def test_a_drafter_drafts_the_same_wherever_it_works(spec, matrix, named, reques
     logits = "memory" in read_spec(own).names  # it recycles what the target thought likely, which no edge knows
     where = ("inline", "process") if logits or spec in (*MIXED, *SEEING) else placements(read_spec(own))
     matrix.check(own, dict(requests), where)
+
+
+def test_a_text_model_drafts_the_same_wherever_it_works(pair, matrix, requests, tmp_path):
+    """Also at an edge, as it reads no clip."""
+    torch.manual_seed(0)
+    LlamaForCausalLM(AutoConfig.from_pretrained(pair.target).text_config).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(pair.target).save_pretrained(tmp_path)
+    where = placements(read_spec(spec := f"model:dir={tmp_path}"))
+    assert "edge" in where
+    matrix.check(spec, {kind: requests[kind] for kind in ("one clip", "sampled")}, where)
 
 
 def shipped():

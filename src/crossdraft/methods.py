@@ -204,12 +204,14 @@ def needs_target(spec: Spec) -> bool:
 def placements(spec: Spec) -> tuple[str, ...]:
     """The places where the whole of a drafter may run: the target's process, a process of its own, an edge.
 
-    >>> [len(placements(parse(text))) for text in ("eagle3", "glance", "union:glance,ngram", "union:event,memory")]
-    [1, 2, 2, 3]
+    A `model` reads a clip where a request has one; an edge's has none, so it drafts from the text there.
+
+    >>> [len(placements(parse(text))) for text in ("eagle3", "glance", "union:glance,ngram", "model:dir=x", "event")]
+    [1, 2, 2, 3, 3]
     """
     if needs_target(spec):
         return ("inline",)
-    bound = any("video" in method.senses for method in methods_in(spec))
+    bound = any("video" in method.senses and method.name != "model" for method in methods_in(spec))
     return ("inline", "process") if bound else ("inline", "process", "edge")
 
 
