@@ -132,9 +132,7 @@ class CostModel:
     # The exponent that calibrates drafters' own probabilities.
     calibration: RequestDifficulty = field(default_factory=lambda: RequestDifficulty(prior=8.0, decay=0.98))
     shared: dict[int, RoundCosts] = field(default_factory=dict)  # by rows of a pass
-    plain: LinearFit = field(
-        default_factory=lambda: LinearFit(decay=0.95)
-    )  # rows -> seconds of a pass over a token each
+    plain: LinearFit = field(default_factory=partial(LinearFit, decay=0.95))  # rows -> seconds of a plain pass
     # Time of reading a chunk of a prompt without the drafter's cores, over that with them; 0 = not measured.
     reading_worth: float = 0.0
     token_s: float = 0.0  # seconds a token by the last plan
