@@ -156,6 +156,14 @@ def test_a_width_that_was_too_slow_is_tried_again_though_narrower_drafts_pay():
     assert times.tried(0.99)(16) == pytest.approx(1.5)
 
 
+def test_widths_that_nothing_uses_do_not_make_the_used_ones_cheap():
+    times = PassTimes(one=Ema(weight=1.0, total=1.0))
+    times.measure({1: 1.0, 8: 1.5, 256: 16.0}, 20.0)
+    for _ in range(2000):
+        times.add(8, 1.5)
+    assert [times.tried(0.99)(n) for n in (8, 256)] == pytest.approx([1.5, 1.0])
+
+
 def test_rows_that_share_a_pass_are_estimated_from_their_tokens_together():
     """A pass over 2, 8 and 16 tokens takes 1, 1.5 and 2.5 times as long: two rows of four tokens take 1.5 together."""
     times = PassTimes(one=Ema(weight=1.0, total=1.0))

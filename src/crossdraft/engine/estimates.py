@@ -110,7 +110,7 @@ class PassTimes:
         one: V(1), a fading mean over passes of all widths.
         ratios: [len(WIDTHS)] V(n) / V(1).
         weights: [len(WIDTHS)] passes that each ratio rests on; 0 = not seen.
-        idle: [len(WIDTHS)] passes since one that was as wide; 0 where none was.
+        idle: [len(WIDTHS)] passes since one that was as wide.
     """
 
     one: Ema = field(default_factory=Ema)
@@ -121,8 +121,7 @@ class PassTimes:
     def add(self, n: float, seconds: float) -> None:
         """Add a pass over n new tokens that took `seconds`."""
         n, seconds, one = max(1.0, min(n, WIDTHS[-1])), sane(seconds), self.one.value
-        for corner, (width, seen) in enumerate(zip(WIDTHS, self.weights, strict=True)):
-            self.idle[corner] = self.idle[corner] + 1 if seen and width > n else 0
+        self.idle = [passes + 1 if width > n else 0 for width, passes in zip(WIDTHS, self.idle, strict=True)]
         if one and n > 1:
             above = bisect_left(WIDTHS, n)
             if any(self.weights[above:]):
