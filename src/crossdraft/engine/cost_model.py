@@ -331,7 +331,7 @@ class CostModel:
             for node, parent in enumerate(parents):
                 probs[node] = min(probs[node], 1.0 if parent < 0 else probs[parent])
         verify, saved, best, kept = self.costs(rows).verify.tried(NARROW_FADING), 0.0, 0.0, 0
-        one, each = verify(1), (self.ride.slope or verify.slope) if hidden else None
+        one, each = verify(1), (self.ride.slope or self.verify.slope) if hidden else None
         token_s = self.token_s or one
         order = sorted(range(len(probs)), key=probs.__getitem__, reverse=True)  # stable: a parent before its children
         if not token_s:
