@@ -204,9 +204,10 @@ def needs_target(spec: Spec) -> bool:
 def placements(spec: Spec) -> tuple[str, ...]:
     """The places where the whole of a drafter may run: the target's process, a process of its own, an edge.
 
-    A `model` reads a clip where a request has one; an edge's has none, so it drafts from the text there.
+    A `model` may be at an edge, as it may be a text model; one that reads clips drafts nothing there.
 
-    >>> [len(placements(parse(text))) for text in ("eagle3", "glance", "union:glance,ngram", "model:dir=x", "event")]
+    >>> texts = ("eagle3", "glance", "union:glance,ngram", "union:event,memory", "model:dir=x")
+    >>> [len(placements(parse(text))) for text in texts]
     [1, 2, 2, 3, 3]
     """
     if needs_target(spec):
