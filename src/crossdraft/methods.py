@@ -204,7 +204,7 @@ def needs_target(spec: Spec) -> bool:
 def placements(spec: Spec) -> tuple[str, ...]:
     """The places where the whole of a drafter may run: the target's process, a process of its own, an edge.
 
-    A `model` may be at an edge, as it may be a text model; one that reads clips drafts nothing there.
+    A `model` may be at an edge, as it may be a text model; one that reads clips needs them there, as files.
 
     >>> texts = ("eagle3", "glance", "union:glance,ngram", "union:event,memory", "model:dir=x")
     >>> [len(placements(parse(text))) for text in texts]

@@ -150,7 +150,7 @@ class Layout:
 
 
 def _small_video_llava() -> VideoLlavaConfig:
-    """0.26 B parameters: a drafter's language model under the vision encoders of the 0.5B target."""
+    """0.24 B parameters: a drafter's language model under the vision encoders of the 0.5B target."""
     drafter, target = DRAFTERS["small"](), TARGETS["0.5b"]()
     text = drafter.text_config.to_dict() | {"vocab_size": target.text_config.vocab_size}
     return video_llava(LlamaConfig(**text), drafter.vision_config)
