@@ -13,12 +13,10 @@ import crossdraft as cd
 from crossdraft.engine.fast.cores import available_cores
 from crossdraft.engine.fast.quantized_linear import QUANTIZATIONS
 from crossdraft.engine.policy import HIDDEN_NODES, ROUND_NODES
-from crossdraft.engine.runner.runner import HIDDEN_MODES
 from crossdraft.options import OPTIONS
 
 
 def test_words_and_defaults_that_are_known_early_are_the_engines():
-    assert OPTIONS["hidden"].words == HIDDEN_MODES
     assert OPTIONS["quantize"].words == ("none", *QUANTIZATIONS)
     assert (cd.Options().nodes, cd.Options().hidden_nodes) == (ROUND_NODES, HIDDEN_NODES)
 

@@ -45,7 +45,6 @@ KINDS = (
     Kind("ride-along", "ride-along (verify in the prefill's last pass)", "ride-along", "▞", "red", ("ride-along",)),
     Kind("verify", "verify", "verify", "█", "yellow", ("verify",)),
 )  # fmt: skip
-PREFILL = next(kind for kind in KINDS if kind.label == "prefill")
 DECODE = Kind("decode steps", "decode step (one token)", "decode", "=", "yellow", ())
 OTHER = Kind("other", "other", "other", "?", "white", ())
 

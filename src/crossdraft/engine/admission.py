@@ -206,9 +206,10 @@ class Admission:
             return False
         if self.kv_bytes is None or not self.queue.rows:
             return True
-        if self.cache.nbytes_with(self._room(state)) > self.kv_bytes:
+        room = self._room(state)
+        if self.cache.nbytes_with(room) > self.kv_bytes:
             self.cache.shrink(at_once=True)
-        return self.cache.nbytes_with(self._room(state)) <= self.kv_bytes
+        return self.cache.nbytes_with(room) <= self.kv_bytes
 
     def _room(self, state: RequestState) -> int:
         """Tokens that a request's row must hold."""

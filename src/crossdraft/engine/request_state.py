@@ -298,15 +298,19 @@ class RequestState:
 
     def verify(self, tree: DraftTree, logits: Tensor) -> Acceptance:
         """Verify a tree, by raw logits [1 + n, V] at the root and at every node."""
-        if (masks := self.masks) is None:
-            return self._verified(tree, logits)
-        if self.rule.invariant:  # then masks are needed along the answer alone
+        masks, batched = self.masks, self.request.sampling.plain or self.processors or logits.device.type != "cpu"
+        # Masks and scores are needed along the answer alone; a row of scores of a large vocabulary takes a CPU long.
+        if self.rule.invariant and (masks is not None or not batched):
             return follow(tree, lambda node, _: self._next(masks, tree.path_tokens(node), logits[node + 1 : node + 2]))
+        if masks is None:
+            return self._verified(tree, logits)
         paths = [tree.path_tokens(node) for node in range(ROOT, len(tree))]
         return self._verified(tree, logits, torch.stack([masks.mask(path) for path in paths]))
 
-    def _next(self, masks: Masks, path: Sequence[int], logits: Tensor) -> int | None:
+    def _next(self, masks: Masks | None, path: Sequence[int], logits: Tensor) -> int | None:
         """The target's own token after a path that it takes, by raw logits [1, V]; `None` = the next round tells."""
+        if masks is None:
+            return self._verified(DraftTree.empty(), logits, path=path).bonus
         try:
             if self.request.sampling.greedy and self.processors is None:
                 likeliest = self._verified(DraftTree.empty(), logits, path=path).bonus

@@ -14,7 +14,6 @@ from crossdraft.events.limits import DEFAULT_LIMITS, EventLimits
 from crossdraft.events.read import checked_chunks, gathered, recording_path
 from crossdraft.events.stream import LAST_US, Events, Newest, Sensor, Window
 
-CLOCKS = ("auto", "video", "own")
 HOUR_US = 3_600_000_000
 MAX_SECONDS = 1e9  # 31 years; in µs, added to any time in a recording, it fits in int64
 

@@ -239,7 +239,12 @@ def test_a_single_row_is_padded_where_six_take_less_time(block, monkeypatch, fir
     with torch.inference_mode():
         assert block(torch.ones(1, 96)).shape == (1, 96)
         assert block(torch.ones(0, 96)).shape == (0, 96)
-    assert seen == ({6, 0} if padded else {1, 0})
+        assert seen == ({6, 0} if padded else {1, 0})
+        seen.clear()
+        rows = torch.randn(1, 1, 96)
+        (traced,) = packed_linear.traced_products([block.up], rows)
+        assert seen == ({6} if padded else {1})
+        assert torch.equal(traced, block.up(rows))
 
 
 def test_ways_to_multiply_are_timed_once_a_process_on_weights_that_no_cache_holds(monkeypatch):

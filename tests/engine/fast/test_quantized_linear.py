@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import Blip2Config, Blip2ForConditionalGeneration, LlamaConfig, LlamaForCausalLM
 
 import crossdraft as cd
 from crossdraft.cli.main import main
@@ -239,3 +239,21 @@ def test_the_command_line_and_loaded_models(
     model: Any = load_target(str(pair.target), "cpu", packed=False).model
     with pytest.raises(CrossdraftError, match="for the drafter of a loaded model say draft_quantize"):
         cd.Engine.from_model(model, tokenizer_of(str(pair.target)), None, cd.Options(quantize="int8"))
+
+
+@needs_vnni
+def test_a_head_inside_the_language_model_is_never_held_in_four_bits():
+    """BLIP-2's language model is a whole one, with its head."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
+    text = sizes | {"model_type": "opt", "ffn_dim": 128, "vocab_size": 96, "word_embed_proj_dim": 64}
+    vision = sizes | {"intermediate_size": 64, "image_size": 28}
+    former = sizes | {"intermediate_size": 64, "vocab_size": 96, "encoder_hidden_size": 64}
+    config = Blip2Config(vision_config=vision, qformer_config=former, text_config=text, num_query_tokens=4)
+    model = Blip2ForConditionalGeneration(config).to(DTYPE).eval()
+    saved = quantized_linear.bytes_saved(model, "int4")
+    assert quantize_layers(model, "int4") == 6
+    layers = [one for one in model.modules() if isinstance(one, QuantizedLinear)]
+    head = model.get_output_embeddings()
+    assert (head._product.bits, head._product.fine) == (8, True)
+    assert {one._product.bits for one in layers if one is not head} == {4}
+    assert saved == (4 * 64 * 64 + 2 * 64 * 128) * (16 - 5) // 8

@@ -284,6 +284,17 @@ def compiled_never():
     return StaticDecoder(target_of("video_llava", torch.float64).fast, torch.device("cpu"), 7)
 
 
+def test_widths_that_take_as_long_as_a_wider_one_are_not_compiled(monkeypatch):
+    decoder = target_of("video_llava", torch.float64).fast
+    monkeypatch.setattr(decoder.head, "least", 6, raising=False)
+    assert [StaticDecoder(decoder, torch.device("cpu"), most).widths for most in (1, 2, 7, 8)] == [
+        [1],
+        [1, 6],
+        [1, 6, 8],
+        [1, 6, 8],
+    ]
+
+
 def test_products_for_tracing_are_those_of_the_layers():
     torch.manual_seed(0)
     names = ("q_proj", "k_proj", "v_proj")

@@ -50,12 +50,13 @@ class FastDecoder:
         self.plain = type(text) in ANATOMIES
         self.embeds_features = NAMED.get(type(text).__name__, (False, True))[1]
         self.norms = hasattr(self.text.layers[0].self_attn, "q_norm")  # of queries and keys
-        self.skipped = [text, *self.text.layers]
+        skipped = [text, *self.text.layers]
         for layer in self.text.layers:
-            self.skipped += [layer.self_attn, layer.mlp, layer.input_layernorm, layer.post_attention_layernorm]
-            self.skipped += [layer.self_attn.q_norm, layer.self_attn.k_norm] if self.norms else []
+            skipped += [layer.self_attn, layer.mlp, layer.input_layernorm, layer.post_attention_layernorm]
+            skipped += [layer.self_attn.q_norm, layer.self_attn.k_norm] if self.norms else []
             if isinstance(layer.mlp.act_fn, nn.Module):
-                self.skipped.append(layer.mlp.act_fn)  # its output is overwritten
+                skipped.append(layer.mlp.act_fn)  # its output is overwritten
+        self._hooks = [table for m in skipped for table in (m._forward_pre_hooks, m._forward_hooks)]  # noqa: SLF001
 
     def features_only(self) -> "FastDecoder":
         """A copy of the decoder without a head: its logits are [W, 0]."""
@@ -64,8 +65,7 @@ class FastDecoder:
     @property
     def usable(self) -> bool:
         """False while a module whose forward is skipped here has hooks, which would not run."""
-        tables = (table for m in self.skipped for table in (m._forward_pre_hooks, m._forward_hooks))  # noqa: SLF001
-        hooks = (hook for table in tables if table for hook in table.values())
+        hooks = (hook for table in self._hooks if table for hook in table.values())
         return all(isinstance(hook, PollHook) or getattr(hook, "__module__", "") == RECORDERS for hook in hooks)
 
     def __call__(self, one: Pass, cache: KVCache) -> PassResult:
@@ -119,7 +119,7 @@ class FastDecoder:
         poll()
         normed = rms_norm(layer.input_layernorm, stream)
         query, key, value = (
-            project(normed).unflatten(-1, (-1, attention.head_dim))
+            project(normed).view(len(normed), -1, attention.head_dim)
             for project in (attention.q_proj, attention.k_proj, attention.v_proj)
         )
         query, key = self.query(attention, query, turn), self.key(attention, key, turn)
@@ -281,9 +281,7 @@ def rms_norm(module: Any, states: Tensor) -> Tensor:
         return module.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + module.variance_epsilon)).to(
             states.dtype
         )
-    # A sum that is divided in place is a mean in fewer passes.
-    scale = wide.square().sum(-1, keepdim=True).div_(states.shape[-1]).add_(module.variance_epsilon).rsqrt_()
-    return module.weight * (wide * scale).to(states.dtype)
+    return module.weight * torch.rms_norm(wide, wide.shape[-1:], None, module.variance_epsilon).to(states.dtype)
 
 
 def split_heads(states: Tensor, head_dim: int) -> Tensor:

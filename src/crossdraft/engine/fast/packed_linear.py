@@ -107,7 +107,7 @@ def _multiply(rows: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
 class Product:
     """One packed matrix that holds the rows of several linear layers.
 
-    A subclass holds other numbers: it overrides `hold`, `multiply`, `dense`, `traced` and `nbytes`.
+    A subclass holds other numbers: it overrides `hold`, `multiply`, `multiply_traced`, `dense` and `nbytes`.
 
     Args:
         linears: the layers.
@@ -168,9 +168,15 @@ class Product:
         more = F.pad(rows.reshape(count, -1), (0, 0, 0, usual - count))
         return self.multiply(more)[:count].view(*rows.shape[:-1], -1)
 
+    def multiply_traced(self, rows: Tensor) -> Tensor:
+        """`multiply` by operators that torch.compile can trace, or leaves as they are."""
+        return torch.ops.crossdraft.packed_linear(rows, self.packed, self.bias, sum(self.sizes))
+
     def traced(self, rows: Tensor) -> Sequence[Tensor]:
-        """Apply all layers to `rows`, by an operator that torch.compile does not change."""
-        whole = torch.ops.crossdraft.packed_linear(rows, self.packed, self.bias, sum(self.sizes))
+        """Apply all layers to `rows`, in a form that torch.compile can trace."""
+        count = math.prod(rows.shape[:-1])
+        more = F.pad(rows.reshape(count, -1), (0, 0, 0, max(0, self.least - count)))
+        whole = self.multiply_traced(more)[:count].view(*rows.shape[:-1], -1)
         return torch.split_with_sizes(whole, self.sizes, -1)
 
     def rows_of(self, index: int, whole: Tensor) -> Tensor:
@@ -192,6 +198,11 @@ class PrepackedLinear(nn.Module):
     def nbytes(self) -> int:
         """Bytes of the weight."""
         return self._product.nbytes * self.out_features // sum(self._product.sizes)
+
+    @property
+    def least(self) -> int:
+        """Number of rows to which fewer are padded."""
+        return self._product.least
 
     @property
     def weight(self) -> Tensor:

@@ -22,6 +22,7 @@ from typing import Any, TypeGuard, cast
 import torch
 from torch import Tensor, nn
 
+from crossdraft.engine.fast.elastic import poll
 from crossdraft.engine.fast.packed_linear import (
     FEW,
     PrepackedLinear,
@@ -57,7 +58,7 @@ _vnni_pack, _vnni_product = (
     for name in ("qlinear_prepack", "qlinear_pointwise")
 )
 _library = torch.library.Library("crossdraft", "FRAGMENT")
-_library.define("uint8_linear(Tensor rows, Tensor weight, Tensor scales, Tensor zeros, bool fine) -> Tensor")
+_library.define("uint8_sums(Tensor rows, Tensor weight, Tensor scales, Tensor zeros) -> Tensor")
 
 
 class _QuantizedProduct(Product):
@@ -78,9 +79,9 @@ class _QuantizedProduct(Product):
         out = self.product(rows.reshape(-1, self.in_features))
         return (out if self.bias is None else out.add_(self.bias)).view(*rows.shape[:-1], -1)
 
-    def traced(self, rows: Tensor) -> Sequence[Tensor]:
-        """Apply all layers to `rows`, by operators that torch.compile can trace."""
-        return torch.split_with_sizes(self.multiply(rows), self.sizes, -1)
+    def multiply_traced(self, rows: Tensor) -> Tensor:
+        """[n, in] -> [n, out]."""
+        return self.multiply(rows)
 
     def dense(self) -> Tensor:
         """[out, in] as the products see it, a copy."""
@@ -121,8 +122,12 @@ class VnniProduct(_QuantizedProduct):
 
     def product(self, flat: Tensor) -> Tensor:
         """[n, in] -> [n, out], without the bias."""
-        multiply = torch.ops.crossdraft.uint8_linear if torch.compiler.is_compiling() else _multiply_uint8
-        return multiply(flat, self.packed, self.scales, self.zeros, self.fine)
+        whole, own = to_uint8(flat, fine=self.fine)
+        sums = torch.ops.crossdraft.uint8_sums if torch.compiler.is_compiling() else _uint8_sums
+        out = sums(whole, self.packed, self.scales, self.zeros)
+        if self.fine:
+            out = torch.add(*out.chunk(2), alpha=1 / FINE)
+        return out.mul_(own).to(flat.dtype)
 
 
 class Int4Product(_QuantizedProduct):
@@ -186,21 +191,22 @@ def to_uint8(rows: Tensor, *, fine: bool) -> tuple[Tensor, Tensor]:
     return wide.add_(ZERO + 0.5).to(torch.uint8), scales
 
 
-def _multiply_uint8(flat: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor, fine: bool) -> Tensor:
-    """[n, in] -> [n, out] by sums of whole numbers; see `VnniProduct`."""
-    whole, own = to_uint8(flat, fine=fine)
-    out = _vnni_product(whole, 1.0, ZERO, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], "")
-    if fine:
-        out = torch.add(*out.chunk(2), alpha=1 / FINE)
-    return out.mul_(own).to(flat.dtype)
+def _uint8_sums(whole: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor) -> Tensor:
+    """[n, in] whole numbers, as `to_uint8` makes them -> float32 [n, out]."""
+    return _vnni_product(whole, 1.0, ZERO, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], "")
 
 
-@torch.library.register_fake("crossdraft::uint8_linear", lib=_library)  # pyright: ignore[reportUntypedFunctionDecorator]
-def _uint8_shape(flat: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor, fine: bool) -> Tensor:
-    return flat.new_empty(flat.shape[0], scales.shape[0])
+@torch.library.register_fake("crossdraft::uint8_sums", lib=_library)  # pyright: ignore[reportUntypedFunctionDecorator]
+def _uint8_shape(whole: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor) -> Tensor:
+    return whole.new_empty(whole.shape[0], scales.shape[0], dtype=torch.float32)
 
 
-_library.impl("uint8_linear", _multiply_uint8, "CompositeExplicitAutograd")
+def _compiled_sums(whole: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor) -> Tensor:
+    poll()  # a compiled pass borrows cores, and gives them back, between its products
+    return _uint8_sums(whole, packed, scales, zeros)
+
+
+_library.impl("uint8_sums", _compiled_sums, "CompositeExplicitAutograd")
 
 
 def to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -287,7 +293,7 @@ def quantize_layers(model: Any, name: str, fill: Callable[[nn.Module], None] = l
     if has_vnni():
         head = model.get_output_embeddings()
         made = partial(quantized_layers, bits=8, fine=True)
-        replace_groups([model], lambda one: one is head and _quantizable(one), made, fill)
+        replace_groups(parents_of(model), lambda one: one is head and _quantizable(one), made, fill)
     return count
 
 
@@ -302,7 +308,8 @@ def replace_layers(
         model, fill: as `quantize_layers`.
         smaller: makes smaller layers from those of one input, of sizes that the kernels take; see `replace_groups`.
     """
-    return replace_groups(parents_of(_decoder(model)), _quantizable, smaller, fill)
+    head = model.get_output_embeddings()  # some models' language model includes it
+    return replace_groups(parents_of(_decoder(model)), lambda one: one is not head and _quantizable(one), smaller, fill)
 
 
 def bytes_saved(model: Any, name: str | None) -> int:
@@ -310,12 +317,13 @@ def bytes_saved(model: Any, name: str | None) -> int:
     if name is None:
         return 0
     bits = 8 if name == "int8" else 4 + 32 / GROUP
-    numbers = sum(module.weight.numel() for module in _decoder(model).modules() if _quantizable(module))
+    layers, head = _decoder(model).modules(), model.get_output_embeddings()
+    numbers = sum(layer.weight.numel() for layer in layers if layer is not head and _quantizable(layer))
     return int(numbers * (DTYPE.itemsize - bits / 8))
 
 
 def _decoder(model: Any) -> nn.Module:
-    """The language model without its head."""
+    """The language model, in some models with its head."""
     return getattr(model.base_model, "language_model", model.base_model)
 
 

@@ -59,7 +59,9 @@ class StaticDecoder:
     def __init__(self, fast: FastDecoder, device: torch.device, widest: int = WIDTHS[-1]) -> None:
         check_compiler(device)
         self.fast, self.device = fast, device
-        self.widths = [width for smaller, width in zip((0, *WIDTHS), WIDTHS, strict=False) if smaller < widest]
+        least = getattr(fast.head, "least", 1)  # rows to which products pad fewer: up to these, widths take one time
+        sizes = sorted({1, *(size for size in (least, *WIDTHS) if size >= least)})
+        self.widths = [width for smaller, width in zip((0, *sizes), sizes, strict=False) if smaller < widest]
         self._compiled: dict[PassShape, Function] = {}
         self._kept: StaticKVCache | None = None
         self._pool: GraphPool | None = None  # the captured graphs share it: they never run at the same time

@@ -40,7 +40,6 @@ from crossdraft.errors import CrossdraftError
 
 log = logging.getLogger(__name__)
 
-HIDDEN_MODES = ("auto", "before", "beside", "off")
 CLOSING_S = 10.0  # longest wait for the end of a restart under way
 State = TypeVar("State")
 
@@ -191,7 +190,9 @@ class DraftRunner(Generic[State]):
 
     def spare_cores(self) -> tuple[int, ...]:
         """CPU cores of the drafter's own, while it has nothing to do."""
-        idle = [worker.spare_cores() for worker in self.workers] if self.drafter is not None else []
+        if not self.workers or self.drafter is None:
+            return ()
+        idle = [worker.spare_cores() for worker in self.workers]
         return tuple(sorted({core for cores in idle for core in cores})) if all(idle) else ()
 
     def note_absence(self, row: RequestState) -> None:
