@@ -26,6 +26,8 @@ from crossdraft_lab.bench.scale_measure import Json, bandwidth, bound_of
 from crossdraft_lab.bench.scale_models import TARGETS, random_target, shape_of
 from crossdraft_lab.bench.statistics import Interval, median_ratio, quartiles
 
+COMPILED = "compiled"
+WAYS = (COMPILED, "int8", "int4", f"int8-{COMPILED}", f"int4-{COMPILED}")
 WIDTHS = (1, 8, 16, 32)  # of compiled passes
 LOADED = ("reference", "a checkpoint")  # what has weights of its own
 WARM_UPS = 3
@@ -39,12 +41,12 @@ def compare_passes(target: Target, other: Target, way: str, config: str, repeats
     Args:
         target: the target as it is.
         other: the same target another way.
-        way: `compiled`, or how the other is quantised.
+        way: the other way, one of `WAYS`.
         config: what the target is.
         repeats: runs of each pass.
     """
     prompt = _text_prompt(target) if config in LOADED else target.prepare(Request("scale"))
-    ways, widths = {"lean": target, way: other}, WIDTHS if way == "compiled" else EVERY_WIDTH
+    ways, widths = {"lean": target, way: other}, WIDTHS if way.endswith(COMPILED) else EVERY_WIDTH
     caches = {name: _read(one, prompt, widths[-1]) for name, one in ways.items()}
     passes = [_compare(ways, caches, len(prompt), n, repeats) for n in widths]
     speed = bandwidth(target.device, 1.0)
@@ -132,15 +134,16 @@ def main(argv: Sequence[str], prog: str = "crossdraft_lab.bench.compiled") -> No
     """
     parser = parser_of(prog, "Decode passes of a target, and the same compiled or quantised.", "reference")
     parser.add_argument("--target", metavar="DIR", help="a checkpoint's folder, instead of --config")
-    parser.add_argument("--way", choices=("compiled", "int8", "int4"), default="compiled", help="the other way")
+    parser.add_argument("--way", choices=WAYS, default=COMPILED, help="the other way")
     parser.add_argument("--repeats", type=int, default=100, help="runs of each pass")
     given, device, dtype = parsed(parser, argv)
     if given.repeats < 1:
         raise CrossdraftError(f"--repeats is {given.repeats}; run each pass at least once.")
     config, way = given.config, given.way
     target = _target(config, given.target, device, dtype)
-    other = target.reading() if way == "compiled" else _target(config, given.target, device, dtype, way)
-    if way == "compiled":
+    bits = way.removesuffix(COMPILED).rstrip("-")
+    other = _target(config, given.target, device, dtype, bits) if bits else target.reading()
+    if way.endswith(COMPILED):
         other.compile(1, WIDTHS[-1], now=False)
     result = compare_passes(target, other, way, LOADED[1] if given.target else config, given.repeats)
     publish(given, result, lines(result))
