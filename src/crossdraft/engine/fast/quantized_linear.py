@@ -58,6 +58,7 @@ _vnni_pack, _vnni_product = (
     for name in ("qlinear_prepack", "qlinear_pointwise")
 )
 _library = torch.library.Library("crossdraft", "FRAGMENT")
+_library.define("int4_linear(Tensor rows, Tensor weight, Tensor scales) -> Tensor")
 _library.define("uint8_sums(Tensor rows, Tensor weight, Tensor scales, Tensor zeros) -> Tensor")
 
 
@@ -141,6 +142,8 @@ class Int4Product(_QuantizedProduct):
 
     def product(self, flat: Tensor) -> Tensor:
         """[n, in] -> [n, out], without the bias."""
+        if torch.compiler.is_compiling():  # inductor's own form of the operator fails in a nested region
+            return torch.ops.crossdraft.int4_linear(flat, self.packed, self.scales)
         return _int4_product(flat, self.packed, GROUP, self.scales)
 
 
@@ -206,7 +209,18 @@ def _compiled_sums(whole: Tensor, packed: Tensor, scales: Tensor, zeros: Tensor)
     return _uint8_sums(whole, packed, scales, zeros)
 
 
+@torch.library.register_fake("crossdraft::int4_linear", lib=_library)  # pyright: ignore[reportUntypedFunctionDecorator]
+def _int4_shape(rows: Tensor, packed: Tensor, scales: Tensor) -> Tensor:
+    return rows.new_empty(rows.shape[0], scales.shape[1])
+
+
+def _compiled_int4(rows: Tensor, packed: Tensor, scales: Tensor) -> Tensor:
+    poll()
+    return _int4_product(rows, packed, GROUP, scales)
+
+
 _library.impl("uint8_sums", _compiled_sums, "CompositeExplicitAutograd")
+_library.impl("int4_linear", _compiled_int4, "CompositeExplicitAutograd")
 
 
 def to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:

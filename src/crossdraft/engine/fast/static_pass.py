@@ -230,6 +230,9 @@ class CapturedPass:
 def static_pass(decoder: FastDecoder) -> Function:
     """The pass over a decoder as a function of tensors alone: ids, positions, starts, mask, keys, values."""
     text, head = decoder.text, decoder.head
+    on_cpu = text.embed_tokens.weight.device.type == "cpu"
+    # Compiled once for all layers: a third of the time. Graphs on CUDA were measured with each layer's own.
+    run_layer = torch.compiler.nested_compile_region(_layer) if on_cpu else _layer
 
     def run(
         ids: Tensor, positions: Tensor, starts: Tensor, mask: Tensor, keys: list[Tensor], values: list[Tensor]
@@ -242,7 +245,7 @@ def static_pass(decoder: FastDecoder) -> Function:
         written = starts[:, None] + torch.arange(ids.shape[1], device=ids.device)
         states = [stream]
         for layer, own_keys, own_values in zip(text.layers, keys, values, strict=True):
-            states.append(_layer(layer, states[-1], turn, bias, (rows, written), own_keys, own_values))
+            states.append(run_layer(layer, states[-1], turn, bias, (rows, written), own_keys, own_values))
         states[-1] = rms_norm(text.norm, states[-1])
         return traced_products([head], states[-1])[0], states
 
