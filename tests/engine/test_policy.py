@@ -166,6 +166,8 @@ def test_of_a_tree_the_worthwhile_nodes_come_best_first_and_with_their_parents()
     # Where drafting has brought a token down to 2.6, an accepted node saves no more: worth a probability of 0.38.
     model.token_s = 2.6
     assert model.worthwhile((-1, -1, 0, 0, 3), (0.5, 0.3, 0.09, 0.4, 0.2)) == [0, 3]
+    model.planned_rows = 8  # that was the share of one of eight rows: of a row alone nothing is known
+    assert model.worthwhile((-1, -1, 0, 0, 3), (0.5, 0.3, 0.09, 0.4, 0.2)) == [0, 3, 1, 4]
 
 
 def test_a_tree_fills_the_width_that_costs_nothing_and_a_step_is_paid_by_all_nodes_together():
@@ -468,9 +470,9 @@ def test_a_policy_plans_without_a_trace_and_counts_a_round_when_it_is_under_way(
     policy.trim(Draft(draft.tree), state, 8, hidden=True)
     assert (model, state.stats.policy_errors) == (before, 0)
     model.undrafted = 5
-    policy.began_round(state, plan)
+    policy.began_round(state, plan, 3)
     assert model.undrafted == 0
-    assert model.token_s == plan.chosen.token_s
+    assert (model.token_s, model.planned_rows) == (plan.chosen.token_s, 3)
 
 
 def test_a_drafter_that_knows_how_sure_it_is_is_waited_for_as_long_as_all_of_its_draft_may_save():

@@ -135,7 +135,8 @@ class CostModel:
     plain: LinearFit = field(default_factory=partial(LinearFit, decay=0.95))  # rows -> seconds of a plain pass
     # Time of reading a chunk of a prompt without the drafter's cores, over that with them; 0 = not measured.
     reading_worth: float = 0.0
-    token_s: float = 0.0  # seconds a token by the last plan
+    token_s: float = 0.0  # seconds a token by the last plan,
+    planned_rows: int = 1  # which was for a pass of so many rows
     # What does not pay is not measured any more, so its cost fades with the number of rounds without a draft, requests
     # without a hidden draft, and requests that the drafter does not read; see `PassTimes.tried` for wide passes.
     undrafted: float = 0.0
@@ -332,7 +333,7 @@ class CostModel:
                 probs[node] = min(probs[node], 1.0 if parent < 0 else probs[parent])
         verify, saved, best, kept = self.costs(rows).verify.tried(NARROW_FADING), 0.0, 0.0, 0
         one, each = verify(1), (self.ride.slope or self.verify.slope) if hidden else None
-        token_s = self.token_s or one
+        token_s = (self.token_s if hidden or rows == self.planned_rows else 0.0) or one
         order = sorted(range(len(probs)), key=probs.__getitem__, reverse=True)  # stable: a parent before its children
         if not token_s:
             return order

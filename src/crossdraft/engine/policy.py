@@ -173,7 +173,7 @@ class SpeculationPolicy:
         """Record that a request's round with this plan began, which `rows` rows share."""
         if plan.chosen is None:
             return
-        self.cost.token_s = plan.chosen.token_s
+        self.cost.token_s, self.cost.planned_rows = plan.chosen.token_s, rows
         self.cost.began_round(plan.chosen.depth, rows)
         if not plan.chosen.depth:
             state.stats.rounds_off += 1
