@@ -6,10 +6,8 @@ from dataclasses import replace
 import pytest
 
 import crossdraft as cd
-from crossdraft.engine.accept import Acceptance
-from crossdraft.engine.noise import Noise
 from crossdraft.engine.request import Origin
-from crossdraft.engine.rules import RULES
+from crossdraft.engine.request_state import RequestState
 
 SEEDS = (7, 8)
 INLINE = {"placement": "inline", "adaptive": False}
@@ -102,22 +100,26 @@ def test_an_answer_without_a_seed_can_be_had_again_by_that_of_its_stats(requests
             assert other.generate(again).tokens == answer.tokens
 
 
-def of_the_draft(tree, probs, noise):
+def of_the_draft(state, tree):
     """Noise that depends on the drafted tokens."""
-    return RULES["gumbel"].verify(tree, probs, Noise(noise.seed + sum(tree.tokens), noise.position))
+    return sum(tree.tokens)
 
 
-def of_the_round(tree, probs, noise):
-    """Noise that depends on what a round accepted before."""
-    accepted = RULES["gumbel"].verify(tree, probs, noise)
-    bonus = noise.choose(probs[(accepted.path[-1] if accepted.path else -1) + 1], 0)
-    return Acceptance(accepted.path, bonus)
+def of_the_round(state, tree):
+    """Noise that depends on where a round began."""
+    return len(state.tokens)
 
 
 @pytest.mark.parametrize("planted", [of_the_draft, of_the_round])
 def test_noise_of_anything_else_would_be_noticed(planted, requests, alone, monkeypatch):
-    rule = RULES["gumbel"]
-    wrong = type(rule)("gumbel", lossless=True, greedy=False, verify=planted, invariant=True)
+    verify = RequestState.verify
+
+    def wrong(state, tree, logits):
+        right, state.seed = state.seed, state.seed + planted(state, tree)
+        accepted = verify(state, tree, logits)
+        state.seed = right
+        return accepted
+
+    monkeypatch.setattr(RequestState, "verify", wrong)
     with cd.Engine.load("reference", "event", cd.Options(**INLINE)) as engine:
-        monkeypatch.setattr("crossdraft.engine.rules.RULES", {**RULES, "gumbel": wrong})
         assert [engine.generate(request).tokens for request in requests] != alone

@@ -28,7 +28,7 @@ def ask(pair, clip, capsys):
 
     def run(events, *options: str) -> tuple[int, str, str]:
         models = ["--target", str(pair.target), "--drafter", str(pair.event), "--device", "cpu"]
-        common = ["--placement", "inline", "--hidden", "before", "--max-new-tokens", "8", "--json"]
+        common = ["--placement", "inline", "--hidden", "before", "--no-adaptive", "--max-new-tokens", "8", "--json"]
         files = ["--video", str(clip.video), "--events", str(events)]
         status = main(["ask", *files, *models, *common, *options, "What is ahead?"])
         captured = capsys.readouterr()

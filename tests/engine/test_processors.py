@@ -19,6 +19,7 @@ from crossdraft.engine.drafter import Budget, Draft, Needs, VerifyOutput
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.processors import TreeProcessors, for_drafter
 from crossdraft.engine.request import Finish, Request
+from crossdraft.engine.request_state import RequestState
 from crossdraft.engine.rules import rule_for
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.sampling import Sampling
@@ -204,6 +205,7 @@ def test_counts_without_the_drafted_path_are_seen(plain, frames, tokenizer, monk
         return ids, counts[:1].expand_as(counts)
 
     monkeypatch.setattr(sampling_module, "_counts", as_the_root)
+    monkeypatch.setattr(RequestState, "_scores_slowly", lambda *_: False)  # all rows of a tree are scored together
     (_, alone), *drafted = counted(plain, frames, tokenizer, presence, frequency, REPEATS)
     for truth, found in drafted:
         assert alone == truth

@@ -28,7 +28,6 @@ from crossdraft.engine.passes import Chunk, PassRow, TargetOut
 from crossdraft.engine.prefix_cache import SEEN, SENSED
 from crossdraft.engine.request import Request
 from crossdraft.engine.sampling import Sampling, warp_tree
-from crossdraft.engine.successors import likeliest
 from crossdraft.engine.target import Target
 from crossdraft.engine.tree import DraftTree, common_prefix
 
@@ -295,7 +294,7 @@ class IndependentDrafter(PerRequestDrafter[IndependentState]):
 def top_tokens(scores: Tensor) -> list[TokenAlternatives]:
     """The most likely token of each row of logits [n, V], and the next ones, with their probabilities."""
     firsts = scores.argmax(-1).tolist()
-    best = likeliest(scores, WORDS).tolist()
+    best = scores.topk(min(WORDS, scores.shape[-1])).indices.tolist()
     ids = [
         [first, *(token for token in row if token != first)][:WORDS] for first, row in zip(firsts, best, strict=True)
     ]

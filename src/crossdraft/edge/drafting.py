@@ -17,7 +17,6 @@ from crossdraft.edge.committed import Committed
 from crossdraft.edge.frames import DraftFrame
 from crossdraft.engine.checks import drafts_of
 from crossdraft.engine.drafter import Budget, Drafter
-from crossdraft.engine.fast.elastic import disband
 from crossdraft.engine.request import Request
 from crossdraft.errors import CrossdraftError
 
@@ -66,7 +65,6 @@ class EdgeDrafting:
 
     def start(self) -> None:
         """Start the drafting thread."""
-        disband()  # else its parallel operations would have idle threads of the caller's beside them
         self._thread.start()
 
     def connected(self, send: Callable[[DraftFrame], None]) -> None:

@@ -44,7 +44,8 @@ class Rule:
         verify: the function itself, of tree, distributions and a random generator; a frozen dataclass where the rule
             has settings.
         invariant: true if the answer follows from the seed alone, whatever is drafted; `verify` then takes the `Noise`
-            itself, and drafters draw with the same noise.
+            itself, and drafters draw with the same noise. It may be called node by node, with the empty tree and the
+            distribution after the node.
         reads_logits: whether `verify` takes the target's raw logits [1 + n, V] as a fourth argument.
         takes: the drafts that it is exact for, in words.
         drafter: the only drafter whose drafts it may verify, as it would accept other drafters' tokens blindly.

@@ -298,14 +298,20 @@ class RequestState:
 
     def verify(self, tree: DraftTree, logits: Tensor) -> Acceptance:
         """Verify a tree, by raw logits [1 + n, V] at the root and at every node."""
-        masks, batched = self.masks, self.request.sampling.plain or self.processors or logits.device.type != "cpu"
+        masks = self.masks
         # Masks and scores are needed along the answer alone; a row of scores of a large vocabulary takes a CPU long.
-        if self.rule.invariant and (masks is not None or not batched):
+        if self.rule.invariant and (masks is not None or self._scores_slowly(tree, logits)):
             return follow(tree, lambda node, _: self._next(masks, tree.path_tokens(node), logits[node + 1 : node + 2]))
         if masks is None:
             return self._verified(tree, logits)
         paths = [tree.path_tokens(node) for node in range(ROOT, len(tree))]
         return self._verified(tree, logits, torch.stack([masks.mask(path) for path in paths]))
+
+    def _scores_slowly(self, tree: DraftTree, logits: Tensor) -> bool:
+        """True if a CPU has many rows of scores to make, also where its cores share them."""
+        if logits.device.type != "cpu" or self.request.sampling.plain or self.processors is not None:
+            return False
+        return len(tree) >= 2 * torch.get_num_threads()
 
     def _next(self, masks: Masks | None, path: Sequence[int], logits: Tensor) -> int | None:
         """The target's own token after a path that it takes, by raw logits [1, V]; `None` = the next round tells."""

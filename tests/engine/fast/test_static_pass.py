@@ -6,19 +6,22 @@ from functools import cache
 
 import pytest
 import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from crossdraft.api import Engine, new_loop
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.cache import KVPrefix
 from crossdraft.engine.cost_model import CostModel
 from crossdraft.engine.fast import static_pass
-from crossdraft.engine.fast.packed_linear import prepack, traced_products
+from crossdraft.engine.fast.packed_linear import PrepackedLinear, prepack, traced_products
+from crossdraft.engine.fast.quantized_linear import quantize_layers
 from crossdraft.engine.fast.static_cache import StaticKVCache, hand_back
 from crossdraft.engine.fast.static_pass import StaticDecoder, check_compiler, row_counts
 from crossdraft.engine.loop import DecodeLoop
 from crossdraft.engine.pass_times import calibrate
 from crossdraft.engine.passes import Chunk, PassRow
 from crossdraft.engine.prefill import prefill
+from crossdraft.engine.prompt import Prompt
 from crossdraft.engine.request import Request
 from crossdraft.engine.runner.runner import DraftRunner
 from crossdraft.engine.tree import DraftTree
@@ -85,6 +88,47 @@ def read(target, rows=1):
     for _ in range(rows):
         prefill(target, cache, prompt, target.encode(prompt), 128)
     return cache
+
+
+def root_pass(target):
+    """[1, V] logits of a decode pass after a prompt."""
+    return target.extend(read(target), [PassRow(0, Chunk(torch.tensor([7])), DraftTree.empty())]).logits[0]
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", [None, "int8", "int4"])
+def test_passes_of_packed_and_quantised_layers_are_near_the_plain_ones(bits, counted):
+    """Rows are padded alike, and rounded at the same places; but attention to a padded window may round otherwise."""
+    model, prompt = ZOO["video_llava"]()
+    model = model.to(torch.bfloat16)
+    assert prepack(model) if bits is None else quantize_layers(model, bits) == 21
+    for layer in model.modules():
+        if isinstance(layer, PrepackedLinear) and layer._product.padded:
+            layer._product.least = 6
+    target = as_target(model, prompt)
+    plain = root_pass(target)
+    target.compile(1, 1)
+    counted.clear()
+    assert (root_pass(target) - plain).abs().max() < 0.025 * plain.abs().max()
+    assert counted == [(1, 1)]
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_layers_that_differ_are_compiled_one_by_one(counted):
+    """A region is compiled for eight kinds of layer at most, and each of these twelve has a constant of its own."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
+    text = Qwen2Config(vocab_size=99, num_hidden_layers=12, **sizes)
+    model = Qwen2ForCausalLM(text).eval()
+    for number, layer in enumerate(model.model.layers):
+        layer.input_layernorm.variance_epsilon = 1e-6 * (1 + number)
+    target = as_target(model, Prompt(torch.arange(5, 15)))
+    plain = root_pass(target)
+    target.compile(1, 1)
+    counted.clear()
+    torch.testing.assert_close(root_pass(target), plain, rtol=0, atol=1e-4)
+    assert counted == [(1, 1)]
 
 
 @needs_compiler
@@ -248,7 +292,7 @@ def test_rows_keep_their_memory_and_passes_room():
 def test_widths_and_rows_are_padded_to_few_sizes():
     static = compiled_never()
     assert [row_counts(rows) for rows in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]]
-    assert static.widths == [1, 2, 4, 8]
+    assert static.widths(1) == static.widths(4) == [1, 2, 4, 8]
     cache = StaticKVCache(1, 1, 100, 96)
     cache.add_row(100)
     assert width(static, cache, 1, 3) is None  # no pass has been: nobody knows the size of keys
@@ -285,14 +329,12 @@ def compiled_never():
 
 
 def test_widths_that_take_as_long_as_a_wider_one_are_not_compiled(monkeypatch):
+    """Products of six rows: six tokens of one request, or two of each of three or four."""
     decoder = target_of("video_llava", torch.float64).fast
-    monkeypatch.setattr(decoder.head, "least", 6, raising=False)
-    assert [StaticDecoder(decoder, torch.device("cpu"), most).widths for most in (1, 2, 7, 8)] == [
-        [1],
-        [1, 6],
-        [1, 6, 8],
-        [1, 6, 8],
-    ]
+    monkeypatch.setattr(decoder.text.layers[0].mlp.gate_proj, "least", 6, raising=False)
+    widest = {most: StaticDecoder(decoder, torch.device("cpu"), most) for most in (1, 2, 7)}
+    assert [one.widths(1) for one in widest.values()] == [[1], [1, 6], [1, 6, 8]]
+    assert [widest[7].widths(rows) for rows in (2, 3, 4, 8)] == [[1, 3, 4, 8], [1, 2, 4, 8], [1, 2, 4, 8], [1, 2, 4, 8]]
 
 
 def test_products_for_tracing_are_those_of_the_layers():

@@ -27,7 +27,8 @@ from crossdraft_lab.bench.scale_models import TARGETS, random_target, shape_of
 from crossdraft_lab.bench.statistics import Interval, median_ratio, quartiles
 
 COMPILED = "compiled"
-WAYS = (COMPILED, "int8", "int4", f"int8-{COMPILED}", f"int4-{COMPILED}")
+LEAN = "lean"
+WAYS = (LEAN, COMPILED, "int8", "int4", f"int8-{COMPILED}", f"int4-{COMPILED}")
 WIDTHS = (1, 8, 16, 32)  # of compiled passes
 LOADED = ("reference", "a checkpoint")  # what has weights of its own
 WARM_UPS = 3
@@ -35,18 +36,17 @@ TOKENS = 460  # a clip and a question, as in the reference target's cache
 
 
 @torch.inference_mode()
-def compare_passes(target: Target, other: Target, way: str, config: str, repeats: int) -> Json:
+def compare_passes(ways: dict[str, Target], config: str, repeats: int) -> Json:
     """Measure V(n) after a prompt, both ways in turn, and how near a decode step is to its memory bound.
 
     Args:
-        target: the target as it is.
-        other: the same target another way.
-        way: the other way, one of `WAYS`.
+        ways: the target in two ways of `WAYS`; ratios are the second's times over the first's.
         config: what the target is.
         repeats: runs of each pass.
     """
+    base, way = ways
+    target, widths = ways[base], WIDTHS if any(one.endswith(COMPILED) for one in ways) else EVERY_WIDTH
     prompt = _text_prompt(target) if config in LOADED else target.prepare(Request("scale"))
-    ways, widths = {"lean": target, way: other}, WIDTHS if way.endswith(COMPILED) else EVERY_WIDTH
     caches = {name: _read(one, prompt, widths[-1]) for name, one in ways.items()}
     passes = [_compare(ways, caches, len(prompt), n, repeats) for n in widths]
     speed = bandwidth(target.device, 1.0)
@@ -64,11 +64,12 @@ def compare_passes(target: Target, other: Target, way: str, config: str, repeats
 def lines(found: Json) -> list[str]:
     """Result of the comparison, in sentences."""
     work, bound = found["workload"], found["bound"]
-    way, step = next(name for name in bound if name != "lean"), found["passes"][0]["lean_ms"]["median"]
+    base, way = bound
+    step = found["passes"][0][f"{base}_ms"]["median"]
     each = [
-        f"V({one['n']})  lean {one['lean_ms']['median']:.3f} ms, {way} {one[f'{way}_ms']['median']:.3f} ms "
+        f"V({one['n']})  {base} {one[f'{base}_ms']['median']:.3f} ms, {way} {one[f'{way}_ms']['median']:.3f} ms "
         f"({Interval.from_json(one['ratio']).shown('runs')}), V({one['n']})/V(1) "
-        f"{one['lean_ms']['median'] / step:.2f} lean, {found['over_v1'][one['n']]:.2f} {way}, first run "
+        f"{one[f'{base}_ms']['median'] / step:.2f} {base}, {found['over_v1'][one['n']]:.2f} {way}, first run "
         f"{one['compile_s']:.1f} s, {'same tokens' if one['same_tokens'] else 'NOT the same tokens'}"
         for one in found["passes"]
     ]
@@ -96,9 +97,9 @@ def _read(target: Target, prompt: Prompt, widest: int) -> KVCache:
 
 def _compare(ways: dict[str, Target], caches: dict[str, KVCache], length: int, n: int, repeats: int) -> Json:
     """Time passes both ways in turn; the first run of the second, in which it may be compiled, is timed by itself."""
+    base, way = ways
     tree, root = DraftTree.chain([3] * (n - 1)), Chunk(torch.tensor([7]))
     chosen: dict[str, list[int]] = {}
-    way = [*ways][-1]
 
     def once(name: str) -> float:
         caches[name].truncate(0, length)
@@ -111,7 +112,7 @@ def _compare(ways: dict[str, Target], caches: dict[str, KVCache], length: int, n
 
     compile_s = once(way)
     for _ in range(WARM_UPS):
-        once("lean")
+        once(base)
         once(way)
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(repeats):
@@ -120,9 +121,9 @@ def _compare(ways: dict[str, Target], caches: dict[str, KVCache], length: int, n
     return {
         "n": n,
         **{f"{name}_ms": quartiles(found).ms() for name, found in times.items()},
-        "ratio": median_ratio(times[way], times["lean"]).to_json(),
+        "ratio": median_ratio(times[way], times[base]).to_json(),
         "compile_s": round(compile_s, 1),
-        "same_tokens": chosen["lean"] == chosen[way],
+        "same_tokens": chosen[base] == chosen[way],
     }
 
 
@@ -135,17 +136,23 @@ def main(argv: Sequence[str], prog: str = "crossdraft_lab.bench.compiled") -> No
     parser = parser_of(prog, "Decode passes of a target, and the same compiled or quantised.", "reference")
     parser.add_argument("--target", metavar="DIR", help="a checkpoint's folder, instead of --config")
     parser.add_argument("--way", choices=WAYS, default=COMPILED, help="the other way")
+    parser.add_argument("--base", choices=WAYS, default=LEAN, help="the way that it is compared with")
     parser.add_argument("--repeats", type=int, default=100, help="runs of each pass")
     given, device, dtype = parsed(parser, argv)
     if given.repeats < 1:
         raise CrossdraftError(f"--repeats is {given.repeats}; run each pass at least once.")
-    config, way = given.config, given.way
-    target = _target(config, given.target, device, dtype)
-    bits = way.removesuffix(COMPILED).rstrip("-")
-    other = _target(config, given.target, device, dtype, bits) if bits else target.reading()
-    if way.endswith(COMPILED):
-        other.compile(1, WIDTHS[-1], now=False)
-    result = compare_passes(target, other, way, LOADED[1] if given.target else config, given.repeats)
+    config, loaded = given.config, dict[str, Target]()
+    ways: dict[str, Target] = {}
+    for way in (given.base, given.way):
+        bits = way.removesuffix(COMPILED).rstrip("-").replace(LEAN, "")
+        if bits not in loaded:
+            loaded[bits] = _target(config, given.target, device, dtype, bits or None)
+        ways[way] = loaded[bits].reading()
+        if way.endswith(COMPILED):
+            ways[way].compile(1, WIDTHS[-1], now=False)
+    if len(ways) == 1:
+        raise CrossdraftError(f"--base and --way are both {given.way}; compare two.")
+    result = compare_passes(ways, LOADED[1] if given.target else config, given.repeats)
     publish(given, result, lines(result))
 
 

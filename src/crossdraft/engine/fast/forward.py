@@ -119,7 +119,7 @@ class FastDecoder:
         poll()
         normed = rms_norm(layer.input_layernorm, stream)
         query, key, value = (
-            project(normed).view(len(normed), -1, attention.head_dim)
+            project(normed).unflatten(-1, (-1, attention.head_dim))
             for project in (attention.q_proj, attention.k_proj, attention.v_proj)
         )
         query, key = self.query(attention, query, turn), self.key(attention, key, turn)

@@ -80,9 +80,7 @@ class _QuantizedProduct(Product):
         out = self.product(rows.reshape(-1, self.in_features))
         return (out if self.bias is None else out.add_(self.bias)).view(*rows.shape[:-1], -1)
 
-    def multiply_traced(self, rows: Tensor) -> Tensor:
-        """[n, in] -> [n, out]."""
-        return self.multiply(rows)
+    multiply_traced = multiply
 
     def dense(self) -> Tensor:
         """[out, in] as the products see it, a copy."""

@@ -13,6 +13,7 @@ Prompts, and all other passes that are no decode round, run in the ordinary way,
 import importlib.util
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, cast
@@ -59,9 +60,8 @@ class StaticDecoder:
     def __init__(self, fast: FastDecoder, device: torch.device, widest: int = WIDTHS[-1]) -> None:
         check_compiler(device)
         self.fast, self.device = fast, device
-        least = getattr(fast.head, "least", 1)  # rows to which products pad fewer: up to these, widths take one time
-        sizes = sorted({1, *(size for size in (least, *WIDTHS) if size >= least)})
-        self.widths = [width for smaller, width in zip((0, *sizes), sizes, strict=False) if smaller < widest]
+        self.widest = widest
+        self.least = getattr(fast.text.layers[0].mlp.gate_proj, "least", 1)  # tokens to which products pad fewer
         self._compiled: dict[PassShape, Function] = {}
         self._kept: StaticKVCache | None = None
         self._pool: GraphPool | None = None  # the captured graphs share it: they never run at the same time
@@ -85,6 +85,12 @@ class StaticDecoder:
         if not cache.grown and (self._kept is None or cache.size >= self._kept.size):
             self._kept = cache
 
+    def widths(self, rows: int) -> list[int]:
+        """The padded widths of passes over so many rows, rising; of those that take as long as a wider one, only 1."""
+        least = -(-self.least // rows)
+        sizes = sorted({1, *(size for size in (least, *WIDTHS) if size >= least)})
+        return [width for smaller, width in zip((0, *sizes), sizes, strict=False) if smaller < self.widest]
+
     def shape(self, cache: KVCache, rows: Sequence[PassRow]) -> tuple[int, int] | None:
         """The padded width of a decode round over these rows, and its number of keys; `None` for other passes."""
         if not isinstance(cache, StaticKVCache) or not cache.ready or not self.fast.usable:
@@ -93,9 +99,10 @@ class StaticDecoder:
             return None
         if not all(row.decodes for row in rows):
             return None
-        if (width := max(map(len, rows))) > self.widths[-1]:
+        width, widths = max(map(len, rows)), self.widths(_padded_rows(cache, len(rows)))
+        if width > widths[-1]:
             return None
-        padded = next(size for size in self.widths if size >= width)
+        padded = next(size for size in widths if size >= width)
         # Were the window as wide as the rows, torch.compile would take both sizes for one.
         fits = _positions(cache, len(rows), padded) <= cache.capacity - WINDOW_STEP
         return (padded, self.window(cache, len(rows), padded)) if fits else None
@@ -111,7 +118,7 @@ class StaticDecoder:
         """Yield rows, width and number of cached tokens of one pass for each function."""
         lengths = [0] if self.device.type == "cpu" else [0, *windows(capacity)[:-1]]
         for rows in row_counts(max_rows):
-            yield from ((rows, width, length) for width in self.widths for length in lengths)
+            yield from ((rows, width, length) for width in self.widths(rows) for length in lengths)
 
     def __call__(self, one: Pass, cache: KVCache) -> PassResult:
         """Run a pass of a shape as `shape` gives it; see `passes.Executor`."""
@@ -227,12 +234,13 @@ class CapturedPass:
         return logits.clone(), [state.clone() for state in states]
 
 
-def static_pass(decoder: FastDecoder) -> Function:
-    """The pass over a decoder as a function of tensors alone: ids, positions, starts, mask, keys, values."""
+def static_pass(decoder: FastDecoder, *, nested: bool = False) -> Function:
+    """The pass over a decoder as a function of tensors alone: ids, positions, starts, mask, keys, values.
+
+    `nested`: a layer is compiled once for all that are like it.
+    """
     text, head = decoder.text, decoder.head
-    run_layer: Callable[..., Tensor] = _layer
-    if text.embed_tokens.weight.device.type == "cpu":  # compiled once for all layers, in half the time; untried on CUDA
-        run_layer = cast("Any", torch.compiler.nested_compile_region)(_layer)
+    run_layer: Callable[..., Tensor] = cast("Any", torch.compiler.nested_compile_region)(_layer) if nested else _layer
 
     def run(
         ids: Tensor, positions: Tensor, starts: Tensor, mask: Tensor, keys: list[Tensor], values: list[Tensor]
@@ -275,10 +283,25 @@ def _layer(
 
 
 def compile_pass(decoder: FastDecoder, shape: PassShape, arguments: Arguments) -> Function:
-    """A compiled function for passes of this shape; it runs once over the arguments, in which it is compiled."""
+    """A compiled function for passes of this shape; it runs once over the arguments, in which it is compiled.
+
+    On a CPU a layer is compiled once for all, in half the time; one by one if more than a few differ. On CUDA that is
+    untried.
+    """
     from torch._dynamo.exc import TorchDynamoException  # a second to import
 
-    plain: Any = static_pass(decoder)
+    if arguments[0].device.type == "cpu":
+        with suppress(TorchDynamoException):
+            return _compiled(static_pass(decoder, nested=True), decoder, shape, arguments)
+    try:
+        return _compiled(static_pass(decoder), decoder, shape, arguments)
+    except TorchDynamoException as error:
+        raise CrossdraftError(
+            f"torch.compile failed on this model ({str(error).splitlines()[0]}); load it without compile."
+        ) from error
+
+
+def _compiled(plain: Any, decoder: FastDecoder, shape: PassShape, arguments: Arguments) -> Function:
     # torch.compile keeps at most eight variants of one piece of code and asks guards which to take. We know which, so
     # each shape is code of its own, without guards, which would take a good part of a small model's pass.
     # It remembers sizes by names, too, and makes a variable of what has changed.
@@ -292,13 +315,9 @@ def compile_pass(decoder: FastDecoder, shape: PassShape, arguments: Arguments) -
     options: dict[str, Any] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
     if mask.device.type == "cpu":
         options["cpp.dynamic_threads"] = True  # the target's threads change while it borrows cores
+        options["emulate_precision_casts"] = True  # else rows of 8 bits are made from others than the plain pass's
     compiled = torch.compile(own, fullgraph=True, options=options)
-    try:
-        compiled(*arguments)
-    except TorchDynamoException as error:
-        raise CrossdraftError(
-            f"torch.compile failed on this model ({str(error).splitlines()[0]}); load it without compile."
-        ) from error
+    compiled(*arguments)
     return compiled
 
 
