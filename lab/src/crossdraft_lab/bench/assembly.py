@@ -15,6 +15,7 @@ from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.engine.drafter import Drafter
 from crossdraft.engine.fast.pinning import pinned
 from crossdraft.engine.ledger import READING
+from crossdraft.engine.policy import ROUND_NODES
 from crossdraft.engine.request import Answer, Piece, Request
 from crossdraft.engine.runner.process import ProcessDrafter
 from crossdraft.engine.target import Target
@@ -34,7 +35,8 @@ from crossdraft_lab.bench.workload import Item
 class Models:
     """The models' checkpoints and devices; see `crossdraft.api.Options` for the meaning of each.
 
-    `assistant` is a text model that drafts for Hugging Face's `generate`; `None` = the blind twin does.
+    `assistant` is a text model that drafts for Hugging Face's `generate`; `None` = the blind twin does. `compiled` is
+    the most rows of our methods' passes, which are compiled; 0 = they are not.
     """
 
     target: str = "reference"
@@ -47,11 +49,15 @@ class Models:
     num_frames: int | None = None
     quantize: str | None = None
     assistant: str | None = None
+    compiled: int = 0
 
     def load_target(self, *, packed: bool = True) -> Target:
         """Load the target that our methods share; `packed=False` keeps it as Hugging Face has it, for the baselines."""
         frames, bits = self.num_frames, self.quantize
-        return load_target(self.target, self.device, self.dtype, packed=packed, num_frames=frames, quantize=bits)
+        target = load_target(self.target, self.device, self.dtype, packed=packed, num_frames=frames, quantize=bits)
+        if self.compiled and packed:
+            target.compile(self.compiled, 1 + ROUND_NODES)
+        return target
 
     def factory(self, name: str, target: Target) -> "partial[Drafter[Any]]":
         """Return a picklable factory of the drafter of this name, or of the drafter that a spec names."""

@@ -201,6 +201,7 @@ def run_throughput(plan: Throughput, tick: Tick = lambda _: None) -> Json:
         "repeats": {str(size): plan.repeats_of(size) for size in plan.sizes},
         "cores": None if plan.cores is None else str(plan.cores),
         "drafter": plan.drafter,
+        "compiled": bool(plan.models.compiled),
         "prefill_chunk": plan.prefill_chunk,
         "about": about,
         "rows": rows,

@@ -24,6 +24,7 @@ from crossdraft_lab.cli.bench_options import (
     Answers,
     BenchModels,
     Blind,
+    CompilePasses,
     CoreOptions,
     Float32Models,
     Kinds,
@@ -101,6 +102,7 @@ def bench(
     ] = None,
     draft_device: DraftDevice = None,
     quantize: Quantize = None,
+    compile_passes: CompilePasses = False,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep every answered pair here; the same command goes on there.")
     ] = None,
@@ -164,7 +166,9 @@ def bench(
         )
         usual = tuple(dict.fromkeys((*usual, *assisted)))
         suite = Suite(
-            models=models.models(blind, draft_device, frames, quantize, asked=lines, assistant=peers.assistant),
+            models=models.models(
+                blind, draft_device, frames, quantize, asked=lines, assistant=peers.assistant, compiled=compile_passes
+            ),
             work=replace(work, files=Path(folder) if folder else None),
             methods=tuple(name for name in usual if name not in (drafters or ())) if named is None else named,
             repeats=repeats,

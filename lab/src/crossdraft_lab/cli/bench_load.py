@@ -14,6 +14,7 @@ from crossdraft_lab.bench.common import counts, listed
 from crossdraft_lab.cli.bench_options import (
     Blind,
     ChoiceSeed,
+    CompilePasses,
     CoreOptions,
     Float32Models,
     Kills,
@@ -63,6 +64,7 @@ def throughput(
     ),
     blind: Blind = "blind",
     draft_device: DraftDevice = None,
+    compile_passes: CompilePasses = False,
 ) -> None:
     """Answer N requests at once: our engine, the target alone in the same batches, Hugging Face, llama.cpp, vLLM.
 
@@ -83,12 +85,13 @@ def throughput(
     from crossdraft_lab.bench.workload import Workload
 
     named, longest = listed(baselines), 24 if quick else max_new_tokens
+    sizes = QUICK if quick else counts("--requests", requests)
     work = Workload(len(lines_asked) or 1, kinds=listed(kinds), max_new_tokens=longest, prompts=prompts)
     with TemporaryDirectory(prefix="crossdraft-") as folder:
         plan = Throughput(
-            models.models(blind, draft_device, asked=lines_asked),
+            models.models(blind, draft_device, asked=lines_asked, compiled=compile_passes * max(sizes)),
             replace(work, files=None if lines_asked else Path(folder)),
-            QUICK if quick else counts("--requests", requests),
+            sizes,
             drafter,
             2 if quick else repeats,
             2 if quick else least,

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 MaxTokens = Annotated[int, typer.Option("--max-new-tokens", help="Longest answer, in tokens.")]
 Blind = Annotated[str, typer.Option(help="Ablation without events: 'blind', or the folder of an EventGPT.")]
+CompilePasses = Annotated[
+    bool, typer.Option("--compile", help="Compile our methods' decode passes before the clock; see `bench compiled`.")
+]
 Pairs = Annotated[int, typer.Option(help="(scene, question) pairs, each about a held-out scene of its own.")]
 Repeats = Annotated[int, typer.Option(help="Runs of each pair.")]
 Answers = Annotated[str, typer.Option(help="any (every kind of question in turn), or long (the longest only).")]
@@ -88,8 +91,11 @@ class BenchModels:
         *,
         asked: "Sequence[AskedPrompt]" = (),
         assistant: str | None = None,
+        compiled: int = 0,
     ) -> "Models":
-        """Checkpoints and devices of the pair, of the blind twin and of an assistant; `asked`: prompts, if any are.
+        """Checkpoints and devices of the pair, of the blind twin and of an assistant; see `Models`.
+
+        `asked`: prompts, if any are.
 
         Raises:
             CrossdraftError: a checkpoint does not exist, or knows clips alone.
@@ -100,8 +106,8 @@ class BenchModels:
         from crossdraft_lab.bench.assembly import Models
 
         bits = None if quantize == "none" else quantize
-        own = self.device, self.dtype, draft_device
-        return Models(self.target, self.event, blind, *own, num_frames=frames, quantize=bits, assistant=assistant)
+        own = self.target, self.event, blind, self.device, self.dtype, draft_device
+        return Models(*own, num_frames=frames, quantize=bits, assistant=assistant, compiled=compiled)
 
 
 def asked_prompts(path: Path | None, kinds: str | None) -> "list[AskedPrompt]":
