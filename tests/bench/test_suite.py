@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import pytest
 
+from crossdraft.cli.main import main
+from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import text_folder
 from crossdraft_lab import scenes
@@ -133,3 +135,16 @@ def test_options_of_llama_cpp_that_do_not_fit_are_refused(suite, tmp_path):
         for asked in (choice, ()):
             with pytest.raises(CrossdraftError, match=r"in words, the latter without structures"):
                 peers.check(asked)
+
+
+@pytest.mark.parametrize(("options", "rows"), [([], []), (["--compile"], [(1, 33)])])
+def test_compiled_passes_are_our_methods_alone(pair, tmp_path, monkeypatch, options, rows):
+    """The target that our methods share is compiled once, before the clock; Hugging Face's is left as it is."""
+    compiled, out = [], tmp_path / "out.json"
+    monkeypatch.setattr(Target, "compile", lambda self, *sizes: compiled.append(sizes))
+    command = ["bench", "--target", str(pair.target), "--event", str(pair.event), "--blind", str(pair.blind)]
+    work = ["--pairs", "1", "--repeats", "1", "--warm-ups", "0", "--max-new-tokens", "2", "--no-memory"]
+    status = main([*command, *work, "--methods", "target,hf", "--device", "cpu", "--json-out", str(out), *options])
+    assert status == 0
+    assert compiled == rows
+    assert json.loads(out.read_text())["environment"]["compiled"] == bool(rows)
