@@ -26,9 +26,10 @@ from crossdraft_lab.bench.scale_measure import Json, bandwidth, bound_of
 from crossdraft_lab.bench.scale_models import TARGETS, random_target, shape_of
 from crossdraft_lab.bench.statistics import Interval, median_ratio, quartiles
 
-COMPILED = "compiled"
-LEAN = "lean"
-WAYS = (LEAN, COMPILED, "int8", "int4", f"int8-{COMPILED}", f"int4-{COMPILED}")
+WAYS = {  # bits of the weights, and if passes are compiled
+    "lean": (None, False), "int8": ("int8", False), "int4": ("int4", False),
+    "compiled": (None, True), "int8-compiled": ("int8", True), "int4-compiled": ("int4", True),
+}  # fmt: skip
 WIDTHS = (1, 8, 16, 32)  # of compiled passes
 LOADED = ("reference", "a checkpoint")  # what has weights of its own
 WARM_UPS = 3
@@ -45,7 +46,7 @@ def compare_passes(ways: dict[str, Target], config: str, repeats: int) -> Json:
         repeats: runs of each pass.
     """
     base, way = ways
-    target, widths = ways[base], WIDTHS if any(one.endswith(COMPILED) for one in ways) else EVERY_WIDTH
+    target, widths = ways[base], WIDTHS if any(WAYS[one][1] for one in ways) else EVERY_WIDTH
     prompt = _text_prompt(target) if config in LOADED else target.prepare(Request("scale"))
     caches = {name: _read(one, prompt, widths[-1]) for name, one in ways.items()}
     passes = [_compare(ways, caches, len(prompt), n, repeats) for n in widths]
@@ -135,23 +136,23 @@ def main(argv: Sequence[str], prog: str = "crossdraft_lab.bench.compiled") -> No
     """
     parser = parser_of(prog, "Decode passes of a target, and the same compiled or quantised.", "reference")
     parser.add_argument("--target", metavar="DIR", help="a checkpoint's folder, instead of --config")
-    parser.add_argument("--way", choices=WAYS, default=COMPILED, help="the other way")
-    parser.add_argument("--base", choices=WAYS, default=LEAN, help="the way that it is compared with")
+    parser.add_argument("--way", choices=WAYS, default="compiled", help="the other way")
+    parser.add_argument("--base", choices=WAYS, default="lean", help="the way that it is compared with")
     parser.add_argument("--repeats", type=int, default=100, help="runs of each pass")
     given, device, dtype = parsed(parser, argv)
     if given.repeats < 1:
         raise CrossdraftError(f"--repeats is {given.repeats}; run each pass at least once.")
-    config, loaded = given.config, dict[str, Target]()
+    if given.base == given.way:
+        raise CrossdraftError(f"--base and --way are both {given.way}; compare two.")
+    config, loaded = given.config, dict[str | None, Target]()
     ways: dict[str, Target] = {}
     for way in (given.base, given.way):
-        bits = way.removesuffix(COMPILED).rstrip("-").replace(LEAN, "")
+        bits, compiled = WAYS[way]
         if bits not in loaded:
-            loaded[bits] = _target(config, given.target, device, dtype, bits or None)
+            loaded[bits] = _target(config, given.target, device, dtype, bits)
         ways[way] = loaded[bits].reading()
-        if way.endswith(COMPILED):
+        if compiled:
             ways[way].compile(1, WIDTHS[-1], now=False)
-    if len(ways) == 1:
-        raise CrossdraftError(f"--base and --way are both {given.way}; compare two.")
     result = compare_passes(ways, LOADED[1] if given.target else config, given.repeats)
     publish(given, result, lines(result))
 

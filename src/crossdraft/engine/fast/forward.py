@@ -277,7 +277,7 @@ def mask_bias(states: Tensor, mask: Tensor | None) -> Tensor | None:
 def rms_norm(module: Any, states: Tensor) -> Tensor:
     """Root-mean-square norm, equal to the module's to the bit."""
     wide = states.float()
-    if wide.device.type != "cpu":  # `mean` divides differently there: compute as the module does
+    if wide.device.type != "cpu":  # other kernels of `rms_norm` may round otherwise: compute as the module does
         return module.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + module.variance_epsilon)).to(
             states.dtype
         )

@@ -61,7 +61,7 @@ class StaticDecoder:
         check_compiler(device)
         self.fast, self.device = fast, device
         self.widest = widest
-        self.least = getattr(fast.text.layers[0].mlp.gate_proj, "least", 1)  # tokens to which products pad fewer
+        self.least = getattr(fast.text.layers[0].mlp.gate_proj, "least", 1)  # rows to which products pad fewer
         self._compiled: dict[PassShape, Function] = {}
         self._kept: StaticKVCache | None = None
         self._pool: GraphPool | None = None  # the captured graphs share it: they never run at the same time
