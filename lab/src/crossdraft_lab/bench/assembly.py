@@ -35,8 +35,8 @@ from crossdraft_lab.bench.workload import Item
 class Models:
     """The models' checkpoints and devices; see `crossdraft.api.Options` for the meaning of each.
 
-    `assistant` is a text model that drafts for Hugging Face's `generate`; `None` = the blind twin does. `compiled` is
-    the most rows of our methods' passes, which are compiled; 0 = they are not.
+    `assistant` is a text model that drafts for Hugging Face's `generate`; `None` = the blind twin does. `compiled`: our
+    methods' passes over one request's tokens are compiled.
     """
 
     target: str = "reference"
@@ -49,14 +49,14 @@ class Models:
     num_frames: int | None = None
     quantize: str | None = None
     assistant: str | None = None
-    compiled: int = 0
+    compiled: bool = False
 
     def load_target(self, *, packed: bool = True) -> Target:
         """Load the target that our methods share; `packed=False` keeps it as Hugging Face has it, for the baselines."""
         frames, bits = self.num_frames, self.quantize
         target = load_target(self.target, self.device, self.dtype, packed=packed, num_frames=frames, quantize=bits)
         if self.compiled and packed:
-            target.compile(self.compiled, 1 + ROUND_NODES)
+            target.compile(1, 1 + ROUND_NODES)
         return target
 
     def factory(self, name: str, target: Target) -> "partial[Drafter[Any]]":

@@ -318,7 +318,7 @@ def placement_of(suite: Suite) -> dict[str, object]:
         "device": models.device,
         "draft_device": models.draft_device,
         "quantize": models.quantize,
-        "compiled": bool(models.compiled),
+        "compiled": models.compiled,
         "target_cores": None if cores is None else list(cores.target),
         "draft_cores": None if cores is None else list(cores.draft),
         "cores_shared": None if cores is None else cores.shared,

@@ -197,7 +197,7 @@ def run_throughput(plan: Throughput, tick: Tick = lambda _: None) -> Json:
     return {
         "environment": found,
         "seconds": round(time.perf_counter() - start, 1),
-        "workload": {**describe(plan.work), "pairs": plan.questions, "compiled": bool(plan.models.compiled)},
+        "workload": {**describe(plan.work), "pairs": plan.questions},
         "repeats": {str(size): plan.repeats_of(size) for size in plan.sizes},
         "cores": None if plan.cores is None else str(plan.cores),
         "drafter": plan.drafter,

@@ -167,13 +167,7 @@ def bench(
         usual = tuple(dict.fromkeys((*usual, *assisted)))
         suite = Suite(
             models=models.models(
-                blind,
-                draft_device,
-                frames,
-                quantize,
-                asked=lines,
-                assistant=peers.assistant,
-                compiled=int(compile_passes),
+                blind, draft_device, frames, quantize, asked=lines, assistant=peers.assistant, compiled=compile_passes
             ),
             work=replace(work, files=Path(folder) if folder else None),
             methods=tuple(name for name in usual if name not in (drafters or ())) if named is None else named,

@@ -14,7 +14,6 @@ from crossdraft_lab.bench.common import counts, listed
 from crossdraft_lab.cli.bench_options import (
     Blind,
     ChoiceSeed,
-    CompilePasses,
     CoreOptions,
     Float32Models,
     Kills,
@@ -64,7 +63,6 @@ def throughput(
     ),
     blind: Blind = "blind",
     draft_device: DraftDevice = None,
-    compile_passes: CompilePasses = False,
 ) -> None:
     """Answer N requests at once: our engine, the target alone in the same batches, Hugging Face, llama.cpp, vLLM.
 
@@ -89,7 +87,7 @@ def throughput(
     work = Workload(len(lines_asked) or 1, kinds=listed(kinds), max_new_tokens=longest, prompts=prompts)
     with TemporaryDirectory(prefix="crossdraft-") as folder:
         plan = Throughput(
-            models.models(blind, draft_device, asked=lines_asked, compiled=compile_passes * max(sizes)),
+            models.models(blind, draft_device, asked=lines_asked),
             replace(work, files=None if lines_asked else Path(folder)),
             sizes,
             drafter,

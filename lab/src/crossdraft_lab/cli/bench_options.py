@@ -91,7 +91,7 @@ class BenchModels:
         *,
         asked: "Sequence[AskedPrompt]" = (),
         assistant: str | None = None,
-        compiled: int = 0,
+        compiled: bool = False,
     ) -> "Models":
         """Checkpoints and devices of the pair, of the blind twin and of an assistant; see `Models`.
 
