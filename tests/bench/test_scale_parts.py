@@ -1,13 +1,15 @@
 """Parts of `make gpu`, at the tiniest sizes on the CPU."""
 
 import json
+import subprocess
+import sys
 import time
 
 import pytest
 import torch
 
 from crossdraft.errors import CrossdraftError
-from crossdraft_lab.bench import scale_parts
+from crossdraft_lab.bench import scale_models, scale_parts
 from crossdraft_lab.bench.scale_parts import NETWORKS, main
 from tests.gpu.pairs import TINY
 
@@ -55,12 +57,23 @@ def test_throughput_is_of_both_and_in_turn(run):
         assert one["over_hugging_face"]["value"] == pytest.approx(ratio, rel=1e-2)
 
 
+def test_attention_is_timed_beside_a_drafter_where_the_part_is_a_program_of_its_own(tmp_path):
+    """The drafter's process finds by name what builds it, also where the part itself runs as `__main__`."""
+    config, out = tmp_path / "config.json", tmp_path / "out.json"
+    config.write_text(json.dumps(TINY))
+    command = [sys.executable, "-m", "crossdraft_lab.bench.scale_parts", "attention", f"--drafter={config}"]
+    subprocess.run([*command, f"--config={config}", f"--json-out={out}", *SIZES.split()], check=True, timeout=120)
+    found = json.loads(out.read_text())
+    assert "skipped" not in found
+    assert found["placement"] == "process"
+
+
 def test_what_is_set_for_attention_is_set_in_the_drafters_process(monkeypatch):
-    monkeypatch.setattr(scale_parts, "random_drafter", lambda *_: torch.backends.cuda.enable_cudnn_sdp(False))
+    monkeypatch.setattr(scale_models, "random_drafter", lambda *_: torch.backends.cuda.enable_cudnn_sdp(False))
     before = torch.backends.cuda.cudnn_sdp_enabled()
     try:
         for cudnn in (False, True):
-            scale_parts._attending_drafter(cudnn, "small", "cpu")
+            scale_models.attending_drafter(cudnn, "small", "cpu")
             assert torch.backends.cuda.cudnn_sdp_enabled() == cudnn
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)

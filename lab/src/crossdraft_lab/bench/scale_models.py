@@ -140,6 +140,13 @@ def random_drafter(
     return IndependentDrafter(target, banned)
 
 
+def attending_drafter(cudnn: bool, *shape: Any) -> IndependentDrafter:
+    """`random_drafter(*shape)`, with cuDNN's attention on or off in the process that it is built in."""
+    drafter = random_drafter(*shape)  # its target switches cuDNN's attention off
+    torch.backends.cuda.enable_cudnn_sdp(cudnn)
+    return drafter
+
+
 def check_memory(config: PretrainedConfig, device: torch.device, dtype: torch.dtype) -> None:
     """Refuse a model that does not fit into memory, before hours of swapping."""
     with torch.device("meta"):

@@ -40,7 +40,7 @@ from crossdraft_lab.bench.heads_timing import time_drafts
 from crossdraft_lab.bench.identity import ReferenceAnswer
 from crossdraft_lab.bench.scale import DTYPES, parsed, parser_of, publish, run_program
 from crossdraft_lab.bench.scale_measure import Json, clocked, measure_placement, sample, timed_pass
-from crossdraft_lab.bench.scale_models import TARGETS, random_drafter, random_target, shape_of
+from crossdraft_lab.bench.scale_models import TARGETS, attending_drafter, random_target, shape_of
 from crossdraft_lab.bench.statistics import median_ratio, quartiles
 from crossdraft_lab.bench.workload import Item
 from crossdraft_lab.objective import Objective, pad_batch, score, target_to_draft, teacher
@@ -80,19 +80,13 @@ def attention(target: Target, given: Any) -> Json:
     cache = read_cache(text := in_words(target, given.tokens), 2)
     step = sample(lambda: timed_pass(text, cache, 1)[0], given.budget)
     reserved, name = tuple(sorted(target.reserved)), given.drafter or "small"
-    factory = partial(_attending_drafter, given.cudnn, name, str(target.device), target.model.dtype, reserved)
+    factory = partial(attending_drafter, given.cudnn, name, str(target.device), target.model.dtype, reserved)
     try:
         worker = ProcessDrafter(factory, None, drafter_timeout_s=120.0)
         found = measure_placement(target, "process", DraftRunner(worker, workers=[worker]))
     except (CrossdraftError, DrafterLost) as error:
         found = {"placement": "process", "skipped": str(error)}
     return {"cudnn": given.cudnn, "step_ms": step.ms(), **found}
-
-
-def _attending_drafter(cudnn: bool, *shape: Any) -> Any:
-    drafter = random_drafter(*shape)  # its target switches cuDNN's attention off
-    torch.backends.cuda.enable_cudnn_sdp(cudnn)
-    return drafter
 
 
 @torch.inference_mode()
