@@ -130,7 +130,8 @@ def test_the_headline_is_against_the_fastest_way_to_run_the_target_alone(target,
     runs = {"event": runs["event"]}
     (alone,) = summarise(Results(runs), pairs, target)
     assert method_json(alone)["speedup"] is None
-    assert "not measured: target, target-all" in printed([alone])
+    assert "not measured: target, target-all, hf, hf-all, hf-lookup, blind" in printed([alone])
+    assert "blind" not in printed([alone], prompts="asked.jsonl"), "nobody can answer prompts with it"
 
 
 def test_figures_by_kind_are_of_the_pairs_of_that_kind():
@@ -158,9 +159,9 @@ def plain(tokens, total_s):
     return Run(tokens, total_s, 0.5, {"other": total_s}, rounds=1)
 
 
-def printed(methods, pairs=1, width=160):
+def printed(methods, pairs=1, width=160, prompts=None):
     """The tables as text."""
-    work = {"pairs": pairs, "repeats": 1, "mean_tokens": 3}
+    work = {"pairs": pairs, "repeats": 1, "mean_tokens": 3, "prompts": prompts}
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(*tables(BenchReport({}, work, methods)))
     return console.export_text()

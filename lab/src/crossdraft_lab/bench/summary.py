@@ -10,7 +10,7 @@ from rich.table import Table
 from crossdraft.cli.cores import Cores
 from crossdraft_lab.bench.common import table
 from crossdraft_lab.bench.measure import Divergence, Results, Run, gaps_in_words
-from crossdraft_lab.bench.specs import ALONE, ALWAYS, LLAMA_DRAFTED, UNDRAFTED
+from crossdraft_lab.bench.specs import ALONE, ALWAYS, LLAMA_DRAFTED, PROMPT_METHODS, UNDRAFTED
 from crossdraft_lab.bench.statistics import FEW_PAIRS, INTERVALS, Interval, per_position, quartiles, ratio
 from crossdraft_lab.bench.study import plain, shown
 from crossdraft_lab.bench.traces import Trace
@@ -270,7 +270,8 @@ def _caveats(report: BenchReport) -> list[str]:
         found.append("sampled: the tokens may differ, so none are compared, and speedups are per token")
     elif first["identical"] is None:
         found.append("the target alone did not run: no tokens are compared")
-    absent = [name for name in ALWAYS if name not in {row["name"] for row in report.methods}]
+    able = ALWAYS if report.workload.get("prompts") is None else PROMPT_METHODS
+    absent = [name for name in ALWAYS if name in able and name not in {row["name"] for row in report.methods}]
     if absent:
         found.append(f"not measured: {', '.join(absent)}")
     if report.workload["pairs"] < FEW_PAIRS:
