@@ -16,38 +16,23 @@ from crossdraft.errors import CrossdraftError
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--server", "ws://127.0.0.1:9", "--prompt", "?"], "needs an event recording"),
-        (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "glance"], "are not here"),
-        (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "eagle2"], "are not here"),
-        (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "nothing"], "no drafter 'nothing'"),
-        (
-            ["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "none", "--video", "nosuch.mp4"],
-            "There is no file nosuch.mp4 here",
-        ),
-        (
-            ["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "none", "--prediction", "nosuch"],
-            "Cannot read nosuch: No such file",
-        ),
-        (["--server", "http://x", "--prompt", "?", "--drafter", "none"], "give its address as ws://"),
-        (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "none"], "cannot be reached"),
-        (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--draft-top-k", "-1"], "--draft-top-k is -1"),
-        (
-            ["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "none", "--patience", "nan"],
-            "--patience is nan",
-        ),
-        (
-            ["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "none", "--patience", "-1"],
-            "--patience is -1",
-        ),
-        (
-            ["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "none", "--temperature", "-1"],
-            "temperature is -1",
-        ),
-        (["--server", "ws://127.0.0.1:9", "--prompt", "?", "--drafter", "none", "--top-p", "2"], "--top-p is 2"),
+        ([], "needs an event recording"),
+        (["--drafter", "glance"], "are not here"),
+        (["--drafter", "eagle2"], "are not here"),
+        (["--drafter", "nothing"], "no drafter 'nothing'"),
+        (["--drafter", "none", "--video", "nosuch.mp4"], "There is no file nosuch.mp4 here"),
+        (["--drafter", "none", "--prediction", "nosuch"], "Cannot read nosuch: No such file"),
+        (["--drafter", "none", "--server", "http://x"], "give its address as ws://"),
+        (["--drafter", "none"], "cannot be reached"),
+        (["--draft-top-k", "-1"], "--draft-top-k is -1"),
+        (["--drafter", "none", "--patience", "nan"], "--patience is nan"),
+        (["--drafter", "none", "--patience", "-1"], "--patience is -1"),
+        (["--drafter", "none", "--temperature", "-1"], "temperature is -1"),
+        (["--drafter", "none", "--top-p", "2"], "--top-p is 2"),
     ],
 )
 def test_bad_input_has_one_sentence(arguments, words, capsys):
-    assert run(app, ["edge", *arguments]) == 2
+    assert run(app, ["edge", "--server", "ws://127.0.0.1:9", "--prompt", "?", *arguments]) == 2
     shown = capsys.readouterr().err
     assert words in shown
     assert "Traceback" not in shown
