@@ -204,7 +204,7 @@ def split(
 @app.command("instructions")
 def text_prompts(
     out: Annotated[Path, typer.Argument(help="New file of JSON lines, for `crossdraft capture --list`.")],
-    count: Annotated[int, typer.Option(min=1, help="How many prompts.")] = 1000,
+    count: Annotated[int, typer.Option(min=1, max=100_000, help="How many prompts.")] = 1000,
     split: Annotated[str, typer.Option(help="train, validation or test: each has templates of its own.")] = "train",
     seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 0,
     sampled: Annotated[float, typer.Option(help="Share of the prompts that are answered by sampling.")] = 0.0,
@@ -216,14 +216,15 @@ def text_prompts(
     as_json: AsJson = False,
 ) -> None:
     """Write instructions in words alone, made from templates: code, edit, json, list, prose, translate, repeat, …."""
-    from crossdraft.cli.reporting import report
+    from crossdraft.cli.reporting import report, waiting
     from crossdraft.files import atomic_path
     from crossdraft_lab.bench.workload import read_prompts
     from crossdraft_lab.datasets.text_prompts import instructions
 
     check_outputs(out, force=force)
     kept_back = [] if avoid is None else [line.text for line in read_prompts(avoid)]
-    lines = instructions(split, count, seed, sampled, temperature, kept_back)
+    with waiting("drawing prompts"):
+        lines = instructions(split, count, seed, sampled, temperature, kept_back)
     with atomic_path(out) as path:
         path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
     kinds = dict(Counter(line["kind"] for line in lines))
