@@ -183,7 +183,7 @@ def bench(
             minutes=minutes,
         )
         hush()
-        with progress("compiling passes, then measuring" if compile_passes else "measuring", suite.runs) as tick:
+        with progress("measuring", suite.runs) as tick:
             report = run_suite(suite, tick)
     output.console.print(*tables(report))
     output.write(to_json(report))
