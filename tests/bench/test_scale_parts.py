@@ -57,7 +57,7 @@ def test_throughput_is_of_both_and_in_turn(run):
         assert one["over_hugging_face"]["value"] == pytest.approx(ratio, rel=1e-2)
 
 
-def test_attention_is_timed_beside_a_drafter_where_the_part_is_a_program_of_its_own(tmp_path):
+def test_attention_is_timed_with_a_drafter_where_the_part_is_a_program_of_its_own(tmp_path):
     """The drafter's process finds by name what builds it, also where the part itself runs as `__main__`."""
     config, out = tmp_path / "config.json", tmp_path / "out.json"
     config.write_text(json.dumps(TINY))
