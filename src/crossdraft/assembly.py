@@ -44,6 +44,7 @@ def assemble(
         device=options.draft_device or options.device or context.device,
         dtype=options.draft_dtype or options.dtype or context.dtype,
         quantize=draft_quantization(options),
+        compile=options.compile,
         vocab_size=target.vocab_size,
         eos=tuple(sorted(target.eos)),
         banned=tuple(sorted(target.reserved)),

@@ -155,7 +155,7 @@ class Options(NamedFields):
     )
     compile: bool = _option(
         False,
-        "compile the target's decode passes, on CUDA as captured graphs (of recurrent layers the rules alone): minutes "
+        "compile the decode passes of the target and of a language model that drafts, on CUDA as captured graphs (of recurrent layers the rules alone): minutes "
         "the first time on a machine, later seconds; each row of the cache then takes the whole context",
     )
     rule: str | None = _option(

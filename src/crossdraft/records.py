@@ -84,6 +84,7 @@ class DrafterContext:
         vocab_size, eos, banned: the target's ids: all below `vocab_size`; `eos` end an answer, `banned` are no text.
         packed: give the drafter's layers the layout that is fastest on this machine.
         quantize: quantisation of the drafter's own models; see `load.load_target`.
+        compile: compile the decode passes of language models that draft; see `Target.compile`.
         methods: registered drafters by name, in addition to the table's own; other processes need them too.
         host: the target itself, for drafters that run in its process; without it they load a target of their own.
         tokenizer: the target's tokenizer, if the target has no folder to read it from.
@@ -100,6 +101,7 @@ class DrafterContext:
     banned: tuple[int, ...] = ()
     packed: bool = True
     quantize: str | None = None
+    compile: bool = False
     methods: Mapping[str, Method] = field(default_factory=dict)
     host: "Target | None" = None
     tokenizer: "PreTrainedTokenizerBase | None" = None

@@ -77,6 +77,7 @@ Device = Annotated[str | None, engine_option("device")]
 DraftDevice = Annotated[str | None, engine_option("draft_device")]
 Dtype = Annotated[str | None, engine_option("dtype")]
 Quantize = Annotated[str | None, engine_option("quantize")]
+DraftQuantize = Annotated[str | None, engine_option("draft_quantize")]
 MaxNewTokens = Annotated[
     int | None, typer.Option(help="Longest answer, in tokens; by default as the checkpoint says, else 128.")
 ]

@@ -48,6 +48,7 @@ class Models:
     draft_dtype: str | None = None
     num_frames: int | None = None
     quantize: str | None = None
+    draft_quantize: str | None = None
     assistant: str | None = None
     compiled: bool = False
 
@@ -236,6 +237,9 @@ def options_of(name: str, models: Models, cores: Cores | None, *, process: bool 
             placement="process" if process else "inline",
             device=models.device,
             draft_device=models.draft_device,
+            quantize=models.quantize,
+            draft_quantize=models.draft_quantize,
+            compile=models.compiled,
             target_cores=None if own is None else own.target,
             draft_cores=None if own is None else own.draft or None,
             cache_bytes=0,

@@ -318,6 +318,7 @@ def placement_of(suite: Suite) -> dict[str, object]:
         "device": models.device,
         "draft_device": models.draft_device,
         "quantize": models.quantize,
+        "draft_quantize": models.draft_quantize,
         "compiled": models.compiled,
         "target_cores": None if cores is None else list(cores.target),
         "draft_cores": None if cores is None else list(cores.draft),

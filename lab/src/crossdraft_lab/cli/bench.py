@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from crossdraft.checks import whole
-from crossdraft.cli.options import DraftDevice, Quantize, check_values, option_groups
+from crossdraft.cli.options import DraftDevice, DraftQuantize, Quantize, check_values, option_groups
 from crossdraft.cli.reporting import hush, progress
 from crossdraft.errors import CrossdraftError
 from crossdraft.methods import check_drafter_files
@@ -102,6 +102,7 @@ def bench(
     ] = None,
     draft_device: DraftDevice = None,
     quantize: Quantize = None,
+    draft_quantize: DraftQuantize = None,
     compile_passes: CompilePasses = False,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep every answered pair here; the same command goes on there.")
@@ -126,6 +127,7 @@ def bench(
         draft_device=draft_device,
         dtype=models.dtype,
         quantize=quantize,
+        draft_quantize=draft_quantize,
         frames=frames,
         max_new_tokens=max_new_tokens,
         target_cores=cores.target_cores,
@@ -166,8 +168,10 @@ def bench(
         )
         usual = tuple(dict.fromkeys((*usual, *assisted)))
         suite = Suite(
-            models=models.models(
-                blind, draft_device, frames, quantize, asked=lines, assistant=peers.assistant, compiled=compile_passes
+            models=replace(
+                models.models(blind, draft_device, frames, quantize, asked=lines, assistant=peers.assistant),
+                draft_quantize=draft_quantize,
+                compiled=compile_passes,
             ),
             work=replace(work, files=Path(folder) if folder else None),
             methods=tuple(name for name in usual if name not in (drafters or ())) if named is None else named,

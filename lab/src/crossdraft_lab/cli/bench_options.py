@@ -91,7 +91,6 @@ class BenchModels:
         *,
         asked: "Sequence[AskedPrompt]" = (),
         assistant: str | None = None,
-        compiled: bool = False,
     ) -> "Models":
         """Checkpoints and devices of the pair, of the blind twin and of an assistant; see `Models`.
 
@@ -107,7 +106,7 @@ class BenchModels:
 
         bits = None if quantize == "none" else quantize
         own = self.target, self.event, blind, self.device, self.dtype, draft_device
-        return Models(*own, num_frames=frames, quantize=bits, assistant=assistant, compiled=compiled)
+        return Models(*own, num_frames=frames, quantize=bits, assistant=assistant)
 
 
 def asked_prompts(path: Path | None, kinds: str | None) -> "list[AskedPrompt]":

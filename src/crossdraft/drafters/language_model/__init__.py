@@ -73,6 +73,7 @@ def _loaded(source: str, settings: ModelSettings, context: DrafterContext) -> "D
         context.dtype,
         packed=context.packed,
         quantize=context.quantize,
+        compiled=context.compile,
         frames=settings.frames,
         pixels=settings.pixels,
     )

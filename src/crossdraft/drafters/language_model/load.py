@@ -27,6 +27,8 @@ from crossdraft.trial import check_class
 from crossdraft.video.spec import FrameSpec, PixelBudget
 from crossdraft.video_prompt import VideoPrompt
 
+WIDEST = 16  # tokens of a compiled pass
+
 
 def _within(prepare: object, pixels: int, folder: Path) -> VideoPrompt:
     """A VLM's preparation of prompts with at most so many pixels of a frame and of an image."""
@@ -52,6 +54,7 @@ def load_model_drafter(
     *,
     packed: bool = True,
     quantize: str | None = None,
+    compiled: bool = False,
     frames: int | None = None,
     pixels: int | None = None,
 ) -> IndependentDrafter | CrossVocabDrafter:
@@ -63,6 +66,7 @@ def load_model_drafter(
         how: `slem`, `tli` or `omni`, see `drafters.cross_vocab`; default none where the vocabularies are the same, else
             `slem`.
         device, dtype, packed, quantize: as in `load_drafter`.
+        compiled: compile its decode passes, if `Target.compile` takes such a model.
         frames, pixels: frames that a VLM reads of a clip, and most pixels of each and of an image; default: its own.
 
     Raises:
@@ -86,6 +90,8 @@ def load_model_drafter(
         model = text_model(network, TextPrompt(tokenizer), decode, eos, reserved_of(network, tokenizer))
         if source != "text":  # the shipped one, which is right
             check_class(model, {})
+    if compiled and model.fast is not None and model.fast.plain:
+        model.compile(1, WIDEST)
     own = read_token_table(tokenizer, model.vocab_size, tuple(model.eos), tuple(model.reserved))
     same = bool(set(own.ids) & set(target.ids)) and map_vocabularies(own, target).identity
     if how is None and same:
