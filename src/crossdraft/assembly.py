@@ -44,7 +44,7 @@ def assemble(
         device=options.draft_device or options.device or context.device,
         dtype=options.draft_dtype or options.dtype or context.dtype,
         quantize=draft_quantization(options),
-        compile=options.compile,
+        compile=options.compile and torch.device(device).type == target.device.type,
         vocab_size=target.vocab_size,
         eos=tuple(sorted(target.eos)),
         banned=tuple(sorted(target.reserved)),

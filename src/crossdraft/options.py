@@ -84,10 +84,6 @@ def _prefill(_name: str, value: Any) -> Any:
     return value
 
 
-def _map(name: str, value: Any) -> Any:
-    return value if isinstance(value, Mapping) else choice(name, value, DEVICE_MAPS)
-
-
 def _cores(name: str, value: Any) -> tuple[int, ...] | None:
     return core_numbers(name, value, available_cores())
 
@@ -134,7 +130,7 @@ class Options(NamedFields):
         "instead of a device, how the target's layers are spread over several: auto, balanced, balanced_low_0 or "
         "sequential, in Python and files also a mapping from modules to devices, as in transformers; needs accelerate",
         DEVICE_MAPS,
-        check=_map,
+        check=lambda name, value: value if isinstance(value, Mapping) else choice(name, value, DEVICE_MAPS),
     )
     dtype: str | None = _option(
         None, "dtype of the target: float32, bfloat16 …; by default float32 on a CPU, bfloat16 on a GPU", check=_dtype
@@ -155,8 +151,9 @@ class Options(NamedFields):
     )
     compile: bool = _option(
         False,
-        "compile the decode passes of the target and of a language model that drafts, on CUDA as captured graphs (of recurrent layers the rules alone): minutes "
-        "the first time on a machine, later seconds; each row of the cache then takes the whole context",
+        "compile decode passes, of the target and of a language model that drafts, on CUDA as captured graphs (of "
+        "recurrent layers the rules alone): minutes the first time on a machine, later seconds; each row of the "
+        "target's cache then takes the whole context",
     )
     rule: str | None = _option(
         None,

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 
 import pytest
+from PIL import Image
 
 from crossdraft_lab import scenes
 from crossdraft_lab.bench.study import (
@@ -180,3 +181,12 @@ def test_warm_ups_are_of_another_split_and_nothing_is_learned_of_them():
     assert warm.request.namespace is None
     assert warm.seed not in {scene.seed for scene, _ in questions_of(study.work)}
     assert study.runs == 1 * (1 + 2)
+
+
+def test_prompts_that_warm_up_are_behind_those_that_are_asked(tmp_path):
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": text, "image": "a.png"}) + "\n" for text in "abc"))
+    for pairs, expected in ((1, "bc"), (2, "ca"), (3, "ab")):
+        study = Study((Variant("target"),), Workload(pairs, prompts=path), warm_ups=2)
+        assert [item.request.prompt for item in study.warm_up_items] == [*expected]

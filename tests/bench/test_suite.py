@@ -14,7 +14,7 @@ from crossdraft.engine.target import Target
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import text_folder
 from crossdraft_lab import scenes
-from crossdraft_lab.bench.assembly import Models
+from crossdraft_lab.bench.assembly import Models, options_of
 from crossdraft_lab.bench.resources import PROC
 from crossdraft_lab.bench.serving.process import LEASHED
 from crossdraft_lab.bench.suite import Suite, run_suite
@@ -66,6 +66,14 @@ def test_a_run_that_was_cut_off_goes_on_and_says_the_same(suite):
     assert [row["identical"] for row in found["methods"]] == [{"equal": 3, "total": 3}] * 2
     again = to_json(run_suite(suite))
     assert again["methods"] == found["methods"], "nothing was measured again"
+    said = "In 2 runs; what a drafter learns from answers, it learned in each anew."
+    assert said in again["workload"]["in_words"]
+
+
+def test_drafters_of_a_bench_are_quantised_and_compiled_as_it_says():
+    models = Models(quantize="int8", draft_quantize="int4", compiled=True)
+    options = options_of("ngram", models, None)
+    assert (options.quantize, options.draft_quantize, options.compile) == ("int8", "int4", True)
 
 
 def test_a_run_ends_in_time_a_larger_one_goes_on_and_another_is_refused(suite):

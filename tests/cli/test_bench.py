@@ -274,17 +274,6 @@ def keys_as_kept(found: dict, kept: str) -> None:
             assert set().union(*map(dict.keys, other[name])) == set().union(*map(dict.keys, found[name]))
 
 
-def test_acceptance(models, tmp_path):
-    out = tmp_path / "acceptance.json"
-    arguments = ["--pairs=2", "--nodes=4", "--max-new-tokens=16", f"--json-out={out}"]
-    assert main(["bench", "acceptance", *arguments, *models]) == 0
-    found = json.loads(out.read_text())
-    event, blind = found["drafters"]["event"]["tau"], found["drafters"]["blind"]["tau"]
-    assert 1 < blind < event <= 1 + 4
-    assert found["ratio"]["value"] == pytest.approx(event / blind, abs=1e-3)
-    assert set(found["ratio"]) == {"value", "ci95", "n"}
-
-
 def test_rules(models, tmp_path):
     out = tmp_path / "rules.json"
     arguments = ["--pairs=2", "--rule=judi", "--drafter=blind", "--max-new-tokens=16", f"--json-out={out}"]

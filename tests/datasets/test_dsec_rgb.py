@@ -8,9 +8,7 @@ import yaml
 from numpy.typing import NDArray
 
 from crossdraft.errors import CrossdraftError
-from crossdraft.events import Events
-from crossdraft_lab.datasets.dsec_rgb import RgbAligner, event_to_image_homography, read_rectify_map, rectify
-from tests.events.helpers import made_up
+from crossdraft_lab.datasets.dsec_rgb import RgbAligner, event_to_image_homography, read_rectify_map
 
 EVENT_SIZE, IMAGE_SIZE = (64, 48), (144, 108)
 EVENT_CAMERA, IMAGE_CAMERA = (56.0, 55.0, 31.0, 24.5), (120.0, 122.0, 70.0, 55.0)
@@ -98,16 +96,6 @@ def test_identity_calibration_is_the_identity(rig):
         calibration["extrinsics"][name] = np.eye(size).tolist()
     (folder / "same.yaml").write_text(yaml.safe_dump(calibration))
     assert event_to_image_homography(folder / "same.yaml") == pytest.approx(np.eye(3), abs=1e-12)
-
-
-def test_events_are_rectified_by_looking_up(rig):
-    table = read_rectify_map(rig[0] / "rectify_map.h5")
-    events = made_up(50, *EVENT_SIZE)
-    found = rectify(events, table)
-    for row in range(50):
-        assert found[row].tolist() == table[events.y[row], events.x[row]].tolist()
-    with pytest.raises(CrossdraftError, match="64x48 sensor"):
-        rectify(Events.empty(10, 10), table)
 
 
 def test_bad_calibrations_are_refused(rig):

@@ -45,6 +45,10 @@ def test_of_a_long_answer_the_newest_is_kept(monkeypatch):
     for token in range(9):
         known.learn(VerifyOutput((), (token,), successors={(): [token, 50 + token]}))
     assert list(known.after) == [(6,), (5, 6), (7,), (6, 7)]
+    for end in ((5, 6), (7, 8)):  # the first are renewed, so those after 7 go
+        known.end = end
+        known.learn(VerifyOutput((), (1,), successors={(): [1]}))
+    assert list(known.after) == [(6,), (5, 6), (8,), (7, 8)]
 
 
 def test_the_memory_drafts_them_where_no_earlier_text_helps():

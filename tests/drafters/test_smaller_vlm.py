@@ -10,9 +10,11 @@ import crossdraft as cd
 from crossdraft.drafters.cross_vocab.vocabulary import read_token_table
 from crossdraft.drafters.independent import IndependentDrafter
 from crossdraft.drafters.language_model.load import load_model_drafter
+from crossdraft.engine.drafter import Budget
 from crossdraft.errors import CrossdraftError
 from crossdraft.load import load_tokenizer, text_folder
 from crossdraft.methods import check_drafter_files, read_spec
+from tests.engine.fast.test_static_pass import needs_compiler
 from tests.engine.late_target import wait_for
 from tests.tiny_families import IDS, TEXT, save_family
 
@@ -98,6 +100,19 @@ def test_frames_and_pixels_make_its_prompt_shorter(name, frames, pixels, size, f
 @pytest.mark.parametrize("name", ["gemma3", "qwen3_5"])
 def test_a_vlm_whose_type_also_writes_text_alone_sees(name, folders, vocabulary):
     assert load_model_drafter(str(folders[name]), vocabulary, device="cpu").needs.video
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_compiled_language_model_drafts_the_same(vocabulary):
+    made = [load_model_drafter(str(text_folder("text")), vocabulary, "tli", "cpu", compiled=on).model for on in (0, 1)]
+    request, drafts = cd.Request("why?", max_new_tokens=20), []
+    for drafter in map(IndependentDrafter, made):
+        (state,) = drafter.begin([request])
+        drafts.append(drafter.propose([state], [Budget(12)])[0].tree)
+    assert drafts[0] == drafts[1]
+    assert len(drafts[0]) == 12
+    assert made[1]._static._compiled
 
 
 def test_frames_of_a_text_model_or_beyond_a_context_are_refused_before_weights(folders):

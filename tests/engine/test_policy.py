@@ -524,3 +524,12 @@ def test_a_drafter_that_proposes_nothing_is_named():
 def test_other_answers_say_nothing_of_it(model, rounds, drafted, adaptive):
     state = rounds_of(model, rounds, drafted=drafted, adaptive=adaptive)
     assert state.why_undrafted() is None
+
+
+def test_rounds_that_draft_nothing_of_themselves_are_not_called_late():
+    """Of five rounds the first and the last, at the limit, ask for nothing; in the others drafting did not pay."""
+    state = rounds_of(trained(0.5, 1.2), 5)
+    state.stats.rounds_off = 3
+    assert state.why_undrafted() is None
+    state.stats.rounds_off = 2
+    assert state.why_undrafted() == LATE

@@ -200,15 +200,12 @@ def with_flags(sentence: str, given: Container[str] | None = None) -> str:
     """
 
     def named(found: re.Match[str]) -> str:
-        return _flag(found[0]) if _is_field(found[0]) and (given is None or found[0] in given) else found[0]
+        is_field = "_" in found[0] or found[0] in PLAIN or found[0] in OPTIONS
+        return _flag(found[0]) if is_field and (given is None or found[0] in given) else found[0]
 
     sentence = SUBJECT.sub(named, sentence)
     sentence = KEYWORD.sub(lambda found: " ".join((_flag(found[1]), found[2])).removesuffix(" …"), sentence)
     return LIMIT.sub("--max-events", sentence)
-
-
-def _is_field(word: str) -> bool:
-    return "_" in word or word in PLAIN or word in OPTIONS
 
 
 def _flag(keyword: str) -> str:

@@ -46,7 +46,9 @@ class RecycledTokens:
         """Learn what was likely in the places of a verified tree, and what came."""
         for path, likeliest in output.successors.items():
             text = (*self.end, *path)
-            self.after[text[-1:]] = self.after[text[-2:]] = likeliest
+            for key in (text[-1:], text[-2:]):
+                self.after.pop(key, None)  # the newest are kept longest
+                self.after[key] = likeliest
         for text in [*islice(self.after, max(0, len(self.after) - KEPT))]:
             del self.after[text]
         if output.tokens:

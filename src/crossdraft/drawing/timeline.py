@@ -55,7 +55,7 @@ def timeline_drawing(question: str, answer: "Answer", baseline: Baseline | None 
     items = [
         (TextRun("■ ", name), TextRun(f"{name}: {what}", "faint"))
         for name, what in ORIGINS.items()
-        if name in _used_origins(answer)
+        if name in {origin for origin, count in origins(answer) if count}
     ]
     texts, y = flow(items, MARGIN, y + 2, WIDTH - MARGIN, LINE, SMALL)
     body, y = _lanes(answer, baseline, y + GAP)
@@ -73,10 +73,6 @@ def timeline_img(answer: "Answer") -> str:
     """Return the picture as an HTML `img` with the SVG inside, so that its styles touch nothing else on a page."""
     encoded = b64encode(timeline_svg("", answer).encode()).decode()
     return f'<img alt="{escape(answer.text.strip())}" src="data:image/svg+xml;base64,{encoded}"/>'
-
-
-def _used_origins(answer: "Answer") -> set[str]:
-    return {origin for origin, count in origins(answer) if count}
 
 
 def _lanes(answer: "Answer", baseline: Baseline | None, top: float) -> tuple[list[Box | Line | TextLine], float]:

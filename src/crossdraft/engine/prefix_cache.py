@@ -225,7 +225,7 @@ class PrefixCache:
             at += count
 
     def after(self, cached: "CachedPrompt") -> tuple[int, ...]:
-        """The token ids that followed a prompt when it was last read; none if nothing did, or it is not cached."""
+        """The token ids that were last stored behind a prompt; none if nothing was, or it is not cached."""
         walked = list(self._walk(cached))
         if sum(agreed for _, agreed in walked) < len(cached.ids):
             return ()
@@ -498,7 +498,7 @@ def _shown(request: Request, names: Sequence[str]) -> Iterator[tuple[str, object
         elif name != "inputs":
             yield name, getattr(request, name)
         elif request.inputs is not None:
-            yield name, _without_text(request.inputs)
+            yield name, {field: value for field, value in request.inputs.items() if field not in TEXT}
 
 
 def _items(target: Target, prompt: Prompt, content: Content, visual: Sequence[int]) -> tuple[_Item, ...]:
@@ -518,7 +518,3 @@ def _items(target: Target, prompt: Prompt, content: Content, visual: Sequence[in
         )
         for item, end in zip(prompt.items, ends, strict=True)
     )
-
-
-def _without_text(inputs: Mapping[str, object]) -> dict[str, object]:
-    return {name: value for name, value in inputs.items() if name not in TEXT}

@@ -130,7 +130,8 @@ class RequestState:
                 f"{best.depth} and its pass would have taken {best.seconds / plan.token_s:.1f} times as long as a pass "
                 f"without, for {best.tokens:.1f} tokens."
             )
-        if stats.drafted or stats.rounds_off + 1 >= rounds:
+        uncounted = 2 if stats.rounds_off else 1  # nothing is asked for in the first round, and maybe in the last
+        if stats.drafted or stats.rounds_off + uncounted >= rounds:
             return None
         if not self.ledger.drafted:
             return LATE

@@ -146,14 +146,14 @@ class Target:
     def new_cache(self, max_rows: int = 1, capacity: int = 512) -> KVCache:
         """An empty cache for this model."""
         layers = self.text_config.num_hidden_layers
-        if self._static is not None:  # rows are as long as the context: their memory must not move
-            return self._static.new_cache(layers, max_rows, max(self.context, capacity))
+        if (static := self._static) is not None and capacity <= (static.longest or capacity):
+            return static.new_cache(layers, max_rows, static.longest or max(self.context, capacity))
         if self.traits.mixers:
             return StateCache(layers, self.traits.mixers, max_rows, capacity, self._tree_rule)
         return KVCache(layers, max_rows, capacity)
 
     @torch.inference_mode()
-    def compile(self, max_rows: int = 1, widest: int = WIDTHS[-1], *, now: bool = True) -> None:
+    def compile(self, max_rows: int = 1, widest: int = WIDTHS[-1], *, longest: int = 0, now: bool = True) -> None:
         """Run decode passes as compiled functions of fixed shapes from now on; see `engine.fast.static_pass`.
 
         Each shape takes seconds, most of them only the first time on a machine: PyTorch caches what it has compiled.
@@ -162,6 +162,7 @@ class Target:
         Args:
             max_rows: most rows of a pass.
             widest: most tokens of a row; wider passes run in the ordinary way.
+            longest: tokens of a row of a cache, by default its context; longer requests run in the ordinary way.
             now: compile all shapes now; otherwise each when it is first used.
 
         Raises:
@@ -181,7 +182,7 @@ class Target:
             )
         if self._in_one_piece:
             raise CrossdraftError("Passes of a target with such a compression cannot be compiled; leave out compile.")
-        self._static = static = StaticDecoder(self.fast, self.device, widest)
+        self._static = static = StaticDecoder(self.fast, self.device, widest, longest)
         if not now:
             return
         cache = self.new_cache(max_rows)

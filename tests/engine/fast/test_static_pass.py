@@ -383,6 +383,12 @@ def test_a_row_that_pads_a_pass_may_reach_behind_all_that_the_pass_attends_to(st
     assert all((logits - expected.logits[0]).abs().max() < NEAR[torch.float32] for logits in out.logits)
 
 
+def test_a_longer_request_gets_a_cache_of_its_own_length(static):
+    static.compile(longest=600, now=False)
+    assert isinstance(static.new_cache(capacity=600), StaticKVCache)
+    assert not isinstance(static.new_cache(capacity=601), StaticKVCache)
+
+
 def test_a_cache_of_another_size_leaves_the_kept_one_to_who_wants_it(static):
     kept = captured(static, 4)
     assert static.new_cache(1) is not kept

@@ -139,7 +139,8 @@ class EngineMethod:
         # What is learned from an answer must not help when the same question comes again.
         pair = item.seed, item.request.prompt
         self._times[pair] += 1
-        request = replace(request, namespace=f"repeat {self._times[pair]}")
+        if request.namespace is not None:  # as a warm-up's is
+            request = replace(request, namespace=f"repeat {self._times[pair]}")
         timed = None if request.structure is None else TimedStructure(request.structure, self.forced_text)
         start = time.perf_counter()
         (answer,) = self._loop.generate([replace(request, structure=timed)])

@@ -295,6 +295,7 @@ def open_configs(
             with pinned(None if cores is None else cores.pair):  # this process may be pinned to the target's cores
                 options = Options(
                     placement="process",
+                    quantize=models.quantize,
                     target_cores=None if cores is None else cores.target,
                     draft_cores=None if cores is None else cores.draft or None,
                     cache_bytes=cache_bytes,

@@ -1,8 +1,8 @@
 """`crossdraft replay`: drafters on recorded answers.
 
-Tokens per pass are exact, for greedy acceptance depends on nothing but the tokens. Times are simulated from those of
-the stages. Replay is online, in the order of the traces: a drafter that learns knows only the answers before the
-present one.
+Tokens per pass are exact, for greedy acceptance depends on nothing but the tokens; but `memory` is told no likely
+tokens of passes, which only a target knows. Times are simulated from those of the stages. Replay is online, in the
+order of the traces: a drafter that learns knows only the answers before the present one.
 
 With a shared clip (`ReplayConfig.shared_clip`) the traces of one scene are a conversation about it, and a prefix cache
 that holds every clip is assumed: only the scene's first question pays the prefill, a later one pays a pass over its

@@ -57,11 +57,6 @@ class Interval:
         low, high = found["ci95"]
         return cls(found[name], low, high, found["n"])
 
-    @property
-    def arms(self) -> tuple[float, float]:
-        """Reach of the interval below and above the value: the two arms of an error bar."""
-        return max(0.0, self.value - self.low), max(0.0, self.high - self.value)
-
     def scaled(self, factor: float) -> "Interval":
         """Interval times a factor: milliseconds from seconds, a per cent from a share.
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,7 +25,7 @@ from crossdraft_lab.bench.significance import PairedCosts
 from crossdraft_lab.bench.specs import HUGGING_FACE
 from crossdraft_lab.bench.statistics import FEW_PAIRS, Interval, Quartiles, ratio
 from crossdraft_lab.bench.variants import Variant, make_variant
-from crossdraft_lab.bench.workload import Item, Workload, counting, items
+from crossdraft_lab.bench.workload import Item, Workload, counting, items, read_prompts
 from crossdraft_lab.scenes import score
 
 if TYPE_CHECKING:
@@ -172,11 +173,16 @@ class Study:
 
     @property
     def warm_up_items(self) -> list[Item]:
-        """Pairs of the validation split; without a namespace, so that no drafter learns from their answers."""
+        """Pairs of the validation split, or the prompts behind those asked; nothing is learned from their answers."""
         if self.work.prompts is not None and not next(items(replace(self.work, pairs=1))).request.visuals:
             return counting(self.work, self.warm_ups)
-        count = self.warm_ups if self.work.prompts is None else min(self.warm_ups, self.work.pairs)
-        asked = self.asked(replace(self.work, pairs=count, first=0, split="validation")) if count else []
+        if self.work.prompts is None:
+            asked = self.asked(replace(self.work, pairs=self.warm_ups or 1, first=0, split="validation"))
+        else:
+            count = len(read_prompts(self.work.prompts, self.work.kinds))
+            every = list(items(replace(self.work, pairs=count, first=0)))
+            asked = chain(every[self.work.first + self.work.pairs :], every)
+        asked = islice(asked, self.warm_ups)
         return [replace(item, request=replace(item.request, namespace=None)) for item in asked]
 
     @property

@@ -125,7 +125,7 @@ class Suite:
 
     @property
     def study(self) -> Study:
-        """Study of the methods; warm-ups are of another split, so that no method meets a question again."""
+        """Study of the methods; no method meets a warm-up again, if a file of prompts has enough of them."""
         variants = (*map(Variant, (*self.methods, *self.drafters)), *self._peers)
         return Study(variants, self.work, block=1, repeats=self.repeats, warm_ups=self.warm_ups, models=self.models)
 
@@ -137,8 +137,8 @@ class Suite:
         return {
             **{name: machine[name] for name in MACHINE},
             **work,
-            "models": asdict(self.models), "llama": str(self.llama), "methods": list(self.names),
-            "cores": str(self.cores), "repeats": self.repeats, "warm_ups": self.warm_ups,
+            "models": asdict(self.models), "llama": str(self.llama), "vllm": str(self.vllm_python),
+            "methods": list(self.names), "cores": str(self.cores), "repeats": self.repeats, "warm_ups": self.warm_ups,
         }  # fmt: skip
 
 
@@ -167,7 +167,10 @@ class Units:
     def __init__(self, suite: Suite, machine: Mapping[str, object]) -> None:
         self._file = None if suite.out is None else RunsFile(suite.out, "bench", suite.settings(machine))
         self._machine, self._last = machine, time.perf_counter()
-        self.done = {} if self._file is None else {line.key: line.result for line in self._file.lines}
+        lines = [] if self._file is None else self._file.lines
+        self.done = {line.key: line.result for line in lines}
+        self.starts = max((unit.found.get("start", 0) for unit in self.done.values()), default=0)
+        self._start = self.starts + 1  # each process that answers pairs has a number
         self._until = math.inf if suite.minutes is None else time.perf_counter() + 60 * suite.minutes
 
     @property
@@ -181,6 +184,8 @@ class Units:
         """Keep a unit's result."""
         now = time.perf_counter()
         seconds, self._last = now - self._last, now
+        if not unit.key.startswith(MEMORY):
+            self.starts, unit = self._start, replace(unit, found={**unit.found, "start": self._start})
         self.done[unit.key] = unit
         if self._file is not None:
             where, took = (self._file.config, unit.seeds, self._machine), round(seconds, 3)
@@ -251,7 +256,12 @@ def _report(suite: Suite, found: Mapping[str, object], units: Units, traces: tup
     runs = results.of("target" if "target" in results.runs else next(iter(results.runs)))
     mean = sum(len(run.tokens) for run in runs) / len(runs)
     words = [*workload_in_words(suite.work, kinds, mean), *cores_in_words(suite.names, suite.cores)]
+    said = {name: [{**unit.found["servers"][name], "peak_mib": 0} for unit in done] for name in first["servers"]}
+    if changed := [name for name, abouts in said.items() if any(about != abouts[0] for about in abouts)]:
+        raise CrossdraftError(f"{changed[0]} is another build or model than in earlier runs; name another --out.")
     words += [f"{name}: {about}" for name, about in first["servers"].items()]
+    if units.starts > 1:
+        words.append(f"In {units.starts} runs; what a drafter learns from answers, it learned in each anew.")
     if len(done) < len(keys):
         words.append(f"{len(done)} of {len(keys)} pairs so far; the same command goes on.")
     footprints = {

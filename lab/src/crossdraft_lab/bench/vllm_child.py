@@ -36,6 +36,7 @@ class VllmBatches:
 
         register()
         self.config = AutoConfig.from_pretrained(source)
+        self.in_words = self.config.get_text_config() is self.config
         self.tokenizer = AutoTokenizer.from_pretrained(source)
         self.engine = LLM(
             model=source,
@@ -46,7 +47,7 @@ class VllmBatches:
             max_num_batched_tokens=BATCH_TOKENS,
             enable_prefix_caching=False,
             mm_processor_cache_gb=0,
-            limit_mm_per_prompt=None if self.config.get_text_config() is self.config else {"video": 1},
+            limit_mm_per_prompt=None if self.in_words else {"video": 1},
         ).llm_engine
         self._count = 0
 
@@ -103,6 +104,8 @@ def main() -> None:
         "torch": torch.__version__,
         "max_num_batched_tokens": BATCH_TOKENS,
         "dtype": dtype,
+        "compiled": False,
+        "clock": "from the token ids on" if batches.in_words else "from the request on",
     }
     serve(out, about, batches.answer)
 

@@ -15,7 +15,7 @@ from crossdraft.errors import CrossdraftError
 from crossdraft.methods import check_drafter_files
 from crossdraft_lab.bench.common import listed, table
 from crossdraft_lab.bench.specs import ALL_METHODS, METHODS, check_methods, needs_events, spec_of, usual_methods
-from crossdraft_lab.cli.bench_accept import acceptance, compression, heads, rules
+from crossdraft_lab.cli.bench_accept import compression, heads, rules
 from crossdraft_lab.cli.bench_align import align
 from crossdraft_lab.cli.bench_edge import edge
 from crossdraft_lab.cli.bench_live import live
@@ -47,7 +47,7 @@ from crossdraft_lab.cli.bench_watch import watch
 
 app = typer.Typer(add_completion=False)
 LOADS = (align, throughput, soak, serve, edge, watch, live)
-MORE = (*LOADS, acceptance, rules, compression, heads, events, raw, recordings)
+MORE = (*LOADS, rules, compression, heads, events, raw, recordings)
 for command in MORE:
     app.command()(command)
 

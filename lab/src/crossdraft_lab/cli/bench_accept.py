@@ -1,4 +1,4 @@
-"""`crossdraft bench acceptance`, `rules`, `compression`, `heads`: measurements of accepted tokens."""
+"""`crossdraft bench rules`, `compression`, `heads`: measurements of accepted tokens."""
 
 from typing import Annotated
 
@@ -24,42 +24,6 @@ from crossdraft_lab.cli.bench_options import (
     check_asked,
     loaded_target,
 )
-
-
-@option_groups
-def acceptance(
-    models: BenchModels,
-    output: ReportOptions,
-    pairs: Pairs = 100,
-    drafters: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--drafter",
-            metavar="SPEC",
-            help="A drafter; repeated. The first is compared with the best of the others. Default: event, blind.",
-        ),
-    ] = None,
-    nodes: Nodes = 8,
-    temperature: Annotated[
-        float, typer.Option(help="0 = greedy. Above, answers are sampled, each drafter's anew.")
-    ] = 0.0,
-    max_new_tokens: MaxTokens = 96,
-    answers: Answers = "any",
-    kinds: Kinds = None,
-    blind: Blind = "blind",
-) -> None:
-    """Compare τ of drafters under the same rounds: does seeing help, is a union more than its parts?"""
-    output.check()
-    from crossdraft_lab.bench.acceptance import DRAFTERS, acceptance_study, compare, compared_json, compared_table
-    from crossdraft_lab.bench.study import terminal_table
-    from crossdraft_lab.bench.workload import Workload, describe
-
-    work = Workload(pairs, answers, listed(kinds), max_new_tokens, temperature)
-    study = acceptance_study(models.models(blind), work, tuple(drafters or DRAFTERS), nodes)
-    with loaded_target(study.models) as (where, target), progress("accepting", study.runs) as tick:
-        found = compare(study.run(target, tick=tick))
-    output.console.print(terminal_table(compared_table(found)))
-    output.write({"environment": where, "workload": describe(work), "nodes": nodes, **compared_json(found)})
 
 
 @option_groups

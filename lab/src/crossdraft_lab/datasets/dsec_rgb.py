@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 from crossdraft.errors import CrossdraftError
 from crossdraft.events.hdf5 import dataset, opened
 from crossdraft.events.limits import DEFAULT_LIMITS
-from crossdraft.events.stream import Events
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,20 +68,6 @@ def read_rectify_map(path: str | Path) -> NDArray[np.float32]:
             raise CrossdraftError(f"{path}: a rectify map is [H, W, 2], not {list(table.shape or ())}.")
         DEFAULT_LIMITS.check_sensor(path, table.shape[1], table.shape[0])
         return table[()].astype(np.float32)
-
-
-def rectify(events: Events, rectify_map: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Rectified positions [N, 2] of (x, y); they may fall outside the frame.
-
-    Raises:
-        CrossdraftError: the map belongs to another sensor.
-    """
-    if rectify_map.shape[:2] != (events.height, events.width):
-        raise CrossdraftError(
-            f"The rectify map is of a {rectify_map.shape[1]}x{rectify_map.shape[0]} sensor, "
-            f"the events of a {events.width}x{events.height} one."
-        )
-    return rectify_map[events.y, events.x]
 
 
 def event_to_image_homography(cam_to_cam: str | Path) -> NDArray[np.float64]:

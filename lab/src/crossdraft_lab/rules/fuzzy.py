@@ -55,10 +55,6 @@ class Fuzzy:
         close = (child for child, far in zip(children, found, strict=True) if far <= self.threshold)
         return next(close, ROOT), p
 
-    def accepts(self, p: Tensor, q: Tensor) -> bool:
-        """True if p and q [V] are close."""
-        return divergences(p, q[None]).item() <= self.threshold
-
 
 RULE = Rule(
     NAME, lossless=False, greedy=False, verify=Fuzzy(), takes="a sampled draft",

@@ -27,7 +27,7 @@ from crossdraft.trial import check_class
 from crossdraft.video.spec import FrameSpec, PixelBudget
 from crossdraft.video_prompt import VideoPrompt
 
-WIDEST = 16  # tokens of a compiled pass
+WIDEST, LONGEST = 16, 4096  # tokens of a compiled pass, and of a request that is drafted for by such passes
 
 
 def _within(prepare: object, pixels: int, folder: Path) -> VideoPrompt:
@@ -91,7 +91,7 @@ def load_model_drafter(
         if source != "text":  # the shipped one, which is right
             check_class(model, {})
     if compiled and model.fast is not None and model.fast.plain:
-        model.compile(1, WIDEST)
+        model.compile(1, WIDEST, longest=LONGEST)
     own = read_token_table(tokenizer, model.vocab_size, tuple(model.eos), tuple(model.reserved))
     same = bool(set(own.ids) & set(target.ids)) and map_vocabularies(own, target).identity
     if how is None and same:

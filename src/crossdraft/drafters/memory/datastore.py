@@ -6,7 +6,7 @@ table. Two n-grams that share a hash share a chain, which is harmless: whoever w
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,7 +83,7 @@ class Datastore:
         if len(self._asked) > QUESTIONS:
             self._asked.popitem(last=False)
         self.recency.add(scope.question, tokens)
-        for chain, (gram, key) in enumerate(_chains(scope)):
+        for chain, (gram, key) in enumerate((gram, key) for key in scope.keys for gram in GRAMS):
             heads, before = self._heads[chain], self._before[chain]
             for at in range(gram - 1, len(row)):
                 bucket = self._bucket(key, row[at - gram + 1 : at + 1])
@@ -129,8 +129,3 @@ class Datastore:
             value = ((value ^ (token + 2)) * prime) & _WORD
             value ^= value >> 29
         return (value * _PRIMES[0] & _WORD) >> (64 - self._buckets.bit_length() + 1)
-
-
-def _chains(scope: Scope) -> Iterator[tuple[int, int]]:
-    """(length of the gram, key) of every chain."""
-    return ((gram, key) for key in scope.keys for gram in GRAMS)

@@ -183,7 +183,7 @@ def to_uint8(rows: Tensor, *, fine: bool) -> tuple[Tensor, Tensor]:
     >>> whole.tolist(), scales.tolist()
     ([[255, 126], [128, 65]], [[1.0]])
     """
-    wide = rows.float()
+    wide = rows.to(torch.float32, copy=True)
     scales = wide.abs().amax(-1, keepdim=True).div_(127).clamp_min_(torch.finfo(torch.float32).tiny)
     wide = wide.div_(scales)
     if fine:

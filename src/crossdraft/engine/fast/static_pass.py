@@ -54,13 +54,14 @@ class StaticDecoder:
     Args:
         fast: the decoder's executor `fast`, whose modules are used.
         device: device of the decoder.
-        widest: most tokens in a row; a wider pass runs in the ordinary way.
+        widest: most tokens in a row of a pass; a wider pass runs in the ordinary way.
+        longest: tokens of a row of a cache, whose memory must not move; 0 = the model's context.
     """
 
-    def __init__(self, fast: FastDecoder, device: torch.device, widest: int = WIDTHS[-1]) -> None:
+    def __init__(self, fast: FastDecoder, device: torch.device, widest: int = WIDTHS[-1], longest: int = 0) -> None:
         check_compiler(device)
         self.fast, self.device = fast, device
-        self.widest = widest
+        self.widest, self.longest = widest, longest
         self.least = getattr(fast.text.layers[0].mlp.gate_proj, "least", 1)  # rows to which products pad fewer
         self._compiled: dict[PassShape, Function] = {}
         self._kept: StaticKVCache | None = None

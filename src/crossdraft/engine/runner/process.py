@@ -210,7 +210,9 @@ class ProcessDrafter:
             if state.asked is not None:
                 state.since += output.tokens
         missed = [state.key for state, _ in known if state.hidden is not None]
-        self._send(("commit", (missed, [(s.key, len(o.path), o.tokens, o.successors) for s, o in known])))
+        wanted = self.needs.successors
+        sent = [(s.key, len(o.path), o.tokens, o.successors if wanted else {}) for s, o in known]
+        self._send(("commit", (missed, sent)))
 
     def fork(self, states: Sequence[ProcessState]) -> list[ProcessState]:
         forks = [replace(state, key=next(self._keys), hidden=None, asked=None) for state in states]

@@ -127,7 +127,7 @@ def convert_eventgpt(
     tokenizer = _load_tokenizer(source)
     with new_folder(destination) as folder:
         weights, dropped = _read_renamed(source, raw, on_shard)
-        vision = _vision_config(weights, vision_config)
+        vision = vision_config_of(weights) if vision_config is None else _read_vision_config(Path(vision_config))
         add_patch, add_start_end = (bool(raw.get(key, default)) for key, default in FLAGS)
         vocabulary = extend_vocabulary(tokenizer, weights, patch=add_patch, start_end=add_start_end)
         config = EventGPTConfig(
@@ -197,11 +197,6 @@ def _load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     kind = PreTrainedTokenizerFast if fast.is_file() else LlamaTokenizer
     with library_errors_as(f"The tokenizer in {folder} is damaged", "copy it from the checkpoint again"):
         return kind.from_pretrained(str(folder))
-
-
-def _vision_config(weights: Mapping[str, Tensor], path: str | Path | None) -> CLIPVisionConfig:
-    """Return the vision encoder's shape, from the configuration file at `path` if that is given."""
-    return vision_config_of(weights) if path is None else _read_vision_config(Path(path))
 
 
 def _read_vision_config(path: Path) -> CLIPVisionConfig:

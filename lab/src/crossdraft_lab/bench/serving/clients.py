@@ -2,8 +2,8 @@
 
 python -m crossdraft_lab.bench.serving.clients PORT COUNT
 
-Reads a JSON list of bodies from standard input. For every further line it asks all of them and writes a line: the
-number of tokens in the answers, and the seconds that they took.
+Reads a JSON list of turns, each a list of bodies, from standard input. For every further line it asks the next turn's
+and writes a line: the number of tokens in the answers, and the seconds that they took.
 """
 
 import json
@@ -17,15 +17,15 @@ from crossdraft_lab.bench.serving.process import PerThread
 
 def main(port: int, count: int) -> None:
     """Read requests from standard input until it ends, as the module's docstring describes."""
-    bodies = [body.encode() for body in json.loads(sys.stdin.readline())]
+    turns = json.loads(sys.stdin.readline())
     connections = PerThread(port)
 
-    def ask(body: bytes) -> int:
-        reply = connections.get().request("POST", CHAT, body)
+    def ask(body: str) -> int:
+        reply = connections.get().request("POST", CHAT, body.encode())
         return reply.json["usage"]["completion_tokens"]
 
     with ThreadPoolExecutor(count) as pool:
-        for _ in sys.stdin:
+        for bodies, _ in zip(turns, sys.stdin, strict=False):
             start = time.perf_counter()
             tokens = sum(pool.map(ask, bodies))
             sys.stdout.write(f"{json.dumps([tokens, time.perf_counter() - start])}\n")

@@ -34,9 +34,10 @@ from crossdraft.serve.settings import ServerSettings, read_settings
 from crossdraft.serve.sockets import bound_socket
 from crossdraft_lab.bench.experiments.record import Tick
 from crossdraft_lab.bench.resources import MOST_GROWTH, SETTLED, flatness, part_medians
-from crossdraft_lab.bench.serving.plan import CACHE_BYTES, CHAT, Question, ServePlan, percentiles_ms
+from crossdraft_lab.bench.serving.plan import CACHE_BYTES, CHAT, Question, ServePlan, percentiles_ms, question
 from crossdraft_lab.bench.serving.process import Connection, ServerProcess
 from crossdraft_lab.bench.statistics import Interval, bootstrap, median_added, ratio_per_token
+from crossdraft_lab.bench.workload import Workload, items
 
 MOST_WAITS = 3.0  # largest p99, as a multiple of an answer's mean time
 INTERVAL_S = 0.5
@@ -283,16 +284,24 @@ class HostedServer:
     cpu_s: float = 0.0
 
 
-def throughput(plan: ServePlan, asked: Sequence[Question], tick: Tick) -> dict[str, Any]:
-    """Let clients ask all questions by either way in turn; the server is started anew for each repeat.
+def throughput(plan: ServePlan, tick: Tick) -> dict[str, Any]:
+    """Let clients ask about all clips by either way in turn; the server is started anew for each repeat.
 
-    The clips are known to the server before the clock starts.
+    The clips are known to both ways before the clock starts, and each turn asks other questions about them, as a known
+    question is answered by its stored answer.
 
     `busy`: twice as many clients as share a pass, so that requests wait and a free row is taken again at once: this is
     throughput. `matched`: as many clients as share a pass. Then a row is empty while a response travels and the next
     question comes, so that a request's time counts, too. `server_cpu_ms`: CPU time of the server's thread a request.
     """
     levels = {"busy": 2 * plan.max_batch, "matched": plan.max_batch}
+    rounds = WARM_UP + TURNS
+    count = rounds * len(levels)
+    work = Workload(
+        count * plan.pairs, questions=count, max_new_tokens=plan.max_new_tokens, files=plan.folder / "clips"
+    )
+    asked = [question(plan, item) for item in items(work)]
+    turns = [asked[turn::count] for turn in range(count)]
     starts: dict[str, dict[str, list[Block]]] = {name: {way: [] for way in WAYS} for name in levels}
     # The clips of either way are told apart: both are to be kept.
     settings = read_settings(None, plan.arguments | {"cache_bytes": 2 * len(WAYS) * CACHE_BYTES})
@@ -301,19 +310,19 @@ def throughput(plan: ServePlan, asked: Sequence[Question], tick: Tick) -> dict[s
         folder = plan.folder / f"throughput-{number}"
         folder.mkdir()
         with load_engine(settings) as engine, hosted(settings, engine, folder / "serve.log") as server:
-            for name, clients in levels.items():
-                asked_in_all = dict.fromkeys(WAYS, Block(0, 0.0))
-                with HttpClients(server.port, clients, asked) as http, DirectCalls(engine, clients, asked) as calls:
-                    for turn in range(WARM_UP + TURNS):
+            for level, (name, clients) in enumerate(levels.items()):
+                asked_in_all, own = dict.fromkeys(WAYS, Block(0, 0.0)), turns[level * rounds : (level + 1) * rounds]
+                with HttpClients(server.port, clients, own) as http, DirectCalls(engine, clients) as calls:
+                    for turn, now in enumerate(own):
                         order = WAYS if (number + turn) % 2 else WAYS[::-1]
-                        found = {way: http.ask() if way == "server" else calls.ask() for way in order}
+                        found = {way: http.ask() if way == "server" else calls.ask(now) for way in order}
                         for way in WAYS if turn >= WARM_UP else ():
                             asked_in_all[way] += found[way]
                 for way in WAYS:
                     starts[name][way].append(asked_in_all[way])
         cpu_s += server.cpu_s
         tick("throughput")
-    requests = plan.repeats * len(levels) * (WARM_UP + TURNS) * len(asked)
+    requests = plan.repeats * len(asked)
     compared = {name: {"threads": clients, **_compared(starts[name])} for name, clients in levels.items()}
     passed = compared["busy"]["ratio"] >= LEAST_THROUGHPUT
     return {"passed": passed, "server_cpu_ms": round(1e3 * cpu_s / requests, 3), **compared}
@@ -370,13 +379,13 @@ class HttpClients:
     Args:
         port: port of the server.
         count: number of clients.
-        asked: the questions; a client asks the next one when it has its answer.
+        turns: questions of each turn; a client asks the next one when it has its answer.
     """
 
-    def __init__(self, port: int, count: int, asked: Sequence[Question]) -> None:
+    def __init__(self, port: int, count: int, turns: Sequence[Sequence[Question]]) -> None:
         command = [sys.executable, "-m", "crossdraft_lab.bench.serving.clients", str(port), str(count)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._say(json.dumps([one.body.decode() for one in asked]))
+        self._say(json.dumps([[one.body.decode() for one in asked] for asked in turns]))
 
     def __enter__(self) -> Self:
         return self
@@ -387,7 +396,7 @@ class HttpClients:
         self._process.wait()
 
     def ask(self) -> Block:
-        """Ask all questions."""
+        """Ask all questions of the next turn."""
         self._say("")
         line = self._process.stdout.readline() if self._process.stdout is not None else ""
         if not line:
@@ -404,8 +413,8 @@ class HttpClients:
 class DirectCalls:
     """Threads of this process that call an engine as `HttpClients` call a server. Use as a context manager."""
 
-    def __init__(self, engine: Engine, count: int, asked: Sequence[Question]) -> None:
-        self._engine, self._asked = engine, asked
+    def __init__(self, engine: Engine, count: int) -> None:
+        self._engine = engine
         self._pool = ThreadPoolExecutor(count)
 
     def __enter__(self) -> Self:
@@ -414,8 +423,8 @@ class DirectCalls:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
 
-    def ask(self) -> Block:
+    def ask(self, asked: Sequence[Question]) -> Block:
         """Ask all questions."""
         start = time.perf_counter()
-        tokens = sum(self._pool.map(lambda one: len(self._engine.generate(one.request).tokens), self._asked))
+        tokens = sum(self._pool.map(lambda one: len(self._engine.generate(one.request).tokens), asked))
         return Block(tokens, time.perf_counter() - start)

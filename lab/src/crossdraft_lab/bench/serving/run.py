@@ -39,7 +39,7 @@ def run_serve(plan: ServePlan, tick: Tick = lambda _: None) -> dict[str, Any]:
             parts["cancels"] = cancels(plan, server, asked, tick)
         if plan.kills:
             parts["kills"] = kills(plan, server, asked, tick)
-    parts["throughput"] = throughput(plan, asked, tick)
+    parts["throughput"] = throughput(plan, tick)
     if plan.vllm_python is not None:
         parts["vllm"] = against_vllm(plan, plan.vllm_python, tick)
     return {"environment": found, "passed": all(part["passed"] for part in parts.values()), **parts}
